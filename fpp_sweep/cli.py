@@ -1,0 +1,45 @@
+"""What every command shares: bad input is one line and exit 2, an interrupt is exit 130."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from fpp_sweep.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (--help lists the options)")
+
+
+def parser(module: str, description: str) -> Parser:
+    """The parser of `python -m fpp_sweep.<module>`."""
+    return Parser(
+        prog=f"python -m fpp_sweep.{module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def run(main: Callable[[], None]) -> NoReturn:
+    """Run a command's main and turn what happens into an exit status; a bug still shows its traceback."""
+    try:
+        main()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except FloatingPointError as error:  # a number that would have spoiled a result
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output went away, as in `... | head`
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(0)

@@ -1,0 +1,287 @@
+"""What a trial is: frozen values, checked where they are built, named by their content.
+
+Lengths in embedding space (noise variances, start, learning rates of prompts) are written in the units of OpenAI's
+ViT-B/16, where the released code's numbers live. A model with larger token embeddings declares an `embedding_scale`
+(`Clip.embedding_scale`) by which standard deviations and learning rates are multiplied, variances by its square; x1 is
+thus the released setting on every model. On the command line and in search spaces `x0.1` means a tenth of the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fpp_sweep.errors import InputError, unknown
+
+Distance = Literal["squared_l2", "l2", "cosine"]
+Auto = Literal["auto", "on", "off"]
+
+
+def _require(holds: bool, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise InputError(f"{key} must be {rule}, got {value!r}")
+
+
+def _check_choices(config: Any, prefix: str) -> None:
+    """Numbers are finite and literals are among their choices, for every field of a config."""
+    hints = typing.get_type_hints(type(config))
+    for name in (f.name for f in dataclasses.fields(config)):
+        value, hint = getattr(config, name), hints[name]
+        key = f"{prefix}.{name}" if prefix else name
+        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
+            raise InputError(f"{key}: {unknown('value', str(value), map(str, typing.get_args(hint)))}")
+        if isinstance(value, float):
+            _require(math.isfinite(value), key, "finite", value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FppConfig:
+    """Flatness-aware prompt pretraining. Defaults are the released code's (preset `code`)."""
+
+    gamma1: float = 1.0  # lambda = gamma1 + gamma2 / K
+    gamma2: float = 15.0  # 15 in the released code, 0.15 in the paper's text
+    lambda_shifts: float | None = 1.25  # fixed lambda on ImageNet's shifts (paper and code); none: the rule there too
+    lambda_classes: Literal["dataset", "source"] = "dataset"  # whose K when `classes` is not the dataset's: unknown
+    start: Literal["random", "predefined"] = "random"
+    start_std: float = 0.141421
+    context_var: float = 0.005  # noise on the context positions; the released std 0.0707105, squared
+    class_var: float = 0.02  # noise on all other positions; the released std 0.141421, squared
+    noise_positions: Literal["all", "name"] = "all"  # all: SOS, name, full stop and EOT alike; name: the name only
+    noise_shared: bool = True  # one draw for all classes, or one for each
+    draws: int = 4
+    detach: Literal["noisy", "clean", "none"] = "noisy"  # the branch of the flatness term that gets no gradient
+    align: bool = True
+    align_distance: Distance = "squared_l2"
+    flat: bool = True
+    flat_distance: Distance = "cosine"
+    steps: int = 1000
+    lr: float = 1e-2
+    final_lr: float = 1e-4  # end of the cosine
+    weight_decay: float = 0.01
+    classes: Literal["dataset", "imagenet", "gaussian"] = "dataset"
+
+    def __post_init__(self) -> None:
+        _check_choices(self, "fpp")
+        for name in ("start_std", "context_var", "class_var", "lr", "final_lr", "weight_decay"):
+            _require(getattr(self, name) >= 0, f"fpp.{name}", ">= 0", getattr(self, name))
+        _require(self.draws >= 1, "fpp.draws", ">= 1", self.draws)
+        _require(self.steps >= 0, "fpp.steps", ">= 0", self.steps)
+        _require(self.align or self.flat, "fpp.align or fpp.flat", "on (both terms are off)", False)
+
+    def weight(self, classes: int) -> float:
+        """lambda for K classes.
+
+        >>> FppConfig().weight(10)
+        2.5
+        """
+        return self.gamma1 + self.gamma2 / classes
+
+    def scaled(self, unit: float) -> FppConfig:
+        """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's.
+
+        Weight decay shrinks a prompt by lr * weight_decay a step, which stays.
+        """
+        return dataclasses.replace(
+            self,
+            start_std=self.start_std * unit,
+            context_var=self.context_var * unit**2,
+            class_var=self.class_var * unit**2,
+            lr=self.lr * unit,
+            final_lr=self.final_lr * unit,
+            weight_decay=self.weight_decay / unit,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptConfig:
+    """One sample's test-time adaptation (TPT family)."""
+
+    steps: int = 1
+    lr: float = 5e-3
+    weight_decay: float = 0.01
+    selection: float = 0.1  # share of the views kept: the int(0.1 * 64) = 6 most confident
+    penalty: float | None = None  # weight of the method's regulariser; none: the paper's for the method and dataset
+
+    def __post_init__(self) -> None:
+        _check_choices(self, "adapt")
+        _require(self.steps >= 0, "adapt.steps", ">= 0", self.steps)
+        _require(self.lr >= 0, "adapt.lr", ">= 0", self.lr)
+        _require(self.weight_decay >= 0, "adapt.weight_decay", ">= 0", self.weight_decay)
+        _require(0 < self.selection <= 1, "adapt.selection", "in (0, 1]", self.selection)
+
+    def scaled(self, unit: float) -> AdaptConfig:
+        """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
+        return dataclasses.replace(self, lr=self.lr * unit, weight_decay=self.weight_decay / unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewConfig:
+    """The augmented views of a test image; view 0 is the plain centre crop."""
+
+    count: int = 64
+    min_area: float = 0.08  # of the random crops, torchvision's default
+    max_area: float = 1.0
+    augmix: Auto = "auto"  # auto: as the dataset's published protocol has it
+    flip: Auto = "auto"  # auto: on unless the dataset says that a mirror image is another class
+
+    def __post_init__(self) -> None:
+        _check_choices(self, "views")
+        _require(self.count >= 1, "views.count", ">= 1", self.count)
+        _require(0 < self.min_area <= self.max_area, "views.min_area", "in (0, views.max_area]", self.min_area)
+        _require(self.max_area <= 1, "views.max_area", "<= 1", self.max_area)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialConfig:
+    """Everything that decides a trial's numbers apart from the model, the data and the seed."""
+
+    method: str = "tpt"
+    prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file
+    init: str = "a photo of a"  # the predefined prompt that FPP stays aligned with: words or a prompt file
+    fpp: FppConfig = field(default_factory=FppConfig)
+    adapt: AdaptConfig = field(default_factory=AdaptConfig)
+    views: ViewConfig = field(default_factory=ViewConfig)
+
+    def flat(self) -> dict[str, Any]:
+        """Dotted keys and plain values.
+
+        >>> TrialConfig().flat()["fpp.gamma2"]
+        15.0
+        """
+        return dict(_flatten(self))
+
+    def key(self) -> str:
+        """The trial's name everywhere: a hash of its values.
+
+        >>> TrialConfig().key() == TrialConfig().key() != TrialConfig(method="otpt").key()
+        True
+        """
+        text = json.dumps(self.flat(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def replace(self, values: Mapping[str, Any]) -> TrialConfig:
+        """A copy with dotted keys set; values may be text, as on a command line.
+
+        >>> TrialConfig().replace({"fpp.gamma2": "0.15", "fpp.class_var": "x0.5"}).fpp.class_var
+        0.01
+        """
+        defaults = TrialConfig().flat()
+        changes: dict[str, dict[str, Any]] = {}
+        hints = dict(_hints())
+        for key, value in values.items():
+            if key not in hints:
+                raise unknown("config key", key, hints)
+            section, _, name = key.rpartition(".")
+            changes.setdefault(section, {})[name] = _convert(key, value, hints[key], defaults[key])
+        top = changes.pop("", {})
+        for section, fields in changes.items():
+            top[section] = dataclasses.replace(getattr(self, section), **fields)
+        return dataclasses.replace(self, **top)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # the released code, which the defaults are
+    "code": {},
+    # the paper's text where it differs from the code; what the text leaves open stays as in the code
+    "paper": {
+        "fpp.gamma2": 0.15,
+        "fpp.start": "predefined",
+        "fpp.detach": "none",
+        "fpp.align_distance": "l2",
+        "fpp.noise_positions": "name",
+        "fpp.final_lr": 0.0,
+    },
+    # the embedded model: sizes that suit two CPU cores, and noise that its larger token embeddings bear
+    "tiny": {
+        "fpp.gamma2": 0.15,
+        "fpp.context_var": "x0.01",
+        "fpp.class_var": "x0.01",
+        "fpp.steps": 60,
+        "adapt.lr": 1e-2,
+        "views.count": 32,
+        "views.min_area": 0.5,
+    },
+}
+
+
+def preset(name: str) -> TrialConfig:
+    """A named starting point for a trial.
+
+    >>> preset("paper").fpp.gamma2
+    0.15
+    """
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return TrialConfig().replace(PRESETS[name])
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+    """`key=value` words of a command line.
+
+    >>> parse_settings(["fpp.gamma2=0.15"])
+    {'fpp.gamma2': '0.15'}
+    """
+    values = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set {setting!r}: expected key=value, such as fpp.gamma2=0.15")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _flatten(config: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from _flatten(value, f"{prefix}{item.name}.")
+        else:
+            yield f"{prefix}{item.name}", value
+
+
+def _hints(cls: type = TrialConfig, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, hint in typing.get_type_hints(cls).items():
+        if dataclasses.is_dataclass(hint):
+            yield from _hints(typing.cast(type, hint), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", hint
+
+
+def _convert(key: str, value: Any, hint: Any, default: Any) -> Any:
+    """A value, often text, as the type of its field."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in kinds and (value is None or value == "none"):
+        return None
+    kind = kinds[0]
+    if typing.get_origin(kind) is Literal or kind is str:
+        if not isinstance(value, str):
+            raise InputError(f"{key} must be text, got {value!r}")
+        return value
+    if kind is bool:
+        known = {True: True, False: False, "true": True, "on": True, "false": False, "off": False}
+        if (
+            isinstance(value, bool | str)
+            and (found := known.get(value.lower() if isinstance(value, str) else value)) is not None
+        ):
+            return found
+        raise InputError(f"{key} must be true or false, got {value!r}")
+    if isinstance(value, str) and value.startswith("x") and kind is float and isinstance(default, float):
+        return default * _number(key, value[1:], float)
+    return _number(key, value, kind)
+
+
+def _number(key: str, value: Any, kind: type[int] | type[float]) -> int | float:
+    wanted = "a whole number" if kind is int else "a number"
+    if isinstance(value, bool) or (kind is int and isinstance(value, float) and not value.is_integer()):
+        raise InputError(f"{key} must be {wanted}, got {value!r}")
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{key} must be {wanted}, got {value!r}") from None

@@ -1,0 +1,28 @@
+"""The one exception for bad input, so that a command can tell a user's slip from our bug."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; the message is one line: where, what, and what would do."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """An error for a name that is not in a table, with the nearest name that is.
+
+    >>> unknown("method", "ctp", ["tpt", "ctpt", "otpt"])
+    InputError("unknown method 'ctp', did you mean 'ctpt'? known: ctpt, otpt, tpt")
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5) or _case_blind(name, names)
+    hint = f", did you mean {close[0]!r}?" if close else ";"
+    listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
+    return InputError(f"unknown {kind} {name!r}{hint} known: {listed}")
+
+
+def _case_blind(name: str, names: list[str]) -> list[str]:
+    lower = {known.lower(): known for known in names}
+    return [lower[match] for match in difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)]
