@@ -17,7 +17,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     InputError("unknown method 'ctp', did you mean 'ctpt'? known: ctpt, otpt, tpt")
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5) or _case_blind(name, names)
+    close = _case_blind(name, names)
     hint = f", did you mean {close[0]!r}?" if close else ";"
     listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
     return InputError(f"unknown {kind} {name!r}{hint} known: {listed}")
