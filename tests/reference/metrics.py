@@ -1,0 +1,104 @@
+"""Accuracy and calibration as loops over samples, 20 bins, in per cent except for AURC."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32] | NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BINS = 20
+
+
+def accuracy(probabilities: Floats, labels: Ints) -> float:
+    hits = 0
+    for row, label in zip(probabilities, labels, strict=True):
+        if int(row.argmax()) == label:
+            hits += 1
+    return 100 * hits / len(labels)
+
+
+def ece(probabilities: Floats, labels: Ints) -> float:
+    """Expected calibration error: gaps of the bins (lo, hi], weighted by their share of the samples."""
+    confidences, hits = _confidences(probabilities, labels)
+    total = 0.0
+    for low, high in _equal_bins():
+        members = [i for i, c in enumerate(confidences) if low < c <= high]
+        total += len(members) / len(labels) * _gap(members, confidences, hits)
+    return 100 * total
+
+
+def mce(probabilities: Floats, labels: Ints) -> float:
+    """Maximum calibration error: the largest gap of any bin that holds a sample."""
+    confidences, hits = _confidences(probabilities, labels)
+    worst = 0.0
+    for low, high in _equal_bins():
+        members = [i for i, c in enumerate(confidences) if low < c <= high]
+        worst = max(worst, _gap(members, confidences, hits))
+    return 100 * worst
+
+
+def sce(probabilities: Floats, labels: Ints) -> float:
+    """Static calibration error: every sample counts for every class, with that class's probability."""
+    total = 0.0
+    for k in range(probabilities.shape[1]):
+        column = [float(p) for p in probabilities[:, k]]
+        hits = [float(label == k) for label in labels]
+        for low, high in _equal_bins():
+            members = [i for i, p in enumerate(column) if low < p <= high]
+            total += len(members) * _gap(members, column, hits)
+    return 100 * total / probabilities.size
+
+
+def aece(probabilities: Floats, labels: Ints) -> float:
+    """Adaptive calibration error: bins between quantiles of the confidences; the first one holds its lower edge."""
+    confidences, hits = _confidences(probabilities, labels)
+    confidences = [min(max(c, 0.0), 1.0) for c in confidences]
+    ranked = sorted(confidences)
+    edges: list[float] = []
+    for rank in (torch.linspace(0, 1, BINS + 1) * (len(ranked) - 1)).round().int().tolist():
+        edge = ranked[rank]
+        if not edges or edge != edges[-1]:
+            edges.append(edge)
+    total = 0.0
+    for j in range(len(edges) - 1):
+        low, high = edges[j], edges[j + 1]
+        members = [i for i, c in enumerate(confidences) if low < c <= high or (j == 0 and c == low)]
+        total += len(members) / len(labels) * _gap(members, confidences, hits)
+    return 100 * total
+
+
+def aurc(probabilities: Floats, labels: Ints) -> float:
+    """Area under the risk-coverage curve: mean error rate of the i most confident samples, over i. A fraction."""
+    confidences, hits = _confidences(probabilities, labels)
+    order = np.argsort(confidences, kind="stable")[::-1]
+    errors, risks = 0.0, 0.0
+    for seen, i in enumerate(order, start=1):
+        errors += 1 - hits[i]
+        risks += errors / seen
+    return risks / len(order)
+
+
+def _confidences(probabilities: Floats, labels: Ints) -> tuple[list[float], list[float]]:
+    confidences = [float(row.max()) for row in probabilities]
+    hits = [float(int(row.argmax()) == label) for row, label in zip(probabilities, labels, strict=True)]
+    return confidences, hits
+
+
+def _equal_bins() -> list[tuple[float, float]]:
+    edges: list[float] = torch.linspace(0, 1, BINS + 1).tolist()
+    return list(itertools.pairwise(edges))
+
+
+def _gap(members: Sequence[int], confidences: Sequence[float], hits: Sequence[float]) -> float:
+    """|accuracy - mean confidence| of some samples, 0 for none."""
+    if not members:
+        return 0.0
+    correct = sum(hits[i] for i in members) / len(members)
+    confident = sum(confidences[i] for i in members) / len(members)
+    return abs(correct - confident)

@@ -1,0 +1,413 @@
+"""CLIP's text tower, test-time adaptation and prompt pretraining, written to be read and not to be fast.
+
+The oracle for the engine's tests and the baseline of the benchmarks. It was written from the protocol alone and imports
+nothing from the package, so that the two can only be wrong separately: all 77 positions, one sample at a time, autograd
+and torch's own AdamW for every step, the literal forms of every loss.
+
+K classes, P positions (77), n context tokens, W the text width, D the shared dimension, V views.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Distance = Literal["squared_l2", "l2", "cosine"]
+Penalty = Callable[[Tensor], Tensor]
+
+CONTEXT_STD = 0.0707105  # the released code's noise on the context, variance 0.005
+CLASS_STD = 0.141421  # and on all other positions, variance 0.02
+
+
+# The text tower
+
+
+@dataclass(frozen=True)
+class NaiveText:
+    """A text tower in OpenAI's naming; computes in the dtype of its weights."""
+
+    weights: Mapping[str, Tensor]
+    heads: int
+    quick_gelu: bool
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """(K, P) ids -> (K, P, W) token embeddings, before positions are added."""
+        return self.weights["token_embedding.weight"][token_ids]
+
+    def features(self, embeddings: Tensor, token_ids: Tensor) -> Tensor:
+        """(K, P, W) embeddings -> (K, D) of unit norm, read at EOT: the largest id of each text."""
+        positions = embeddings.shape[1]
+        x = embeddings + self.weights["positional_embedding"][:positions]
+        for layer in range(self.layers):
+            prefix = f"transformer.resblocks.{layer}"
+            x = x + self._attention(self._layer_norm(x, f"{prefix}.ln_1"), f"{prefix}.attn")
+            x = x + self._mlp(self._layer_norm(x, f"{prefix}.ln_2"), f"{prefix}.mlp")
+        x = self._layer_norm(x, "ln_final")
+        at_eot = x[torch.arange(len(x)), token_ids.argmax(dim=-1)]
+        return unit(at_eot @ self.weights["text_projection"])
+
+    @property
+    def layers(self) -> int:
+        return len({name.split(".")[2] for name in self.weights if "resblocks" in name})
+
+    def _layer_norm(self, x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(dim=-1, keepdim=True)
+        variance = (centred**2).mean(dim=-1, keepdim=True)
+        scaled = centred / torch.sqrt(variance + 1e-5)
+        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def _attention(self, x: Tensor, name: str) -> Tensor:
+        texts, positions, width = x.shape
+        head_width = width // self.heads
+        projected = x @ self.weights[f"{name}.in_proj_weight"].T + self.weights[f"{name}.in_proj_bias"]
+        query, key, value = (
+            part.reshape(texts, positions, self.heads, head_width).transpose(1, 2)
+            for part in projected.chunk(3, dim=-1)
+        )
+        mask = torch.full((positions, positions), -math.inf).triu(diagonal=1).to(x)
+        scores = query @ key.transpose(-2, -1) / math.sqrt(head_width) + mask
+        mixed = (torch.softmax(scores, dim=-1) @ value).transpose(1, 2).reshape(x.shape)
+        return self._linear(mixed, f"{name}.out_proj")
+
+    def _mlp(self, x: Tensor, name: str) -> Tensor:
+        hidden = self._linear(x, f"{name}.c_fc")
+        if self.quick_gelu:
+            active = hidden * torch.sigmoid(1.702 * hidden)
+        else:
+            active = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
+        return self._linear(active, f"{name}.c_proj")
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+
+def length(x: Tensor) -> Tensor:
+    """Of each row."""
+    lengths: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return lengths
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows divided by their length."""
+    return x / length(x)[..., None]
+
+
+def with_context(embeddings: Tensor, context: Tensor) -> Tensor:
+    """The class texts with positions 1..n replaced by one context for all classes."""
+    prefix, suffix = embeddings[:, :1], embeddings[:, 1 + len(context) :]
+    return torch.cat([prefix, context.expand(len(embeddings), -1, -1), suffix], dim=1)
+
+
+def prompt_features(text: NaiveText, token_ids: Tensor, context: Tensor) -> Tensor:
+    """(K, D) features of the class texts under a context."""
+    return text.features(with_context(text.embed(token_ids), context), token_ids)
+
+
+def random_weights(
+    *, width: int, layers: int, embed_dim: int, vocabulary: int, positions: int = 77, seed: int = 0
+) -> dict[str, Tensor]:
+    """A random text tower on which prompts matter as they do on a trained one.
+
+    Sizes follow CLIP's own initialisation (one over the root of the fan-in) but with token embeddings that outweigh the
+    positions, and with residual branches that add up to the same size at any depth. Class features then differ (mean
+    cosine 0.5 at width 32, 0.94 at width 512) and a random context moves them by a cosine of 0.5 to 0.75.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, std: float, mean: float = 0.0) -> Tensor:
+        return mean + std * torch.randn(shape, generator=generator)
+
+    residual = 0.8 * math.sqrt(3 / layers)
+    weights = {
+        "token_embedding.weight": normal(vocabulary, width, std=0.2),
+        "positional_embedding": normal(positions, width, std=0.05),
+        "text_projection": normal(width, embed_dim, std=width**-0.5),
+        "logit_scale": torch.tensor(math.log(100)),
+    }
+    for layer in range(layers):
+        prefix = f"transformer.resblocks.{layer}"
+        weights |= {
+            f"{prefix}.attn.in_proj_weight": normal(3 * width, width, std=1.2 * width**-0.5),
+            f"{prefix}.attn.in_proj_bias": normal(3 * width, std=0.02),
+            f"{prefix}.attn.out_proj.weight": normal(width, width, std=residual * width**-0.5),
+            f"{prefix}.attn.out_proj.bias": normal(width, std=0.02),
+            f"{prefix}.mlp.c_fc.weight": normal(4 * width, width, std=1.2 * width**-0.5),
+            f"{prefix}.mlp.c_fc.bias": normal(4 * width, std=0.02),
+            f"{prefix}.mlp.c_proj.weight": normal(width, 4 * width, std=residual * (4 * width) ** -0.5),
+            f"{prefix}.mlp.c_proj.bias": normal(width, std=0.02),
+        }
+    norms = [f"transformer.resblocks.{layer}.ln_{i}" for layer in range(layers) for i in (1, 2)]
+    for name in [*norms, "ln_final"]:
+        weights[f"{name}.weight"] = normal(width, std=0.05, mean=1.0)
+        weights[f"{name}.bias"] = normal(width, std=0.02)
+    return weights
+
+
+def random_views(
+    features: Tensor, *, samples: int, views: int, logit_scale: float = 100.0, spread: float = 2.5, seed: int = 0
+) -> Tensor:
+    """(samples, views, D) unit image features whose logits differ from class to class by about `spread`, as CLIP's do.
+
+    Isotropic ones would saturate the softmax where D is small, and leave no gradient. As in CLIP, most of an image's
+    feature lies in a direction that says nothing about the class.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centred = features - features.mean(dim=0)
+    sample = torch.randn(samples, 1, len(features), generator=generator)
+    view = torch.randn(samples, views, len(features), generator=generator)
+    signal = (sample + 0.7 * view) @ centred
+    signal = signal * spread / (logit_scale * (signal @ centred.T).std(dim=-1).mean())
+    silent = torch.linalg.svd(centred, full_matrices=True).Vh[-1]
+    rest = (1 - (signal**2).sum(dim=-1, keepdim=True)).clamp(min=0).sqrt()
+    return unit(signal + rest * silent)
+
+
+# Test-time adaptation
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What adaptation left behind for one sample."""
+
+    probabilities: Tensor  # (K,), of view 0
+    context: Tensor  # (n, W)
+    losses: list[float]  # before each step
+
+
+def zero_shot(text: NaiveText, token_ids: Tensor, context: Tensor, views: Tensor, *, logit_scale: float) -> Tensor:
+    """(K,) probabilities of view 0 under a context as it is."""
+    with torch.no_grad():
+        features = prompt_features(text, token_ids, context)
+        return torch.softmax(logit_scale * unit(views[0]) @ features.T, dim=-1)
+
+
+def adapt_one(
+    text: NaiveText,
+    token_ids: Tensor,
+    context0: Tensor,
+    views: Tensor,
+    *,
+    logit_scale: float,
+    steps: int = 1,
+    lr: float = 5e-3,
+    weight_decay: float = 0.01,
+    selection: float = 0.1,
+    penalty: Penalty | None = None,
+    weight: float = 0.0,
+) -> Adapted:
+    """One sample of the TPT family: fresh context, fresh optimizer, some steps, then view 0.
+
+    `views` (V, D) need not be of unit norm. The views chosen at the first step stay chosen, and Adam keeps its state
+    from step to step.
+    """
+    views = unit(views)
+    embeddings = text.embed(token_ids)
+    context = context0.clone().requires_grad_()
+    optimizer = torch.optim.AdamW([context], lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay)
+    kept: Tensor | None = None
+    losses = []
+    for _ in range(steps):
+        features = text.features(with_context(embeddings, context), token_ids)
+        logits = (logit_scale * views) @ features.T
+        if kept is None:
+            kept = most_confident(logits.detach(), selection)
+        loss = averaged_entropy(logits[kept])
+        if penalty is not None:
+            loss = loss + weight * penalty(features)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    final = context.detach()
+    probabilities = zero_shot(text, token_ids, final, views, logit_scale=logit_scale)
+    return Adapted(probabilities, final, losses)
+
+
+def most_confident(logits: Tensor, selection: float) -> Tensor:
+    """Indices of the views of lowest entropy, int(selection * V) of them (one at least: the protocol has 64 views)."""
+    probabilities = torch.softmax(logits, dim=-1)
+    entropies = -(probabilities * torch.log_softmax(logits, dim=-1)).sum(dim=-1)
+    return torch.argsort(entropies)[: max(1, int(selection * len(logits)))]
+
+
+def averaged_entropy(logits: Tensor) -> Tensor:
+    """Entropy, in nats, of the mean of the views' softmax vectors."""
+    log_probabilities = logits - logits.logsumexp(dim=-1, keepdim=True)
+    log_mean = log_probabilities.logsumexp(dim=0) - math.log(len(logits))
+    log_mean = log_mean.clamp(min=torch.finfo(log_mean.dtype).min)
+    return -(log_mean * log_mean.exp()).sum()
+
+
+def dispersion(features: Tensor) -> Tensor:
+    """C-TPT: minus the mean distance of the class features to their mean."""
+    distances = length(features - features.mean(dim=0))
+    return -distances.mean()
+
+
+def householder(features: Tensor) -> Tensor:
+    """O-TPT, one K x K reflection for each class; not a number if a feature is orthogonal to all others."""
+    gram = features @ features.T
+    identity = torch.eye(len(gram)).to(gram)
+    axis = gram - length(gram)[:, None] * identity  # u_i = w_i - |w_i| e_i
+    axis = unit(axis)
+    reflections = identity - 2 * axis[:, :, None] * axis[:, None, :]  # (K, K, K)
+    reflected = (reflections @ gram[:, :, None])[:, :, 0]  # h_i
+    return length(reflected - identity).mean()
+
+
+# Flatness-aware prompt pretraining
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard-normal draws of one step, shared by the classes, or with an axis of K after the draws.
+
+    Scaled in their own dtype, as the released code does with its half-precision draws on a GPU: pass float32 draws to
+    leave that rounding out. The suffix may stop short of position 77: what follows the last EOT has no effect.
+    """
+
+    context: Tensor  # (draws, n, W)
+    sos: Tensor  # (draws, 1, W)
+    suffix: Tensor  # (draws, L, W)
+
+    def scaled(self, context_std: float, class_std: float, positions: int) -> Tensor:
+        """(draws, K or 1, P, W) to be added to the embeddings."""
+        shared = self.context.dim() == 3
+        parts = [self.sos * class_std, self.context * context_std, self.suffix * class_std]
+        if shared:
+            parts = [part[:, None] for part in parts]
+        noise = torch.cat(parts, dim=2).float()
+        return F.pad(noise, (0, 0, 0, positions - noise.shape[2]))
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    context: Tensor  # (n, W)
+    features: Tensor  # (K, D) under that context
+    losses: Tensor  # (steps, 2): alignment and flatness before each step
+
+
+def pretrain(
+    text: NaiveText,
+    token_ids: Tensor,
+    predefined: Tensor,
+    start: Tensor,
+    noise: Sequence[Noise],
+    *,
+    weight: float,
+    context_std: float = CONTEXT_STD,
+    class_std: float = CLASS_STD,
+    lr: float = 1e-2,
+    final_lr: float = 1e-4,
+    weight_decay: float = 0.01,
+    align: Distance | None = "squared_l2",
+    flat: Distance | None = "cosine",
+    detach: Literal["noisy", "clean", "none"] = "noisy",
+    name_only: bool = False,
+    embeddings: Tensor | None = None,
+) -> Pretrained:
+    """Learn a context that keeps the predefined prompt's features and does not mind noise; a step for each `noise`.
+
+    `weight` is lambda. `align` and `flat` switch a term off when none. `embeddings` stand in for the class texts' own,
+    for classes that are no words.
+    """
+    embeddings = text.embed(token_ids) if embeddings is None else embeddings
+    with torch.no_grad():
+        target = text.features(with_context(embeddings, predefined), token_ids)
+    context = start.clone().requires_grad_()
+    optimizer = torch.optim.AdamW([context], lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, len(noise)), eta_min=final_lr)
+    losses = []
+    for draws in noise:
+        offsets = draws.scaled(context_std, class_std, token_ids.shape[1])
+        if name_only:
+            offsets = offsets * context_or_name(token_ids, len(start))
+        alignment, flatness = fpp_losses(
+            text,
+            token_ids,
+            with_context(embeddings, context),
+            target,
+            offsets,
+            weight=weight,
+            align=align,
+            flat=flat,
+            detach=detach,
+        )
+        optimizer.zero_grad()
+        torch.autograd.backward(alignment + flatness)
+        optimizer.step()
+        scheduler.step()
+        losses.append([alignment.item(), flatness.item()])
+    final = context.detach()
+    with torch.no_grad():
+        features = text.features(with_context(embeddings, final), token_ids)
+    return Pretrained(final, features, torch.tensor(losses).reshape(-1, 2))
+
+
+def fpp_losses(
+    text: NaiveText,
+    token_ids: Tensor,
+    prompts: Tensor,
+    target: Tensor,
+    offsets: Tensor,
+    *,
+    weight: float,
+    align: Distance | None = "squared_l2",
+    flat: Distance | None = "cosine",
+    detach: Literal["noisy", "clean", "none"] = "noisy",
+) -> tuple[Tensor, Tensor]:
+    """Alignment and weighted flatness loss of the prompts (K, P, W) under some offsets (draws, K or 1, P, W)."""
+    with torch.set_grad_enabled(detach != "noisy"):
+        noisy = torch.stack([text.features(prompts + offset, token_ids) for offset in offsets])
+    clean = text.features(prompts, token_ids)
+    flatness = _flatness(clean.detach() if detach == "clean" else clean, noisy, flat)
+    return _alignment(clean, target, align), weight * flatness
+
+
+def _alignment(clean: Tensor, target: Tensor, distance: Distance | None) -> Tensor:
+    if distance is None:
+        return clean.new_zeros(())
+    if distance == "squared_l2":
+        return ((clean - target) ** 2).mean() * clean.shape[-1]
+    return _distance(clean, target, distance).mean()
+
+
+def _flatness(clean: Tensor, noisy: Tensor, distance: Distance | None) -> Tensor:
+    """Mean over draws and classes; the cosine distance without its constant 1, as released."""
+    if distance is None:
+        return clean.new_zeros(())
+    if distance == "cosine":
+        return -torch.cosine_similarity(clean.expand_as(noisy), noisy, dim=-1).mean()
+    return _distance(clean, noisy, distance).mean()
+
+
+def _distance(a: Tensor, b: Tensor, distance: Distance) -> Tensor:
+    if distance == "squared_l2":
+        return ((a - b) ** 2).sum(dim=-1)
+    if distance == "l2":
+        return length(a - b)
+    return 1 - torch.cosine_similarity(a, b, dim=-1)
+
+
+def context_or_name(token_ids: Tensor, context: int) -> Tensor:
+    """(K, P, 1): one at the context and the name tokens, zero at SOS, full stop, EOT and padding."""
+    position = torch.arange(token_ids.shape[1])
+    full_stop = token_ids.argmax(dim=-1, keepdim=True) - 1
+    return ((position >= 1) & (position < full_stop)).float()[:, :, None]
+
+
+def gaussian_classes(text: NaiveText, token_ids: Tensor, normals: Tensor) -> Tensor:
+    """(K, P, W) embeddings of texts whose positions 5 and 6 are noise as large as the token table.
+
+    `token_ids` are of `a photo of a XX.`, K times; `normals` (K, 2, W) are standard-normal.
+    """
+    table = text.weights["token_embedding.weight"]
+    embeddings = text.embed(token_ids).clone()
+    embeddings[:, 5:7] = table.mean() + table.std() * normals
+    return embeddings
