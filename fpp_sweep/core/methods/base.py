@@ -1,0 +1,73 @@
+"""What a method is, and what whoever adds one promises.
+
+A method sees the image features of a few samples at a time, in the order of the stream, and returns logits for view 0.
+
+- Episodic methods treat samples one by one, even when they come in a batch: the logits of a sample do not depend on
+  what else is in the batch, and the state they return is the one they were given. It holds what is constant for a
+  (prompt, dataset), so that no sample computes it again.
+- Stateful methods (a buffer of prompts that evolves along the stream) take samples in stream order and return the
+  state after the last one. Their stream is part of the config: it is never cut into shards.
+- A method draws no random numbers of its own and keeps nothing in itself: a retried task is the same pure function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fpp_sweep.core.classes import ClassTexts
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TextModel:
+    """Class texts and the temperature: a classifier of image features once it is given a context."""
+
+    texts: ClassTexts
+    logit_scale: float
+
+    def features(self, context: Tensor) -> Tensor:
+        """(*B, n, W) -> (*B, K, D)."""
+        return self.texts.features(context)
+
+    def logits(self, views: Tensor, features: Tensor) -> Tensor:
+        """(*B, V, D) views against (*B, K, D) or (K, D) text features -> (*B, V, K)."""
+        return self.logit_scale * views @ features.transpose(-1, -2)
+
+
+class Method(Protocol[State]):
+    """See the module's text."""
+
+    @property
+    def episodic(self) -> bool: ...
+
+    @property
+    def views(self) -> int | None:
+        """How many views it looks at, the plain one first; None: all of them."""
+        ...
+
+    def start(self, model: TextModel, context: Tensor) -> State:
+        """The state before the first sample: everything that a (prompt, dataset) fixes."""
+        ...
+
+    def predict(self, model: TextModel, state: State, views: Tensor) -> tuple[Tensor, State]:
+        """Logits (B, K) for view 0 of B samples with views (B, V, D), and the state after them."""
+        ...
+
+
+def chunk_of(model: TextModel, budget_bytes: float = 1.5e9) -> int:
+    """How many samples with prompts of their own fit a memory budget, forward and backward together."""
+    texts = model.texts
+    layers = len(texts.tower.blocks)
+    # a block keeps about 20 rows of its width for the backward pass: norms, projections, heads, the MLP's four widths
+    per_sample = 4 * 20 * layers * texts.tower.width * len(texts.tokens)
+    return max(1, int(budget_bytes // per_sample))
+
+
+def no_grad_features(model: TextModel, context: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.features(context)

@@ -1,0 +1,31 @@
+"""AdamW as a pure function, so that a batch of prompts can be stepped as if each had an optimizer of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+class AdamState(NamedTuple):
+    """Steps taken, and the running means of the gradient and of its square."""
+
+    steps: int
+    mean: Tensor
+    square: Tensor
+
+
+def adamw(
+    parameter: Tensor, gradient: Tensor, state: AdamState | None, *, lr: float, weight_decay: float
+) -> tuple[Tensor, AdamState]:
+    """One step with decoupled weight decay; every coordinate stands alone, so leading dimensions are a batch."""
+    first, second = BETAS
+    steps = state.steps + 1 if state else 1
+    mean = (1 - first) * gradient + (first * state.mean if state else 0)
+    square = (1 - second) * gradient.square() + (second * state.square if state else 0)
+    spread = (square / (1 - second**steps)).sqrt() + EPSILON
+    stepped = parameter * (1 - lr * weight_decay) - lr * (mean / (1 - first**steps)) / spread
+    return stepped, AdamState(steps, mean, square)

@@ -1,0 +1,155 @@
+"""Pretraining with every knob against the naive reference, fed the same noise."""
+
+import itertools
+
+import pytest
+import torch
+
+from fpp_sweep.config import FppConfig
+from fpp_sweep.core.classes import Noise
+from fpp_sweep.core.fpp import cosine, distance, draw_noise, draw_start, pretrain
+from tests.reference import naive
+from tests.texts import CLASSES, twins
+
+STEPS = 12
+DRAWS = 3
+KNOBS = [
+    {},
+    {"detach": "none"},
+    {"detach": "clean"},
+    {"align_distance": "l2"},
+    {"align_distance": "cosine"},
+    {"flat_distance": "l2"},
+    {"flat_distance": "squared_l2"},
+    {"align": False},
+    {"flat": False},
+    {"noise_shared": False},
+    {"noise_positions": "name"},
+    {"noise_positions": "name", "noise_shared": False, "detach": "none"},
+    {"lr": 0.03, "final_lr": 0.0, "weight_decay": 0.3},
+]
+
+
+def recorded(noise, steps):
+    return list(itertools.islice(noise, steps))
+
+
+def as_naive(noise, config):
+    """The same draws, before scaling, for the reference."""
+
+    def row(part, variance):
+        part = part / variance**0.5
+        return part[:, 0] if part.shape[1] == 1 else part
+
+    return naive.Noise(
+        context=row(noise.context, config.context_var),
+        sos=row(noise.sos, config.class_var),
+        suffix=row(noise.suffix, config.class_var),
+    )
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_every_knob_equals_the_reference(knobs):
+    pair = twins()
+    config = FppConfig(steps=STEPS, draws=DRAWS, **knobs)
+    generator = torch.Generator().manual_seed(0)
+    start = draw_start(pair.context, config, generator)
+    noise = recorded(draw_noise(pair.texts, 4, config, generator), STEPS)
+    found = pretrain(pair.texts, pair.context, config, weight=1.7, start=start, noise=iter(noise))
+    expected = naive.pretrain(
+        pair.naive,
+        pair.token_ids,
+        pair.context,
+        start,
+        [as_naive(draw, config) for draw in noise],
+        weight=1.7,
+        context_std=config.context_var**0.5,
+        class_std=config.class_var**0.5,
+        lr=config.lr,
+        final_lr=config.final_lr,
+        weight_decay=config.weight_decay,
+        align=config.align_distance if config.align else None,
+        flat=config.flat_distance if config.flat else None,
+        detach=config.detach,
+        name_only=config.noise_positions == "name",
+    )
+    torch.testing.assert_close(found.losses, expected.losses, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(pair.texts.features(found.context), expected.features, atol=1e-4, rtol=0)
+
+
+def test_fifty_steps_stay_with_the_reference():
+    pair = twins(width=64, heads=4, layers=3, embed_dim=32, seed=3)
+    config = FppConfig(steps=50, draws=2)
+    generator = torch.Generator().manual_seed(0)
+    start = draw_start(pair.context, config, generator)
+    noise = recorded(draw_noise(pair.texts, 4, config, generator), 50)
+    found = pretrain(pair.texts, pair.context, config, weight=2.5, start=start, noise=iter(noise))
+    given = [as_naive(draw, config) for draw in noise]
+    stds = {"context_std": config.context_var**0.5, "class_std": config.class_var**0.5}
+    expected = naive.pretrain(pair.naive, pair.token_ids, pair.context, start, given, weight=2.5, **stds)
+    torch.testing.assert_close(pair.texts.features(found.context), expected.features, atol=1e-4, rtol=0)
+
+
+def test_noise_has_the_variances_and_the_places_asked_for():
+    pair = twins()
+    config = FppConfig(draws=500, context_var=0.04, class_var=0.25)
+    noise = next(draw_noise(pair.texts, 4, config, torch.Generator().manual_seed(0)))
+    assert noise.context.var().item() == pytest.approx(0.04, rel=0.02)
+    assert noise.sos.var().item() == pytest.approx(0.25, rel=0.03)
+    assert noise.suffix.var().item() == pytest.approx(0.25, rel=0.02)
+    assert noise.suffix.shape == (500, 1, pair.texts.longest, 32)
+    names = FppConfig(draws=2, noise_positions="name", noise_shared=False)
+    noise = next(draw_noise(pair.texts, 4, names, torch.Generator().manual_seed(0)))
+    assert noise.names_only
+    assert not noise.sos.any()
+    assert noise.context.shape == (2, len(CLASSES), 4, 32)
+
+
+def test_the_start_is_random_or_the_predefined_prompt():
+    predefined = torch.zeros(4, 5000)
+    random = draw_start(predefined, FppConfig(start_std=0.3), torch.Generator().manual_seed(0))
+    assert random.std().item() == pytest.approx(0.3, rel=0.02)
+    assert draw_start(predefined, FppConfig(start="predefined"), torch.Generator()) is predefined
+
+
+def test_the_learning_rate_is_torchs_cosine():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100, eta_min=1e-4)
+    for step in range(100):
+        assert cosine(step, 100, 0.01, 1e-4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_pretraining_lowers_the_alignment_of_a_random_start():
+    pair = twins()
+    config = FppConfig(steps=80, context_var=1e-4, class_var=1e-4)
+    generator = torch.Generator().manual_seed(0)
+    start = draw_start(pair.context, config, generator)
+    noise = draw_noise(pair.texts, 4, config, generator)
+    losses = pretrain(pair.texts, pair.context, config, weight=1.0, start=start, noise=noise).losses
+    assert losses[-1, 0] < 0.5 * losses[0, 0]
+
+
+def test_no_steps_leave_the_start():
+    pair = twins()
+    config = FppConfig(steps=0)
+    learned = pretrain(pair.texts, pair.context, config, weight=1.0, start=pair.context, noise=iter(()))
+    assert torch.equal(learned.context, pair.context)
+    assert learned.losses.shape == (0, 2)
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_and_values():
+    pair = twins()
+    config = FppConfig(steps=5)
+    good = next(draw_noise(pair.texts, 4, config, torch.Generator().manual_seed(0)))
+    bad = Noise(sos=good.sos, context=good.context * float("inf"), suffix=good.suffix)
+    with pytest.raises(FloatingPointError, match=r"step 2: loss is not finite \(alignment 0\.\d+, flatness nan\)"):
+        pretrain(pair.texts, pair.context, config, weight=1.0, start=pair.context, noise=iter([good, good, bad]))
+
+
+@pytest.mark.parametrize(("kind", "value"), [("squared_l2", 2.0), ("l2", 2**0.5), ("cosine", 1.0)])
+def test_distances_of_orthogonal_unit_vectors(kind, value):
+    first, second = torch.eye(2)
+    assert distance(first, second, kind).item() == pytest.approx(value)

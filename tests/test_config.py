@@ -1,0 +1,86 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpp_sweep.config import PRESETS, FppConfig, TrialConfig, ViewConfig, parse_settings, preset
+from fpp_sweep.errors import InputError
+
+
+def test_the_defaults_are_the_released_code():
+    config = TrialConfig()
+    assert preset("code") == config
+    assert (config.fpp.gamma1, config.fpp.gamma2, config.fpp.steps, config.fpp.draws) == (1, 15, 1000, 4)
+    assert (config.adapt.lr, config.adapt.weight_decay, config.adapt.steps) == (5e-3, 0.01, 1)
+    assert int(config.adapt.selection * config.views.count) == 6
+
+
+@pytest.mark.parametrize(("classes", "weight"), [(10, 2.5), (37, 1.4054), (47, 1.3191), (397, 1.0378)])
+def test_lambda_follows_the_number_of_classes(classes, weight):
+    assert FppConfig().weight(classes) == pytest.approx(weight, abs=5e-5)
+
+
+def test_the_paper_preset_differs_where_paper_and_code_disagree():
+    paper, code = preset("paper").flat(), preset("code").flat()
+    assert {key for key in paper if paper[key] != code[key]} == set(PRESETS["paper"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("fpp.gama2=1", r"unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("fpp.class_var=-0.1", "fpp.class_var must be >= 0, got -0.1"),
+        ("fpp.draws=0", "fpp.draws must be >= 1"),
+        ("fpp.draws=2.5", "fpp.draws must be a whole number"),
+        ("fpp.gamma1=much", "fpp.gamma1 must be a number"),
+        ("fpp.gamma1=nan", "fpp.gamma1 must be finite"),
+        ("fpp.detach=nosy", "did you mean 'noisy'"),
+        ("fpp.noise_shared=perhaps", "must be true or false"),
+        ("adapt.selection=0", r"adapt.selection must be in \(0, 1\]"),
+        ("views.count=0", "views.count must be >= 1"),
+        ("views.min_area=1.5", "views.min_area must be in"),
+        ("adapt.lr", "expected key=value"),
+        ("=3", "expected key=value"),
+    ],
+)
+def test_a_bad_setting_is_told_in_one_line(setting, message):
+    with pytest.raises(InputError, match=message) as caught:
+        TrialConfig().replace(parse_settings([setting]))
+    assert "\n" not in str(caught.value)
+
+
+def test_both_terms_off_is_refused():
+    with pytest.raises(InputError, match="both terms are off"):
+        FppConfig(align=False, flat=False)
+
+
+def test_values_may_be_written_relative_to_the_default():
+    config = TrialConfig().replace({"fpp.class_var": "x0.1", "fpp.lr": "x2"})
+    assert config.fpp.class_var == pytest.approx(0.002)
+    assert config.fpp.lr == pytest.approx(0.02)
+
+
+def test_none_is_a_value_only_where_it_means_something():
+    assert TrialConfig().replace({"fpp.lambda_shifts": "none"}).fpp.lambda_shifts is None
+    with pytest.raises(InputError, match="must be a number"):
+        TrialConfig().replace({"fpp.gamma1": "none"})
+
+
+def test_a_config_survives_being_written_as_text():
+    config = preset("tiny").replace({"fpp.lambda_shifts": None, "prompt": "a sketch of a", "fpp.align": False})
+    assert TrialConfig().replace({key: str(value).lower() for key, value in config.flat().items()}) == config
+
+
+@given(st.floats(min_value=0.05, max_value=50), st.floats(min_value=0, max_value=1))
+def test_scaling_keeps_the_shrinkage_of_a_step_and_scales_lengths(unit, variance):
+    config = FppConfig(class_var=variance)
+    scaled = config.scaled(unit)
+    assert scaled.lr * scaled.weight_decay == pytest.approx(config.lr * config.weight_decay)
+    assert scaled.class_var == pytest.approx(variance * unit**2)
+    assert scaled.start_std == pytest.approx(config.start_std * unit)
+
+
+@given(st.integers(1, 200), st.sampled_from(["tpt", "ctpt"]))
+def test_the_key_names_the_values_and_nothing_else(count, method):
+    config = TrialConfig(method=method, views=ViewConfig(count=count))
+    assert config.key() == config.replace({}).key()
+    assert config.key() != config.replace({"views.count": count + 1}).key()
