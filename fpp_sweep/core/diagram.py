@@ -1,0 +1,110 @@
+"""The reliability diagram: is a model right as often as it says?"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import numpy as np
+
+from fpp_sweep.core.metrics import BINS, EDGES, Predictions, score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Paul Tol's bright scheme, for colour-blind readers; the hatch serves those who print in grey
+_BLUE, _RED, _GREY = "#4477AA", "#EE6677", "#555555"
+_SIZE = (3.9, 4.7)  # inches: one column of a paper
+_TITLE_WIDTH = 48  # characters that fit above the axes
+
+
+def reliability_diagram(predictions: Predictions, path: Path | str, *, title: str) -> None:
+    """Write a PNG: per bin accuracy and its gap to the mean confidence, and below it the samples.
+
+    The title is printed as it stands: a dollar sign starts no formula. The file appears whole or
+    not at all.
+    """
+    # matplotlib takes a second to import, and pyplot would keep every figure of a long sweep
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, dpi=200, layout="constrained")
+    FigureCanvasAgg(figure)
+    top, bottom = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
+    _draw_bins(top, predictions)
+    _draw_histogram(bottom, predictions)
+    _draw_title(figure, predictions, title)
+    _save(figure, Path(path))
+
+
+def _draw_bins(axes: Axes, predictions: Predictions) -> None:
+    bins = predictions.bins
+    full = bins.counts[0] > 0
+    counts = bins.counts[0][full]
+    accuracy, confidence = bins.hits[0][full] / counts, bins.confidence[0][full] / counts
+    left, width = EDGES[:-1][full], 1 / BINS
+    axes.bar(left, accuracy, width, align="edge", color=_BLUE, edgecolor="black", linewidth=0.5, label="accuracy")
+    axes.bar(
+        left,
+        confidence - accuracy,
+        width,
+        bottom=accuracy,
+        align="edge",
+        color=(_RED, 0.4),
+        edgecolor=_RED,
+        hatch="////",
+        linewidth=0.5,
+        label="gap to confidence",
+    )
+    axes.plot([0, 1], [0, 1], linestyle="--", color=_GREY, linewidth=1, label="perfect calibration")
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    _draw_legend(axes)
+
+
+def _draw_histogram(axes: Axes, predictions: Predictions) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    counts = predictions.bins.counts[0]
+    axes.bar(EDGES[:-1], counts, 1 / BINS, align="edge", color=(_GREY, 0.6), edgecolor="black", linewidth=0.5)
+    for value, color, style, label in (
+        (predictions.correct.mean(), _BLUE, "-", "accuracy"),
+        (predictions.confidence.mean(dtype=np.float64), _RED, "--", "mean confidence"),
+    ):
+        axes.axvline(value, color=color, linestyle=style, linewidth=1.5, label=label)
+    axes.set(xlabel="confidence", ylabel="samples", ylim=(0, 1.1 * max(1, counts.max())))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    _draw_legend(axes)
+
+
+def _draw_legend(axes: Axes) -> None:
+    """One row above the axes, where no bar can be."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=3,
+        borderaxespad=0,
+        fontsize="x-small",
+        frameon=False,
+        handlelength=1.5,
+        columnspacing=1.2,
+    )
+
+
+def _draw_title(figure: Figure, predictions: Predictions, title: str) -> None:
+    metrics = score(predictions)
+    numbers = f"accuracy {metrics.accuracy:.2f} %   ECE {metrics.ece:.2f} %   n = {metrics.samples}"
+    text = f"{textwrap.fill(title, _TITLE_WIDTH)}\n{numbers}"
+    figure.suptitle(text, fontsize="medium", parse_math=False)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    partial = path.with_name(f"{path.name}.{uuid4().hex}")  # in the same folder, so that the rename is atomic
+    try:
+        # without matplotlib's version, so that equal inputs give equal bytes
+        figure.savefig(partial, format="png", metadata={"Software": None})
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

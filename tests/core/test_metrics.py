@@ -1,0 +1,510 @@
+"""Metrics against plain loops, torchmetrics, and themselves under sharding and reordering."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fpp_sweep.core import metrics
+from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, bootstrap, concatenate, score
+from fpp_sweep.errors import InputError
+
+# In percent. The loops add in another order, and the sums hold confidences to 7e-12.
+CLOSE = 1e-8
+
+Probabilities = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+def predictions(labels: Labels, probabilities: Probabilities) -> Predictions:
+    return Predictions.of([f"sample {i}" for i in range(len(labels))], labels, probabilities)
+
+
+def calibrated_badly(
+    samples: int, classes: int, seed: int = 0, temperature: float = 0.5
+) -> tuple[Labels, Probabilities]:
+    """Labels drawn from a softmax, probabilities from a sharper one."""
+    generator = np.random.default_rng(seed)
+    logits = torch.from_numpy(2 * generator.standard_normal((samples, classes)))
+    honest = torch.softmax(logits, dim=1).numpy()
+    labels = (generator.random((samples, 1)) > honest.cumsum(axis=1)[:, :-1]).sum(axis=1)
+    return labels, torch.softmax(logits / temperature, dim=1).float().numpy()
+
+
+def very_sure(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
+    """Probabilities of so many magnitudes, down to 1e-38, that plain sums in float64 depend on their order."""
+    return calibrated_badly(samples, classes, seed, temperature=0.1)
+
+
+def rounded_to_half(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
+    """Values as a half-precision softmax stores them: ties, exact zeros, exact ones."""
+    labels, probabilities = very_sure(samples, classes, seed)
+    return labels, probabilities.astype(np.float16).astype(np.float32)
+
+
+def on_edges(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
+    """Nothing but edges of bins, 0 and 1 among them; rows need not sum to one."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, classes, samples), generator.choice(EDGES, (samples, classes))
+
+
+def all_zero(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
+    labels = np.random.default_rng(seed).integers(0, classes, samples)
+    return labels, np.zeros((samples, classes), np.float32)
+
+
+KINDS = [calibrated_badly, very_sure, rounded_to_half, on_edges, all_zero]
+
+
+# --- the literal definitions ---------------------------------------------------------------------
+
+
+def edges() -> list[float]:
+    return [float(edge) for edge in torch.linspace(0, 1, 21)]
+
+
+def naive_accuracy(labels: Labels, probabilities: Probabilities) -> float:
+    return 100 * sum(hit for _, hit in top_pairs(labels, probabilities)) / len(labels)
+
+
+def naive_top5(labels: Labels, probabilities: Probabilities) -> float:
+    right = 0
+    for row, label in zip(probabilities, labels, strict=True):
+        best = sorted(range(len(row)), key=lambda k, row=row: (-row[k], k))[:5]  # type: ignore[misc]
+        right += label in best
+    return 100 * right / len(labels)
+
+
+def naive_bin_errors(pairs: list[tuple[float, bool]]) -> list[tuple[int, float]]:
+    """Count and gap of each non-empty bin (lo, hi]."""
+    found = []
+    limits = edges()
+    for low, high in itertools.pairwise(limits):
+        inside = [(confidence, hit) for confidence, hit in pairs if low < confidence <= high]
+        if inside:
+            accuracy = sum(hit for _, hit in inside) / len(inside)
+            mean = sum(confidence for confidence, _ in inside) / len(inside)
+            found.append((len(inside), abs(accuracy - mean)))
+    return found
+
+
+def top_pairs(labels: Labels, probabilities: Probabilities) -> list[tuple[float, bool]]:
+    return [(float(row.max()), bool(row.argmax() == label)) for row, label in zip(probabilities, labels, strict=True)]
+
+
+def naive_ece(labels: Labels, probabilities: Probabilities) -> float:
+    return 100 * sum(n / len(labels) * gap for n, gap in naive_bin_errors(top_pairs(labels, probabilities)))
+
+
+def naive_mce(labels: Labels, probabilities: Probabilities) -> float:
+    return 100 * max((gap for _, gap in naive_bin_errors(top_pairs(labels, probabilities))), default=0)
+
+
+def naive_sce(labels: Labels, probabilities: Probabilities) -> float:
+    total = 0.0
+    for k in range(probabilities.shape[1]):
+        pairs = [(float(row[k]), bool(label == k)) for row, label in zip(probabilities, labels, strict=True)]
+        total += sum(n * gap for n, gap in naive_bin_errors(pairs))
+    return 100 * total / probabilities.size
+
+
+def naive_aece(labels: Labels, probabilities: Probabilities) -> float:
+    pairs = top_pairs(labels, probabilities)
+    samples = len(pairs)
+    ranked = sorted(confidence for confidence, _ in pairs)
+    positions = (torch.linspace(0, 1, 21) * (samples - 1)).round().long().tolist()
+    limits: list[float] = []
+    for position in positions:
+        if not limits or ranked[position] != limits[-1]:
+            limits.append(ranked[position])
+    total = 0.0
+    for j in range(len(limits) - 1):
+        low, high = limits[j], limits[j + 1]
+        inside = [(c, hit) for c, hit in pairs if (low < c or (j == 0 and low == c)) and c <= high]
+        if inside:
+            accuracy = sum(hit for _, hit in inside) / len(inside)
+            mean = sum(c for c, _ in inside) / len(inside)
+            total += len(inside) / samples * abs(accuracy - mean)
+    return 100 * total
+
+
+def naive_aurc(labels: Labels, probabilities: Probabilities) -> float:
+    pairs = top_pairs(labels, probabilities)
+    order = sorted(range(len(pairs)), key=lambda i: pairs[i][0])[::-1]
+    errors, risks = 0, []
+    for i, position in enumerate(order, start=1):
+        errors += not pairs[position][1]
+        risks.append(errors / i)
+    return sum(risks) / len(risks)
+
+
+def naive_nll(labels: Labels, probabilities: Probabilities) -> float:
+    tiny = 2.0**-126
+    return sum(-math.log(max(float(row[y]), tiny)) for row, y in zip(probabilities, labels, strict=True)) / len(labels)
+
+
+def naive_brier(labels: Labels, probabilities: Probabilities) -> float:
+    total = 0.0
+    for row, label in zip(probabilities, labels, strict=True):
+        total += sum((float(p) - (k == label)) ** 2 for k, p in enumerate(row))
+    return total / len(labels)
+
+
+NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
+    "accuracy": naive_accuracy,
+    "accuracy_top5": naive_top5,
+    "ece": naive_ece,
+    "sce": naive_sce,
+    "aece": naive_aece,
+    "mce": naive_mce,
+    "aurc": naive_aurc,
+    "nll": naive_nll,
+    "brier": naive_brier,
+}
+
+
+def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> None:
+    found = dataclasses.asdict(score(predictions(labels, probabilities)))
+    assert found.pop("samples") == len(labels)
+    assert found.keys() == NAIVE.keys()
+    for name, value in found.items():
+        assert value == pytest.approx(NAIVE[name](labels, probabilities), abs=CLOSE, rel=1e-12), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (1, 60), (2, 2), (31, 3), (120, 2), (76, 60)])
+def test_every_metric_equals_a_plain_loop(kind: Any, samples: int, classes: int) -> None:
+    assert_equals_the_loops(*kind(samples, classes))
+
+
+@given(st.sampled_from(KINDS), st.integers(1, 60), st.integers(1, 8), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_every_metric_equals_a_plain_loop_whatever_the_shape(kind: Any, samples: int, classes: int, seed: int) -> None:
+    assert_equals_the_loops(*kind(samples, classes, seed))
+
+
+def test_the_ranks_of_adaptive_bins_are_rounded_in_single_precision() -> None:
+    """Where 0.05 * (N - 1) lands next to a half, double precision would pick the neighbour."""
+    different = 0
+    for samples in range(1, 500):
+        ranks = np.rint(EDGES * np.float32(samples - 1))
+        released = (torch.linspace(0, 1, 21) * (samples - 1)).round().numpy()
+        np.testing.assert_array_equal(ranks, released)
+        different += not np.array_equal(ranks, np.rint(np.linspace(0, 1, 21) * (samples - 1)))
+    assert different > 0
+
+
+# --- conventions ---------------------------------------------------------------------------------
+
+
+def one_bin(value: float) -> list[int]:
+    bins = ClassBins.of(np.array([[value]], np.float32), np.array([[True]]))
+    return np.flatnonzero(bins.counts[0]).tolist()
+
+
+def test_bins_are_open_below_and_closed_above() -> None:
+    for i, edge in enumerate(EDGES):
+        assert one_bin(edge) == ([i - 1] if i else [])
+        if i < BINS:
+            assert one_bin(np.nextafter(edge, np.float32(1))) == [i]
+
+
+def test_edges_are_twentieths_in_single_precision() -> None:
+    assert EDGES.dtype == np.float32
+    np.testing.assert_allclose(EDGES, np.arange(21) / 20, rtol=0, atol=2**-25)
+    np.testing.assert_array_equal(EDGES, torch.linspace(0, 1, 21).numpy())
+
+
+def test_a_probability_of_zero_is_in_no_bin_of_any_class() -> None:
+    labels, probabilities = np.array([0, 1]), np.array([[1, 0], [1, 0]], np.float32)
+    found = predictions(labels, probabilities)
+    assert found.class_bins.counts.sum(axis=1).tolist() == [2, 0]
+    assert found.class_bins.hits.sum(axis=1).tolist() == [1, 0]
+    assert score(found).sce == 25  # class 0: |1 hit - 2|; class 1, whose label was missed, adds nothing
+
+
+def test_a_certain_mistake_costs_the_logarithm_of_the_smallest_normal_number() -> None:
+    found = score(predictions(np.array([1]), np.array([[1, 0]], np.float32)))
+    assert found.nll == pytest.approx(126 * math.log(2))
+    assert found.brier == 2
+
+
+def test_with_five_classes_or_fewer_each_is_among_the_top_five() -> None:
+    labels = np.arange(5)
+    assert score(predictions(labels, np.tile(EDGES[1:6], (5, 1)))).accuracy_top5 == 100
+    assert score(predictions(np.arange(6), np.tile(EDGES[1:7], (6, 1)))).accuracy_top5 == pytest.approx(500 / 6)
+
+
+def test_among_equal_probabilities_the_earlier_class_ranks_first() -> None:
+    found = predictions(np.arange(7), np.full((7, 7), 1 / 7, np.float32))
+    assert found.predicted.tolist() == [0] * 7
+    assert found.in_top5.tolist() == [True] * 5 + [False] * 2
+
+
+def test_among_equal_confidences_risk_coverage_takes_the_later_sample_first() -> None:
+    probabilities = np.array([[0.75, 0.25]] * 2, np.float32)
+    assert score(predictions(np.array([0, 1]), probabilities)).aurc == (1 + 1 / 2) / 2
+    assert score(predictions(np.array([1, 0]), probabilities)).aurc == (0 + 1 / 2) / 2
+
+
+def test_one_confidence_for_all_leaves_no_adaptive_bin() -> None:
+    probabilities = np.array([[0.75, 0.25]] * 4, np.float32)
+    found = score(predictions(np.array([1, 1, 1, 1]), probabilities))
+    assert (found.aece, found.ece) == (0, 75)
+
+
+def test_half_precision_probabilities_are_read_exactly() -> None:
+    labels, probabilities = rounded_to_half(50, 7)
+    halves: Any = probabilities.astype(np.float16)
+    assert score(predictions(labels, halves)) == score(predictions(labels, probabilities))
+
+
+# --- shards and order ----------------------------------------------------------------------------
+
+
+def assert_same(one: Predictions, other: Predictions) -> None:
+    """To the last bit."""
+    assert one.ids == other.ids
+    for name in ("labels", "predicted", "confidence", "in_top5", "nll", "brier"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+    for name in ("counts", "hits", "confidence"):
+        left, right = getattr(one.class_bins, name), getattr(other.class_bins, name)
+        assert (left.dtype, left.tobytes()) == (right.dtype, right.tobytes()), name
+
+
+@given(st.data(), st.sampled_from(KINDS), st.integers(1, 40), st.sampled_from([2, 5, 60]), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_shards_joined_in_any_grouping_are_the_whole(
+    data: st.DataObject, kind: Any, samples: int, classes: int, seed: int
+) -> None:
+    labels, probabilities = kind(samples, classes, seed)
+    whole = predictions(labels, probabilities)
+    cuts = sorted(data.draw(st.sets(st.integers(1, samples - 1)))) if samples > 1 else []
+    limits = [0, *cuts, samples]
+    parts = [
+        Predictions.of(whole.ids[low:high], labels[low:high], probabilities[low:high])
+        for low, high in itertools.pairwise(limits)
+    ]
+    while len(parts) > 1:
+        at = data.draw(st.integers(0, len(parts) - 2))
+        parts[at : at + 2] = [concatenate(parts[at : at + 2])]
+    assert_same(parts[0], whole)
+    assert score(parts[0]) == score(whole)
+
+
+@given(st.sampled_from(KINDS), st.integers(1, 60), st.sampled_from([2, 5, 60]), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_samples_changes_nothing_but_ties_of_aurc(
+    kind: Any, samples: int, classes: int, seed: int
+) -> None:
+    labels, probabilities = kind(samples, classes, seed)
+    whole = predictions(labels, probabilities)
+    order = np.random.default_rng(seed).permutation(samples)
+    shuffled = Predictions.of([whole.ids[i] for i in order], labels[order], probabilities[order])
+    one, other = dataclasses.asdict(score(whole)), dataclasses.asdict(score(shuffled))
+    if len(np.unique(whole.confidence)) < samples:
+        one.pop("aurc"), other.pop("aurc")
+    assert one == other
+
+
+def test_a_large_input_is_read_in_blocks_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, probabilities = calibrated_badly(100, 7)
+    whole = predictions(labels, probabilities)
+    monkeypatch.setattr(metrics, "_BLOCK", 64)
+    assert_same(predictions(labels, probabilities), whole)
+
+
+def test_a_transposed_view_gives_the_same_bits() -> None:
+    labels, probabilities = calibrated_badly(30, 60)
+    assert_same(predictions(labels, np.asfortranarray(probabilities)), predictions(labels, probabilities))
+
+
+def test_a_shard_travels_small() -> None:
+    labels, probabilities = calibrated_badly(64, 1000)
+    assert len(pickle.dumps(predictions(labels, probabilities))) < 3 * 8 * 1000 * BINS + 10_000
+
+
+# --- a second opinion ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # importing torchmetrics alone takes 15 seconds and more
+@pytest.mark.parametrize("classes", [2, 10, 60])
+def test_torchmetrics_agrees_away_from_edges(classes: int) -> None:
+    """Its bins are [lo, hi), ours (lo, hi]: the same unless a confidence is an edge."""
+    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+
+    labels, probabilities = calibrated_badly(2000, classes)
+    confidence = probabilities.max(axis=1)
+    clear = (np.abs(confidence[:, None] - EDGES) > 1e-5).all(axis=1)
+    assert clear.sum() > 1000
+    labels, probabilities = labels[clear], probabilities[clear]
+    theirs = torch.from_numpy(probabilities), torch.from_numpy(labels)
+
+    found = score(predictions(labels, probabilities))
+    norms: list[tuple[float, Literal["l1", "max"]]] = [(found.ece, "l1"), (found.mce, "max")]
+    for ours, norm in norms:
+        error = multiclass_calibration_error(*theirs, num_classes=classes, n_bins=BINS, norm=norm)
+        assert ours == pytest.approx(100 * error.item(), rel=1e-4)  # it adds in single precision
+    for ours, top in ((found.accuracy, 1), (found.accuracy_top5, min(5, classes))):
+        accuracy = multiclass_accuracy(*theirs, num_classes=classes, top_k=top, average="micro")
+        assert ours == pytest.approx(100 * accuracy.item(), rel=1e-6)
+
+
+# --- the bootstrap -------------------------------------------------------------------------------
+
+
+def test_the_bootstrap_equals_resampling_in_a_loop() -> None:
+    labels, probabilities = calibrated_badly(40, 4)
+    generator = np.random.default_rng(3)
+    draws = [generator.integers(0, 40, size=40) for _ in range(50)]
+    made = predictions(labels, probabilities)
+    found = bootstrap(made, draws=50, seed=3, level=0.9)
+    low, high = np.quantile([naive_accuracy(labels[drawn], probabilities[drawn]) for drawn in draws], [0.05, 0.95])
+    assert found["accuracy"].low == pytest.approx(low, abs=CLOSE)
+    assert found["accuracy"].high == pytest.approx(high, abs=CLOSE)
+    low, high = np.quantile([naive_ece(labels[drawn], probabilities[drawn]) for drawn in draws], [0.05, 0.95])
+    estimate = score(made).ece
+    assert found["ece"].low == pytest.approx(max(0, min(estimate, 2 * estimate - high)), abs=CLOSE)
+    assert found["ece"].high == pytest.approx(max(estimate, 2 * estimate - low), abs=CLOSE)
+
+
+def test_the_bootstrap_does_not_depend_on_how_draws_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = predictions(*calibrated_badly(50, 4))
+    expected = bootstrap(made, draws=30)
+    monkeypatch.setattr(metrics, "_BLOCK", 170)
+    assert bootstrap(made, draws=30) == expected
+
+
+def test_the_bootstrap_repeats_with_its_seed_and_only_then() -> None:
+    made = predictions(*calibrated_badly(50, 4))
+    assert bootstrap(made, draws=30, seed=1) == bootstrap(made, draws=30, seed=1) != bootstrap(made, draws=30, seed=2)
+
+
+@given(st.sampled_from(KINDS), st.integers(1, 60), st.integers(2, 8), st.integers(0, 2**32 - 1), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_an_interval_holds_the_estimate(kind: Any, samples: int, classes: int, seed: int, draws: int) -> None:
+    made = predictions(*kind(samples, classes, seed))
+    found, estimate = bootstrap(made, draws=draws, seed=seed), score(made)
+    assert found.keys() == {"accuracy", "ece"}
+    for name, interval in found.items():
+        assert 0 <= interval.low <= getattr(estimate, name) <= interval.high
+
+
+def test_a_higher_level_gives_a_wider_interval() -> None:
+    made = predictions(*calibrated_badly(200, 4))
+    narrow, wide = bootstrap(made, level=0.5), bootstrap(made, level=0.99)
+    for name in ("accuracy", "ece"):
+        assert wide[name].low < narrow[name].low < narrow[name].high < wide[name].high
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    """Confidences from 0.6 to 1, each 0.2 too high, so that the truth is known: 60 % right, an ECE of 20 %."""
+    generator = np.random.default_rng(0)
+    covered = {"accuracy": 0, "ece": 0}
+    for trial in range(100):
+        confidence = generator.uniform(0.6, 1, 600)
+        labels = (generator.random(600) > confidence - 0.2).astype(np.int64)
+        probabilities = np.stack([confidence, 1 - confidence], axis=1).astype(np.float32)
+        found = bootstrap(predictions(labels, probabilities), draws=200, seed=trial)
+        for name, truth in (("accuracy", 60), ("ece", 20)):
+            covered[name] += found[name].low <= truth <= found[name].high
+    assert 88 <= covered["accuracy"] <= 99
+    assert 85 <= covered["ece"] <= 99
+
+
+def test_the_bootstrap_of_a_large_dataset_fits_in_memory() -> None:
+    samples = 50_000
+    made = predictions(*calibrated_badly(samples, 3))
+    tracemalloc.start()
+    bootstrap(made, draws=300)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * 2**20  # the positions of all draws at once would be 120 MB
+
+
+@pytest.mark.parametrize(("options", "message"), [({"draws": 0}, "draws must be >= 1"), ({"level": 1.0}, "level")])
+def test_a_bootstrap_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        bootstrap(predictions(*calibrated_badly(5, 2)), **options)
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def with_value(value: float) -> Probabilities:
+    probabilities = np.full((2, 3), 0.25, np.float32)
+    probabilities[1, 2] = value
+    return probabilities
+
+
+GOOD = with_value(0.25)
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "probabilities", "message"),
+    [
+        (["a", "b"], [0, 1], with_value(np.nan), "sample 'b': the probability of class 2 is nan"),
+        (["a", "b"], [0, 1], with_value(np.inf), "sample 'b': the probability of class 2 is inf"),
+        (["a", "b"], [0, 1], with_value(-0.125), "sample 'b': the probability of class 2 is -0.125"),
+        (["a", "b"], [0, 1], with_value(1.5), "sample 'b': the probability of class 2 is 1.5"),
+        (["a", "b"], [0, 3], GOOD, "sample 'b': label 3 is not one of the 3 classes"),
+        (["a", "b"], [-1, 0], GOOD, "sample 'a': label -1 is not one of the 3 classes"),
+        (["a", "b"], [0.0, 1.0], GOOD, "labels must be whole"),
+        (["a", "b"], [0, 1], np.ones((2, 3), np.int64), "probabilities real"),
+        (["a", "a"], [0, 1], GOOD, "sample 'a' appears more than once"),
+        (["a"], [0, 1], GOOD, "1 ids need as many labels"),
+        (["a", "b"], [0], GOOD, "2 ids need as many labels"),
+        (["a", "b"], [0, 1], GOOD[0], "2 ids need as many labels"),
+        ([], [], np.zeros((0, 3), np.float32), "no samples"),
+    ],
+)
+def test_bad_input_is_refused_with_the_sample(ids: list[str], labels: Any, probabilities: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Predictions.of(ids, np.array(labels), probabilities)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nll": np.array([0, np.nan])}, "sample 'sample 1': nll is nan"),
+        ({"brier": np.array([0, np.inf])}, "sample 'sample 1': brier is inf"),
+        ({"confidence": np.array([0, np.nan], np.float32)}, "sample 'sample 1': confidence is nan"),
+        ({"confidence": np.array([0, 0.5])}, "confidence must be 2 values of float32, got float64"),
+        ({"labels": np.array([0, 3])}, "sample 'sample 1': labels is 3"),
+        ({"predicted": np.array([0])}, "predicted must be 2 values"),
+        ({"ids": ("a", "a")}, "sample 'a' appears more than once"),
+    ],
+)
+def test_results_read_back_from_elsewhere_are_checked_too(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(predictions(np.array([0, 1]), GOOD), **changes)
+
+
+def test_a_sample_in_two_shards_is_refused() -> None:
+    shard = predictions(np.array([0, 1]), GOOD)
+    with pytest.raises(InputError, match="sample 'sample 0' appears more than once"):
+        concatenate([shard, shard])
+
+
+def test_shards_with_different_classes_do_not_join() -> None:
+    one = Predictions.of(["a"], np.array([0]), GOOD[:1])
+    other = Predictions.of(["b"], np.array([0]), GOOD[:1, :2])
+    with pytest.raises(InputError, match="3 classes do not add up with bins of 2"):
+        concatenate([one, other])
+
+
+def test_no_shards_are_refused() -> None:
+    with pytest.raises(InputError, match="no shards"):
+        concatenate([])
