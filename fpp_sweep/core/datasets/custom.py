@@ -1,0 +1,161 @@
+"""A user's own datasets, described in a YAML file; docs/datasets.md shows one."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fpp_sweep.core.datasets.base import SPLITS
+from fpp_sweep.core.datasets.class_names import Renaming, spoken
+from fpp_sweep.core.datasets.coop import SplitJson
+from fpp_sweep.core.datasets.folders import ClassFolders
+from fpp_sweep.core.datasets.layout import Layout, Spec
+from fpp_sweep.core.datasets.names import is_taken
+from fpp_sweep.core.datasets.paths import printable, read_text, sample_id
+from fpp_sweep.errors import InputError, unknown
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # it becomes part of file names
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel = 2  # anchors make values that are small in memory and endless in print
+
+COMMON_KEYS = ("layout", "images", "classes", "augmix", "flip")
+LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS, "split_file")}
+
+
+def read_custom(path: Path) -> dict[str, Spec]:
+    """The datasets of a file, by name; relative paths in it start at its folder."""
+    document = _parse(path, read_text(path, "dataset file"))
+    if not isinstance(document, dict) or not document:
+        raise InputError(f"{path} must map dataset names to their descriptions, see docs/datasets.md")
+    return {_name(path, name): _spec(path, name, fields) for name, fields in document.items()}
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only, no merging, and no key twice: PyYAML would silently keep the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise _refused(f"key {key!r} twice", key_node)
+            seen.add(key)
+        return mapping
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merging merged mappings can grow without end, and no description needs it."""
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _refused("'<<' is not supported here", key_node)
+
+
+def _refused(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _parse(path: Path, text: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _name(path: Path, name: Any) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InputError(f"{path}: dataset name {_BRIEF.repr(name)} must be letters, digits, '.', '_' and '-' only")
+    if is_taken(name):
+        raise InputError(f"{path}: {name!r} is already the name of a dataset or group; choose another")
+    return name
+
+
+def _spec(path: Path, name: str, fields: Any) -> Spec:
+    where = f"{path}: {name}"
+    if not isinstance(fields, dict):
+        raise InputError(f"{where} must be a mapping with the keys {', '.join(COMMON_KEYS)}, ...")
+    layout = _text(fields, "layout", where)
+    if layout not in LAYOUT_KEYS:
+        raise InputError(f"{where}: {unknown('layout', layout, LAYOUT_KEYS)}")
+    for key in fields:
+        if key not in LAYOUT_KEYS[layout]:
+            raise InputError(f"{where}: {unknown('key', str(key), LAYOUT_KEYS[layout])}")
+    return Spec(
+        layout=LAYOUTS[layout](path.parent.absolute(), fields, where),
+        group="custom",
+        augmix=_truth(fields.get("augmix", True), f"{where}.augmix"),
+        flip=_truth(fields.get("flip", True), f"{where}.flip"),
+    )
+
+
+def _class_folders(base: Path, fields: Mapping[str, Any], where: str) -> Layout:
+    splits = fields.get("splits")
+    return ClassFolders(
+        images=str(base / _text(fields, "images", where)),
+        split_folders={} if splits is None else _split_folders(splits, f"{where}.splits"),
+        renaming=_renaming(fields.get("classes"), f"{where}.classes"),
+    )
+
+
+def _split_json(base: Path, fields: Mapping[str, Any], where: str) -> Layout:
+    return SplitJson(
+        images=str(base / _text(fields, "images", where)),
+        split_file=str(base / _text(fields, "split_file", where)),
+        renaming=_renaming(fields.get("classes"), f"{where}.classes"),
+        below_root=False,
+    )
+
+
+LAYOUTS: dict[str, Callable[[Path, Mapping[str, Any], str], Layout]] = {
+    "folders": _class_folders,
+    "split_json": _split_json,
+}
+
+
+def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
+    if key not in fields:
+        raise InputError(f"{where} needs the key {key!r}")
+    return _as_text(fields[key], f"{where}.{key}")
+
+
+def _as_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where} must be text (in quotes, if need be), got {_BRIEF.repr(value)}")
+    if not value.strip():
+        raise InputError(f"{where} is empty")
+    return printable(value, where)
+
+
+def _truth(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where} must be true or false, got {_BRIEF.repr(value)}")
+    return value
+
+
+def _renaming(value: Any, where: str) -> Renaming:
+    match value:
+        case None:
+            return ()
+        case list() if value:
+            return tuple(spoken(_as_text(name, f"{where}[{n}]")) for n, name in enumerate(value))
+        case dict() if value:
+            return {
+                _as_text(key, where): spoken(_as_text(name, f"{where}.{_BRIEF.repr(key)}"))
+                for key, name in value.items()
+            }
+    raise InputError(
+        f"{where} must be a list of names by label, or a mapping from folders to names; got {_BRIEF.repr(value)}"
+    )
+
+
+def _split_folders(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not value:
+        raise InputError(f"{where} must map {', '.join(SPLITS)} to folders, got {_BRIEF.repr(value)}")
+    for split in value:
+        if split not in SPLITS:
+            raise InputError(f"{where}: {unknown('split', str(split), SPLITS)}")
+    return {split: sample_id(_text(value, split, where), f"{where}.{split}") for split in value}

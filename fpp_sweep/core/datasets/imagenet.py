@@ -1,0 +1,129 @@
+"""ImageNet and its shifts: a folder for each class, names from what open_clip and timm ship."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from fpp_sweep.core.datasets.folders import by_hash
+from fpp_sweep.core.datasets.images import FileImages
+from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
+from fpp_sweep.errors import InputError
+
+VAL_PER_CLASS = 50  # ImageNet publishes no labelled second test set: as many training images as its val has
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNetFolders:
+    """Folders named by WordNet ids (or V2's numbers); `classes` maps folder to name, by label.
+
+    A label is the rank of the folder's name. A tree that lacks folders is refused: other
+    repositories would number its classes wrongly, and results could not be compared.
+    """
+
+    test: str
+    classes: Callable[[], dict[str, str]]
+    train: str | None = None
+    below_root: ClassVar[bool] = True
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "val", "test") if self.train else ("test",)
+
+    def read(self, root: Path, split: str) -> Listing:
+        images = root / (self.train if self.train and split != "test" else self.test)
+        classes = self.classes()
+        _require_folders(images, list(classes))
+        ids: list[str] = []
+        labels: list[int] = []
+        for label, folder in enumerate(classes):
+            chosen = _part(images_in(images, folder), split)
+            if not chosen:
+                raise InputError(f"{images / folder} holds no image")
+            ids += chosen
+            labels += [label] * len(chosen)
+        return Listing(classes=tuple(classes.values()), ids=ids, labels=labels, source=FileImages(images))
+
+
+def _require_folders(images: Path, expected: list[str]) -> None:
+    require_folder(images, "image folder")
+    found = folders_in(images)
+    if found == expected:
+        return
+    missing = sorted(set(expected) - set(found))
+    if missing:
+        there = len(expected) - len(missing)
+        raise InputError(f"{images} holds {there} of the {len(expected)} class folders; missing: {_few(missing)}")
+    raise InputError(f"{images} holds folders that are no class: {_few(sorted(set(found) - set(expected)))}")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
+
+
+def _part(images: list[str], split: str) -> list[str]:
+    """The held-out part of a class's training images, or the rest; all of its test images."""
+    if split == "test":
+        return images
+    shuffled = by_hash(images)
+    held_out = min(VAL_PER_CLASS, len(images) // 2)
+    return shuffled[:held_out] if split == "val" else shuffled[held_out:]
+
+
+@cache
+def imagenet_classes() -> dict[str, str]:
+    """WordNet id -> the name that OpenAI's prompts use, by label."""
+    return dict(zip(_timm_lines("imagenet_synsets"), _openai_names(), strict=True))
+
+
+@cache
+def imagenet_a_classes() -> dict[str, str]:
+    """The 200 classes of ImageNet-A."""
+    return _subset("imagenet_a_indices")
+
+
+@cache
+def imagenet_r_classes() -> dict[str, str]:
+    """The 200 classes of ImageNet-R."""
+    return _subset("imagenet_r_indices")
+
+
+@cache
+def imagenet_v2_classes() -> dict[str, str]:
+    """V2's folders are ImageNet's labels in decimal, sorted as text: 0, 1, 10, 100, 101, ..."""
+    names = _openai_names()
+    return {folder: names[int(folder)] for folder in sorted(map(str, range(len(names))))}
+
+
+def _subset(indices: str) -> dict[str, str]:
+    classes = list(imagenet_classes().items())
+    return dict(classes[int(index)] for index in _timm_lines(indices))
+
+
+def _timm_lines(name: str) -> list[str]:
+    return _installed("timm", f"data/_info/{name}.txt").read_text(encoding="utf-8").split()
+
+
+@cache
+def _openai_names() -> tuple[str, ...]:
+    """open_clip's list, run as a module of its own: importing the package takes seconds."""
+    path = _installed("open_clip", "zero_shot_metadata.py")
+    spec = importlib.util.spec_from_file_location("open_clip_zero_shot_metadata", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return tuple(module.IMAGENET_CLASSNAMES)
+
+
+def _installed(package: str, path: str) -> Path:
+    """A file inside an installed package, found without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise InputError(f"ImageNet's class names need the package {package}, which is not installed")
+    return Path(spec.origin).parent / path

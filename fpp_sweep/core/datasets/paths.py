@@ -1,0 +1,129 @@
+"""Which images are there. Paths from other people's files stay inside the image folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from fpp_sweep.errors import InputError
+
+# torchvision's ImageFolder takes these
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, bytes that are no UTF-8
+
+
+def sample_id(path: str, where: str) -> str:
+    """A path from a split file as a sample's name: relative, with forward slashes, never upwards.
+
+    >>> sample_id("./cats//one.jpg", "split.json")
+    'cats/one.jpg'
+    """
+    parts = PurePosixPath(path).parts
+    if not parts:
+        raise InputError(f"{where}: the image path is empty")
+    if "\\" in path:
+        raise InputError(f"{where}: image path {path!r} has a backslash; write forward slashes")
+    if parts[0].startswith("/") or ".." in parts:
+        raise InputError(f"{where}: image path {path!r} leaves the image folder")
+    return printable("/".join(parts), where)
+
+
+def printable(text: str, where: str) -> str:
+    """The text, unless it holds what cannot be printed, hashed and written to a file alike."""
+    if _UNPRINTABLE.search(text):
+        raise InputError(f"{where}: {text!r} has a control character or is not valid UTF-8")
+    return text
+
+
+def require_folder(folder: Path, what: str) -> None:
+    if not os.path.isdir(folder):
+        raise InputError(f"{what} {folder} is not {'a folder' if os.path.exists(folder) else 'there'}")
+
+
+def files_in(folder: Path) -> dict[str, bool]:
+    """Names of a folder's files, and whether each is a link; none if the folder is not there."""
+    return {entry.name: entry.is_symlink() for entry in _entries(folder) if _is_file(entry)}
+
+
+def folders_in(folder: Path) -> list[str]:
+    """Names of the sub-folders, sorted by character as ImageFolder does; hidden ones left out."""
+    return sorted(entry.name for entry in _entries(folder) if _is_folder(entry))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(f"cannot list {folder}: {error.strerror}") from error
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """A stat only for links, and without an error for one that leads nowhere."""
+    return os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    is_folder = os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+    return is_folder and not entry.name.startswith(".")
+
+
+def require_images(images: Path, ids: Sequence[str]) -> None:
+    """Every sample is a file below `images`.
+
+    Each folder is listed once: a stat for each image takes minutes on a network disk.
+    """
+    require_folder(images, "image folder")
+    by_folder: dict[str, list[str]] = {}
+    for sample in ids:
+        folder, _, name = sample.rpartition("/")
+        by_folder.setdefault(folder, []).append(name)
+    missing: list[str] = []
+    for folder, names in by_folder.items():
+        present = files_in(images / folder)
+        missing += (f"{folder}/{name}".lstrip("/") for name in names if name not in present)
+        require_inside(images, folder, (name for name in names if present.get(name)))
+    if missing:
+        named = " and ".join(missing[:2])
+        raise InputError(f"{len(missing)} of {len(ids)} images are not in {images}, such as {named}")
+
+
+def require_inside(images: Path, folder: str, links: Iterable[str]) -> None:
+    """Neither a folder nor a link in it leads out of `images` (itself a link if the user likes)."""
+    home = os.path.realpath(images)
+    for path in (images / folder, *(images / folder / name for name in links)):
+        target = os.path.realpath(path)
+        if os.path.commonpath([home, target]) != home:
+            raise InputError(f"{path} links to {target}, outside of the image folder {images}")
+
+
+def images_in(images: Path, folder: str) -> list[str]:
+    """The images that lie directly in a class folder, by name, as paths below `images`."""
+    present = files_in(images / folder)
+    names = sorted(name for name in present if _is_image(name))
+    require_inside(images, folder, (name for name in names if present[name]))
+    if deeper := folders_in(images / folder):
+        raise InputError(f"{images / folder} is a class and may hold images only, not the folder {deeper[0]!r}")
+    return [printable(f"{folder}/{name}", str(images)) for name in names]
+
+
+def _is_image(name: str) -> bool:
+    """By its suffix; what file managers leave behind (.DS_Store, ._cat.jpg) is hidden."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+
+
+def read_text(path: Path, what: str) -> str:
+    """A text file that the user should have."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{what} {path} is not there") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} {path} is not UTF-8 text: byte {error.start}") from error
+    except OSError as error:
+        raise InputError(f"cannot read {what} {path}: {error.strerror}") from error

@@ -1,0 +1,253 @@
+"""CoOp's split JSON files: real layouts, and everything that can be wrong with one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.core.datasets import DATASETS, open_dataset
+from fpp_sweep.core.datasets.base import fair_order
+from fpp_sweep.core.datasets.coop import SplitJson, read_split_file
+from fpp_sweep.errors import InputError
+from tests.builders import CLASSES, COOP, PARTS, build_coop, write_image
+
+LAYOUT = SplitJson(images="images", split_file="split.json")
+
+
+def write_split(root: Path, document: Any, images: tuple[str, ...] = ()) -> None:
+    (root / "images").mkdir(exist_ok=True)
+    (root / "split.json").write_text(json.dumps(document))
+    for image in images:
+        write_image(root / "images" / image)
+
+
+@pytest.mark.parametrize("name", COOP)
+@pytest.mark.parametrize("split", PARTS)
+def test_each_dataset_opens_from_its_own_folders(tmp_path: Path, name: str, split: str) -> None:
+    rows = json.loads(build_coop(tmp_path, name).read_text())[split]
+    dataset = open_dataset(name, split, tmp_path)
+    assert dataset.classes == ("maine coon", "zebra", "acorn")
+    assert len(dataset) == len(CLASSES) * PARTS[split]
+    assert dict(zip(dataset.ids, dataset.labels.tolist(), strict=True)) == {path: label for path, label, _ in rows}
+    assert dataset.source.image(dataset.ids[0]).size == (12, 8)
+    assert (dataset.group, dataset.augmix, dataset.flip) == ("fine_grained", True, True)
+
+
+def test_samples_come_in_fair_order_whatever_the_order_of_the_file(tmp_path: Path) -> None:
+    file = build_coop(tmp_path, "dtd")
+    ids = open_dataset("dtd", "test", tmp_path).ids
+    document = json.loads(file.read_text())
+    document["test"].reverse()
+    file.write_text(json.dumps(document))
+    assert open_dataset("dtd", "test", tmp_path).ids == ids
+    assert fair_order("dtd", list(ids)) == list(range(len(ids)))
+
+
+def test_a_class_that_only_one_split_shows_is_still_a_class(tmp_path: Path) -> None:
+    document = {"train": [["a.jpg", 1, "b"]], "test": [["c.jpg", 0, "a"]]}
+    write_split(tmp_path, document, ("a.jpg", "c.jpg"))
+    assert LAYOUT.read(tmp_path, "test").classes == ("a", "b")
+
+
+def test_paths_are_normalised(tmp_path: Path) -> None:
+    write_split(tmp_path, {"test": [["./cat//one.jpg", 0, "cat"]]}, ("cat/one.jpg",))
+    assert LAYOUT.read(tmp_path, "test").ids == ["cat/one.jpg"]
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    write_split(tmp_path, {}, ("a.jpg",))
+    (tmp_path / "split.json").write_bytes(b'\xef\xbb\xbf{"test": [["a.jpg", 0, "a"]]}')
+    assert LAYOUT.read(tmp_path, "test").labels == [0]
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        ([], "must hold an object with the keys train, val, test"),
+        ({}, "no 'test' split, only nothing"),
+        ({"train": []}, "no 'test' split, only train"),
+        ({"test": {}}, "test must be a list"),
+        ({"test": ["a.jpg"]}, r"test\[0\] must be \[path, label, class name\]"),
+        ({"test": [["a.jpg", 0]]}, r"test\[0\] must be"),
+        ({"test": [["a.jpg", 0, "a"], ["b.jpg", "1", "b"]]}, r"test\[1\] must be"),
+        ({"test": [["a.jpg", True, "a"]]}, r"test\[0\] must be"),
+        ({"test": [["a.jpg", 0.0, "a"]]}, r"test\[0\] must be"),
+        ({"test": [["a.jpg", -1, "a"]]}, r"test\[0\] must be"),
+        ({"test": [[None, 0, "a"]]}, r"test\[0\] must be"),
+        ({"test": [["a.jpg", 0, " _ "]]}, "the class name is empty"),
+        ({"test": [["a.jpg", 0, "a\nb"]]}, "control character"),
+        ({"test": [["a\ud800.jpg", 0, "a"]]}, "not valid UTF-8"),
+        ({"test": [["a.jpg", 0, "a"], ["b.jpg", 0, "b"]]}, "label 0 is both 'a' and 'b'"),
+        ({"train": [["b.jpg", 0, "b"]], "test": [["a.jpg", 0, "a"]]}, "label 0 is both 'b' and 'a'"),
+        ({"test": [["a.jpg", 1, "a"]]}, "no image has label 0"),
+        ({"test": [["a.jpg", 0, "a"], ["b.jpg", 2, "b"]]}, "no image has label 1"),
+        ({"test": [["a.jpg", 0, "a"], ["./a.jpg", 0, "a"]]}, "lists a.jpg twice"),
+        ({"test": [["", 0, "a"]]}, "the image path is empty"),
+        ({"test": [["/etc/passwd", 0, "a"]]}, "leaves the image folder"),
+        ({"test": [["cat/../../a.jpg", 0, "a"]]}, "leaves the image folder"),
+        ({"test": [["cat\\a.jpg", 0, "a"]]}, "has a backslash"),
+        ({"test": [["x" * 300 + "/a.jpg", 0, "a"]]}, "cannot list .*: File name too long"),
+    ],
+)
+def test_a_wrong_split_file_gets_one_clear_line(tmp_path: Path, document: Any, complaint: str) -> None:
+    write_split(tmp_path, document, ("a.jpg", "b.jpg"))
+    with pytest.raises(InputError, match=complaint) as refusal:
+        LAYOUT.read(tmp_path, "test")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"test": [', "not valid JSON"),
+        (b"\xff\xfe\x00", "not UTF-8 text: byte 0"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"test": ' + b"9" * 5_000 + b"}", "not valid JSON"),
+    ],
+)
+def test_what_is_no_json_gets_one_clear_line(tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / "split.json").write_bytes(content)
+    with pytest.raises(InputError, match=complaint):
+        read_split_file(tmp_path / "split.json")
+
+
+def test_a_missing_split_file_is_named_with_its_place(tmp_path: Path) -> None:
+    place = tmp_path / "eurosat/split_zhou_EuroSAT.json"
+    with pytest.raises(InputError, match=f"^eurosat: split file {place} is not there"):
+        open_dataset("SAT", "test", tmp_path)
+    place.mkdir(parents=True)
+    with pytest.raises(InputError, match=f"cannot read split file {place}: Is a directory"):
+        open_dataset("SAT", "test", tmp_path)
+
+
+def test_missing_images_are_counted_and_the_first_named(tmp_path: Path) -> None:
+    build_coop(tmp_path, "caltech101")
+    images = tmp_path / "caltech-101/101_ObjectCategories"
+    for image in [*(images / "zebra").iterdir(), images / "acorn/image_0018.jpg"]:
+        image.unlink()
+    (images / "zebra").rmdir()
+    complaint = "3 of 6 images are not in .*, such as zebra/image_0015.jpg and zebra/image_0016.jpg"
+    with pytest.raises(InputError, match=complaint):
+        open_dataset("caltech101", "test", tmp_path)
+
+
+def test_a_folder_in_the_place_of_an_image_is_no_image(tmp_path: Path) -> None:
+    write_split(tmp_path, {"test": [["a.jpg", 0, "a"]]})
+    (tmp_path / "images/a.jpg").mkdir()
+    with pytest.raises(InputError, match="1 of 1 images"):
+        LAYOUT.read(tmp_path, "test")
+
+
+def test_a_missing_image_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text('{"test": [["a.jpg", 0, "a"]]}')
+    with pytest.raises(InputError, match=f"image folder {tmp_path / 'images'} is not there"):
+        LAYOUT.read(tmp_path, "test")
+
+
+def test_an_empty_split_is_an_error(tmp_path: Path) -> None:
+    build_coop(tmp_path, "dtd", parts={"train": 1, "val": 0, "test": 0})
+    with pytest.raises(InputError, match="dtd: the val split is empty"):
+        open_dataset("dtd", "val", tmp_path)
+
+
+@pytest.mark.parametrize("link", ["cat/one.jpg", "cat"])
+def test_a_link_must_not_lead_out_of_the_image_folder(tmp_path: Path, link: str) -> None:
+    write_image(tmp_path / "secret/one.jpg")
+    write_split(tmp_path, {"test": [["cat/one.jpg", 0, "cat"]]})
+    place = tmp_path / "images" / link
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(tmp_path / "secret" / ("one.jpg" if link.endswith(".jpg") else "."))
+    with pytest.raises(InputError, match=f"{place} links to .*secret.*, outside of"):
+        LAYOUT.read(tmp_path, "test")
+
+
+def test_links_inside_and_a_linked_image_folder_are_fine(tmp_path: Path) -> None:
+    write_split(tmp_path, {"test": [["b.jpg", 0, "cat"]]}, ("a.jpg",))
+    (tmp_path / "images/b.jpg").symlink_to("a.jpg")
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    (tmp_path / "images").symlink_to("elsewhere")
+    assert LAYOUT.read(tmp_path, "test").ids == ["b.jpg"]
+
+
+def test_links_that_lead_nowhere_count_as_missing(tmp_path: Path) -> None:
+    write_split(tmp_path, {"test": [["a.jpg", 0, "cat"], ["b.jpg", 0, "cat"]]})
+    (tmp_path / "images/a.jpg").symlink_to("gone.jpg")
+    (tmp_path / "images/b.jpg").symlink_to("b.jpg")
+    with pytest.raises(InputError, match="2 of 2 images"):
+        LAYOUT.read(tmp_path, "test")
+
+
+def test_opening_lists_each_folder_once_and_stats_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_coop(tmp_path, "dtd", parts={"test": 20})
+    listed: list[str] = []
+    scandir = os.scandir
+
+    def counting(folder: Path) -> Any:
+        listed.append(os.fspath(folder))
+        return scandir(folder)
+
+    stats: list[str] = []
+    stat = os.stat
+
+    def counting_stat(path: Any, **options: Any) -> os.stat_result:
+        stats.append(os.fspath(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    monkeypatch.setattr(os, "stat", counting_stat)
+    DATASETS["dtd"].layout.read(tmp_path, "test")
+    assert len(listed) == len(set(listed)) == len(CLASSES)
+    assert not [path for path in stats if path.endswith(".jpg")]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=5,
+)
+hostile_paths = st.sampled_from(
+    ["a.jpg", "cat/b.jpg", "../a.jpg", "/a.jpg", "a.jpg/b.jpg", "a\0.jpg", "\udcff", ".", "", "~"]
+) | st.text(st.characters(), max_size=8)
+entries = st.tuples(hostile_paths, st.integers(-1, 3), st.sampled_from(["a", "b", "\n", ""]))
+rows = entries.map(list) | st.lists(anything, min_size=3, max_size=3) | anything
+split_lists = st.lists(rows, max_size=4) | st.lists(entries.map(list), max_size=4) | anything
+documents = st.dictionaries(st.sampled_from(["train", "val", "test"]), split_lists) | anything
+
+
+@pytest.fixture(scope="module")
+def fuzz_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("fuzz")
+    write_split(root, {}, ("a.jpg", "cat/b.jpg"))
+    return root
+
+
+def read_or_refuse(root: Path) -> str:
+    """Either a listing that keeps its promises or our own error, whose message this returns."""
+    try:
+        found = LAYOUT.read(root, "test")
+    except InputError as refusal:
+        return str(refusal)
+    assert set(found.ids) <= {"a.jpg", "cat/b.jpg"}
+    assert all(0 <= label < len(found.classes) for label in found.labels)
+    return ""
+
+
+@settings(deadline=None)  # files are as slow as the disk is busy
+@given(document=documents)
+def test_any_json_is_read_or_refused(fuzz_root: Path, document: Any) -> None:
+    (fuzz_root / "split.json").write_text(json.dumps(document))
+    assert len(read_or_refuse(fuzz_root).splitlines()) <= 1
+
+
+@settings(deadline=None)  # files are as slow as the disk is busy
+@given(content=st.binary(max_size=40) | st.text(st.sampled_from('[]{}",:\\u0123dtes')).map(str.encode))
+def test_any_bytes_are_read_or_refused(fuzz_root: Path, content: bytes) -> None:
+    (fuzz_root / "split.json").write_bytes(content)
+    assert len(read_or_refuse(fuzz_root).splitlines()) <= 1

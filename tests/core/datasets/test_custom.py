@@ -1,0 +1,154 @@
+"""The YAML file of a user's own datasets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.core.datasets import open_dataset, read_custom
+from fpp_sweep.errors import InputError
+from tests.builders import build_folders, write_image
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "mine.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_paths_start_at_the_file_and_need_no_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_folders(tmp_path / "photos", ["test/cat", "test/big_dog"])
+    write(tmp_path, "zoo: {layout: folders, images: photos, augmix: false, flip: false}")
+    monkeypatch.chdir(tmp_path)
+    custom = read_custom(Path("mine.yaml"))
+    monkeypatch.chdir("/")
+    dataset = open_dataset("zoo", "test", None, custom)
+    assert (dataset.name, dataset.group) == ("zoo", "custom")
+    assert (dataset.augmix, dataset.flip) == (False, False)
+    assert dataset.classes == ("big dog", "cat")
+    assert dataset.source.image(dataset.ids[0]).mode == "RGB"
+
+
+def test_a_split_file_of_ones_own(tmp_path: Path) -> None:
+    write_image(tmp_path / "data/photos/1.jpg")
+    split = {"test": [["1.jpg", 0, "n01"]]}
+    (tmp_path / "data/split.json").write_text(json.dumps(split))
+    file = write(
+        tmp_path,
+        f"zoo: {{layout: split_json, images: {tmp_path}/data/photos,"
+        " split_file: data/split.json, classes: {n01: great tench}}",
+    )
+    dataset = open_dataset("zoo", "test", None, read_custom(file))
+    assert (dataset.ids, dataset.classes) == (("1.jpg",), ("great tench",))
+    assert (dataset.augmix, dataset.flip) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [("[tabby cat, big dog]", ("tabby cat", "big dog")), ("{n02: hot_dog}", ("n01", "hot dog"))],
+)
+def test_classes_can_be_renamed(tmp_path: Path, classes: str, expected: tuple[str, ...]) -> None:
+    build_folders(tmp_path / "photos", ["test/n01", "test/n02"])
+    file = write(tmp_path, f"zoo: {{layout: folders, images: photos, classes: {classes}}}")
+    assert open_dataset("zoo", "test", None, read_custom(file)).classes == expected
+
+
+@pytest.mark.parametrize(
+    ("classes", "complaint"),
+    [
+        ("[cat]", "zoo: `classes` lists 1 names, but there are 2 classes"),
+        ("{n03: cat}", "zoo: unknown class in `classes` 'n03', did you mean 'n0"),
+    ],
+)
+def test_renamed_classes_must_fit(tmp_path: Path, classes: str, complaint: str) -> None:
+    build_folders(tmp_path / "photos", ["test/n01", "test/n02"])
+    file = write(tmp_path, f"zoo: {{layout: folders, images: photos, classes: {classes}}}")
+    with pytest.raises(InputError, match=complaint):
+        open_dataset("zoo", "test", None, read_custom(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "must map dataset names to their descriptions"),
+        ("[zoo]", "must map dataset names to their descriptions"),
+        ("zoo: [", "mine.yaml is not valid YAML"),
+        ("zoo: !!python/object/apply:os.system [echo]", "not valid YAML: could not determine"),
+        ("zoo: {layout: folders}\nzoo: {layout: folders}", "key 'zoo' twice"),
+        ("zoo: {layout: folders, layout: folders}", "key 'layout' twice"),
+        ("zoo: 2024-99-99", "not valid YAML"),
+        ("[" * 1000, "not valid YAML"),
+        ("../zoo: {layout: folders}", "dataset name '../zoo' must be letters, digits"),
+        ("7: {layout: folders}", "dataset name 7 must be"),
+        ("Pets: {layout: folders}", "'Pets' is already the name of a dataset or group"),
+        ("tiny: {layout: folders}", "'tiny' is already the name"),
+        ("zoo:", "zoo must be a mapping"),
+        ("zoo: {images: photos}", "zoo needs the key 'layout'"),
+        ("zoo: {layout: folder, images: x}", "unknown layout 'folder', did you mean 'folders'"),
+        ("zoo: {layout: folders, image: x}", "zoo: unknown key 'image', did you mean 'images'"),
+        ("zoo: {layout: folders, images: x, 1: 2}", "zoo: unknown key '1'"),
+        ("zoo: {layout: folders, images: x, split_file: y}", "unknown key 'split_file'"),
+        ("zoo: {layout: folders}", "zoo needs the key 'images'"),
+        ("zoo: {layout: split_json, images: x}", "zoo needs the key 'split_file'"),
+        ("zoo: {layout: folders, images: 7}", r"zoo.images must be text .*, got 7"),
+        ("zoo: {layout: folders, images: ''}", "zoo.images is empty"),
+        ('zoo: {layout: folders, images: "a\\0b"}', "control character"),
+        ("zoo: {layout: folders, images: x, flip: maybe}", "zoo.flip must be true or false"),
+        ("zoo: {layout: folders, images: x, augmix: 1}", "zoo.augmix must be true or false"),
+        ("zoo: {layout: folders, images: x, classes: cat}", "zoo.classes must be a list of names"),
+        ("zoo: {layout: folders, images: x, classes: [yes]}", r"classes\[0\] must be text"),
+        ("zoo: {layout: folders, images: x, classes: {no: a}}", "zoo.classes must be text"),
+        ("zoo: {layout: folders, images: x, splits: {tets: a}}", "split 'tets', did you mean"),
+        ("zoo: {layout: folders, images: x, splits: {test: ../a}}", "leaves the image folder"),
+        ("zoo: &a {layout: folders, <<: *a}", "'<<' is not supported here"),
+        ("zoo: {layout: folders, images: x, ? [a] : b}", "not valid YAML"),
+    ],
+)
+def test_a_wrong_file_gets_one_clear_line_that_names_it(tmp_path: Path, text: str, complaint: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(InputError, match=complaint) as refusal:
+        read_custom(file)
+    assert str(file) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_anchors_cannot_make_an_endless_message(tmp_path: Path) -> None:
+    anchors = "[&a [x, x, x, x, x, x]"
+    for known, new in zip("abcdefghijkl", "bcdefghijklm", strict=True):
+        anchors += f", &{new} [{', '.join([f'*{known}'] * 9)}]"
+    file = write(tmp_path, f"zoo: {{layout: folders, images: {anchors}]}}")
+    with pytest.raises(InputError, match=r"zoo\.images must be text") as refusal:
+        read_custom(file)
+    assert len(str(refusal.value)) < 500
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"dataset file .*none\.yaml is not there"):
+        read_custom(tmp_path / "none.yaml")
+
+
+WORDS = (
+    "zoo: {layout: folders, images: x, |layout|folders|split_json|images|classes|splits|flip|test|yes|: |, |{|}|[|]|"
+    "\n|  |- |&a |*a|!!set |!!binary |'|\"|<<: |? |0x|1e9|~|\t|>\n"
+)
+words = st.sampled_from(WORDS.split("|"))
+
+
+def complaint_of(file: Path) -> str:
+    try:
+        read_custom(file)
+    except InputError as refusal:
+        return str(refusal)
+    return ""
+
+
+@settings(deadline=None)  # files are as slow as the disk is busy
+@given(text=st.lists(words, max_size=20).map("".join) | st.text(max_size=30))
+def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzz.yaml"
+    file.write_text(text, errors="surrogatepass")
+    assert "\n" not in complaint_of(file)

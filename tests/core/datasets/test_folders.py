@@ -1,0 +1,106 @@
+"""A user's folder-per-class datasets."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.core.datasets.folders import ClassFolders, divide
+from fpp_sweep.errors import InputError
+from tests.builders import build_folders, write_image
+
+LAYOUT = ClassFolders(images="images")
+
+
+def test_split_folders_are_found_by_name(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["train/cat", "train/big_dog", "test/cat"])
+    found = LAYOUT.read(tmp_path, "test")
+    assert found.classes == ("big dog", "cat")
+    assert found.ids == ["test/cat/cat_0.JPEG", "test/cat/cat_1.JPEG"]
+    assert found.labels == [1, 1]
+
+
+def test_split_folders_may_have_names_of_their_own(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["training/cat", "held/out/cat"])
+    layout = ClassFolders(images="images", split_folders={"train": "training", "test": "held/out"})
+    assert layout.read(tmp_path, "test").ids[0] == "held/out/cat/cat_0.JPEG"
+    with pytest.raises(InputError, match="has no val split, only train, test"):
+        layout.read(tmp_path, "val")
+    with pytest.raises(InputError, match=r"test folder .*/gone is not there"):
+        ClassFolders(images="images", split_folders={"test": "gone"}).read(tmp_path, "test")
+
+
+def test_folders_of_both_kinds_are_ambiguous(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["train/cat", "validation/cat"])
+    with pytest.raises(InputError, match=r"holds both 'train' and 'validation'.*`splits`"):
+        LAYOUT.read(tmp_path, "train")
+
+
+def test_class_folders_without_splits_are_divided_for_good(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["cat", "dog"], count=10)
+    parts = {split: LAYOUT.read(tmp_path, split) for split in ("train", "val", "test")}
+    assert {split: Counter(part.labels) for split, part in parts.items()} == {
+        "train": {0: 5, 1: 5},
+        "val": {0: 2, 1: 2},
+        "test": {0: 3, 1: 3},
+    }
+    assert len({sample for part in parts.values() for sample in part.ids}) == 20
+    # pinned, as it must be the same on every machine and in every version
+    assert parts["test"].ids[:3] == ["cat/cat_6.JPEG", "cat/cat_8.JPEG", "cat/cat_5.JPEG"]
+
+
+@settings(deadline=None)  # files are as slow as the disk is busy
+@given(count=st.integers(0, 300))
+def test_divided_parts_are_whole_disjoint_and_never_without_a_test_image(count: int) -> None:
+    images = [f"cat/{number}.jpg" for number in range(count)]
+    parts = divide(images)
+    assert sorted(itertools.chain(*parts.values())) == sorted(images)
+    assert len(parts["test"]) >= min(count, 1)
+    assert abs(len(parts["test"]) - 0.3 * count) <= 0.7
+    assert abs(len(parts["val"]) - 0.2 * count) <= 0.5
+    assert divide(images[::-1]) == parts
+
+
+def test_other_files_and_hidden_ones_are_no_images(tmp_path: Path) -> None:
+    images = build_folders(tmp_path / "images", ["test/cat"], count=1)
+    for name in ("notes.txt", "Thumbs.db", "._cat_0.JPEG", ".DS_Store"):
+        write_image(images / "test/cat" / name)
+    (images / "test/.cache").mkdir()
+    found = LAYOUT.read(tmp_path, "test")
+    assert (found.ids, found.classes) == (["test/cat/cat_0.JPEG"], ("cat",))
+
+
+def test_folders_inside_a_class_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["test/cat/persian"])
+    with pytest.raises(InputError, match=r"test/cat is a class .* not the folder 'persian'"):
+        LAYOUT.read(tmp_path, "test")
+
+
+def test_a_file_name_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["test/cat"])
+    (tmp_path / "images/test/cat").joinpath("b\udcff.jpg").touch()
+    with pytest.raises(InputError, match="not valid UTF-8"):
+        LAYOUT.read(tmp_path, "test")
+
+
+@pytest.mark.parametrize("link", ["test/dog", "test/cat/dog_0.JPEG"])
+def test_a_link_out_of_the_image_folder_is_refused(tmp_path: Path, link: str) -> None:
+    build_folders(tmp_path / "elsewhere", ["dog"])
+    build_folders(tmp_path / "images", ["test/cat"])
+    target = tmp_path / "elsewhere/dog" / ("dog_0.JPEG" if link.endswith(".JPEG") else "")
+    (tmp_path / "images" / link).symlink_to(target)
+    with pytest.raises(InputError, match=f"{link} links to {target}, outside of"):
+        LAYOUT.read(tmp_path, "test")
+
+
+def test_the_image_folder_must_be_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"image folder .*/images is not there"):
+        LAYOUT.read(tmp_path, "test")
+    (tmp_path / "images").touch()
+    with pytest.raises(InputError, match=r"image folder .*/images is not a folder"):
+        LAYOUT.read(tmp_path, "test")

@@ -1,0 +1,118 @@
+"""Reading image files, good and bad."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fpp_sweep.core.datasets import BadImageError, open_dataset
+from fpp_sweep.core.datasets.images import FileImages
+from tests.builders import jpeg, write_image
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+RAMP = Image.linear_gradient("L").resize((8, 8))
+
+
+@pytest.mark.parametrize(
+    ("kind", "image"),
+    [
+        ("JPEG", RAMP),
+        ("JPEG", RAMP.convert("CMYK")),
+        ("PNG", RAMP.convert("RGB").convert("P")),
+        ("PNG", RAMP.convert("RGBA")),
+        ("PNG", RAMP.convert("LA")),
+        ("PNG", RAMP.convert("1")),
+        ("PNG", Image.fromarray(np.asarray(RAMP, np.uint16) * 257)),
+        ("TIFF", RAMP),
+        ("BMP", RAMP),
+        ("WEBP", RAMP.convert("RGB")),
+        ("GIF", RAMP),
+        ("PPM", RAMP),
+    ],
+)
+def test_every_kind_of_image_becomes_rgb(tmp_path: Path, kind: str, image: Image.Image) -> None:
+    write_image(tmp_path / "a.jpg", encoded(image, kind))  # as in Pets, where some .jpg are not
+    found = FileImages(tmp_path).image("a.jpg")
+    assert (found.mode, found.size) == ("RGB", (8, 8))
+
+
+def test_the_exif_orientation_is_left_alone(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned by 90 degrees
+    image = Image.new("RGB", (12, 8))
+    write_image(tmp_path / "a.jpg", encoded(image, "JPEG", exif=exif))
+    assert FileImages(tmp_path).image("a.jpg").size == (12, 8)
+
+
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (encoded(NOISE, "JPEG")[:1500], "truncated"),
+        (encoded(NOISE, "PNG")[:1500], "truncated"),
+        (b"", "the file is empty"),
+        (b"<html>404 not found</html>", "not an image"),
+        (EPS, "not an image"),
+        (encoded(NOISE, "PNG").replace(b"IDAT", b"IDAX"), ""),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+    write_image(tmp_path / "cat/a.jpg", content)
+    with pytest.raises(BadImageError, match=f"^{tmp_path}/cat/a.jpg: .*{reason}") as refusal:
+        FileImages(tmp_path).image("cat/a.jpg")
+    assert "\n" not in str(refusal.value)
+    pickle.loads(pickle.dumps(refusal.value))
+
+
+def test_an_image_that_unpacks_to_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    write_image(tmp_path / "a.jpg", encoded(Image.new("1", (100, 100)), "PNG"))
+    with pytest.raises(BadImageError, match=r"a\.jpg: .*10000 pixels"):
+        FileImages(tmp_path).image("a.jpg")
+
+
+def test_every_cut_through_a_jpeg_is_an_image_or_a_bad_one(tmp_path: Path) -> None:
+    whole = encoded(NOISE.resize((16, 16)), "JPEG")
+    for size in range(0, len(whole), 7):
+        write_image(tmp_path / "a.jpg", whole[:size])
+        with pytest.raises(BadImageError, match=r"a\.jpg"):
+            FileImages(tmp_path).image("a.jpg")
+
+
+def test_a_vanished_file_is_a_bad_image(tmp_path: Path) -> None:
+    source = FileImages(tmp_path)
+    for read in (source.image, source.fingerprint):
+        with pytest.raises(BadImageError, match=r"a\.jpg: No such file"):
+            read("a.jpg")
+
+
+def test_the_fingerprint_is_the_size_of_the_file(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.jpg")
+    source = FileImages(tmp_path)
+    before = source.fingerprint("a.jpg")
+    assert before == str((tmp_path / "a.jpg").stat().st_size)
+    write_image(tmp_path / "a.jpg", jpeg(size=(100, 100)))
+    assert source.fingerprint("a.jpg") != before
+
+
+def test_sources_travel_to_other_processes(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.jpg")
+    source = pickle.loads(pickle.dumps(FileImages(tmp_path)))
+    assert source.image("a.jpg").size == (12, 8)
+    drawn = open_dataset("scenes", "test")
+    again = pickle.loads(pickle.dumps(drawn.source)).image(drawn.ids[0])
+    assert again.tobytes() == drawn.source.image(drawn.ids[0]).tobytes()

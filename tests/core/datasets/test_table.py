@@ -1,0 +1,86 @@
+"""The table, groups and names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fpp_sweep.core.datasets import DATASETS, GROUPS, expand
+from fpp_sweep.errors import InputError
+from fpp_sweep.tiny.world import TINY_DATASETS
+from tests.builders import COOP
+
+
+def test_every_dataset_of_the_paper_is_there() -> None:
+    assert set(GROUPS["fine_grained"]) == {"aircraft", *COOP}
+    assert GROUPS["imagenet"] == ("imagenet",)
+    assert [*GROUPS["natural_shifts"]] == expand("I-A, I-V2, I-R, I-S")
+
+
+def test_the_embedded_rows_are_those_of_the_embedded_world() -> None:
+    assert set(GROUPS["tiny"]) == set(TINY_DATASETS)
+    for name in GROUPS["tiny"]:
+        assert DATASETS[name].flip == TINY_DATASETS[name].flip
+
+
+def test_only_imagenet_goes_without_augmix() -> None:
+    assert [name for name, spec in DATASETS.items() if not spec.augmix] == ["imagenet"]
+
+
+def test_the_papers_abbreviations_are_understood() -> None:
+    paper = "Air,Calt,Car,DTD,SAT,FLW,Food,Pets,SUN,UCF"
+    assert expand(paper) == [*GROUPS["fine_grained"]]
+
+
+def test_the_official_ids_are_understood_in_any_case() -> None:
+    official = "Aircraft/Caltech101/Cars/DTD/eurosat/Flower102/Food101/Pets/SUN397/UCF101"
+    assert expand(official.split("/")) == [*GROUPS["fine_grained"]]
+    assert expand(official.upper().split("/")) == [*GROUPS["fine_grained"]]
+    assert expand(["I", "A", "V", "R", "K"]) == ["imagenet", *GROUPS["natural_shifts"]]
+    assert expand("stanford-cars,OxfordPets,ImageNetV2,ImageNetSketch") == [
+        "cars", "pets", "imagenet_v2", "imagenet_sketch"
+    ]  # fmt: skip
+
+
+def test_no_two_datasets_share_a_name() -> None:
+    names = [[name, *spec.aliases] for name, spec in DATASETS.items()]
+    plain = [{alias.lower().replace("-", "").replace("_", "") for alias in own} for own in names]
+    assert len(set().union(*plain)) == sum(map(len, plain))
+
+
+def test_expanding_keeps_the_order_and_drops_doubles() -> None:
+    assert expand(["pets,dtd", "Pets", "digits", "all"])[:3] == ["pets", "dtd", "digits"]
+    assert sorted(expand("all")) == sorted(DATASETS)
+    assert expand("dtd,") == ["dtd"]
+
+
+def test_custom_names_are_known_and_belong_to_all() -> None:
+    assert expand(["mine", "custom"], ["mine", "yours"]) == ["mine", "yours"]
+    assert expand("all", ["mine"])[-1] == "mine"
+
+
+def test_an_unknown_name_gets_the_nearest_known_one() -> None:
+    with pytest.raises(InputError, match="unknown dataset 'eurosatt', did you mean 'eurosat'"):
+        expand("eurosatt")
+    with pytest.raises(InputError, match="did you mean 'natural_shifts'"):
+        expand("natural_shift")
+    with pytest.raises(InputError, match="did you mean 'photos'"):
+        expand("foto,photo", ["photos", "foto"])
+
+
+@pytest.mark.parametrize("nothing", ["", " , ", []])
+def test_no_name_at_all_is_refused(nothing: str | list[str]) -> None:
+    with pytest.raises(InputError, match="no dataset is named"):
+        expand(nothing)
+
+
+def test_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, fpp_sweep.core.datasets as d; d.DATASETS['imagenet_a'].layout.classes();"
+        "print(*({'torch', 'torchvision', 'timm', 'open_clip', 'sklearn'} & set(sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert loaded.stdout.split() == [], loaded.stderr
+    assert loaded.returncode == 0, loaded.stderr

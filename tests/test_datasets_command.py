@@ -1,0 +1,147 @@
+"""`python -m fpp_sweep.datasets`: the table, --verify, and the exit status."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep.datasets import WIDTH, main
+from fpp_sweep.errors import InputError
+from tests.builders import build_aircraft, build_coop, build_folders, write_image
+
+
+def outcome(*words: object) -> object:
+    """The exit status of a run that accepts its input."""
+    try:
+        main([str(word) for word in words])
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The cells of the table by the name of the dataset."""
+    lines = (line for line in text.splitlines() if not line.startswith(" "))
+    return {line.split()[0]: line.split()[1:] for line in lines}
+
+
+def notes(text: str, name: str) -> str:
+    """What stands below a dataset's row."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"{name} ")) + 1
+    below = lines[start:]
+    end = next((number for number, line in enumerate(below) if not line.startswith(" ")), len(below))
+    return "\n".join(line.strip() for line in below[:end])
+
+
+def test_the_table_shows_what_is_there_and_where_the_rest_is_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_coop(tmp_path, "pets")
+    build_coop(tmp_path, "dtd", parts={"test": 1, "train": 2})
+    shutil.rmtree(tmp_path / "dtd/images/zebra")
+    build_coop(tmp_path, "eurosat")
+    (tmp_path / "eurosat/2750/zebra/zebra_4.jpg").unlink()
+    build_aircraft(tmp_path)
+    assert outcome("--data-root", tmp_path, "--datasets", "fine_grained") == 1
+    text = capsys.readouterr().out
+    table = rows(text)
+    assert table["dataset"] == ["found", "classes", "train", "val", "test"]
+    assert table["pets"] == ["yes", "3", "9", "3", "6"]
+    assert table["aircraft"] == ["yes", "4", "12", "4", "8"]
+    assert table["food101"] == ["no", "-", "-", "-", "-"]
+    assert notes(text, "food101") == "split file food-101/split_zhou_Food101.json is not there"
+    assert notes(text, "pets") == "test: 6 images, but 3669 were published"
+    assert table["eurosat"] == ["yes", "3", "-", "3", "6"]
+    assert "train: 1 of 9 images are not in eurosat/2750, such as zebra/zebra_4.jpg" in notes(text, "eurosat")
+    assert table["dtd"] == ["no", "-", "-", "-", "-"]
+    assert "val: dtd/split_zhou_DescribableTextures.json has no 'val' split" in notes(text, "dtd")
+    assert "test: 1 of 3 images are not in dtd/images" in notes(text, "dtd")
+
+
+def test_the_table_fits_a_hundred_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome("--data-root", tmp_path, "--datasets", "fine_grained", "imagenet", "natural_shifts") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDTH == 100
+    assert len(lines) > 30
+
+
+def test_embedded_datasets_are_always_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome("--datasets", "scenes,letters") == 0
+    table = rows(capsys.readouterr().out)
+    assert table["scenes"][:2] == ["yes", "12"]
+    assert table["letters"][:2] == ["yes", "26"]
+
+
+def test_without_a_data_root_the_table_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome("--datasets", "pets") == 1
+    assert "needs --data-root" in capsys.readouterr().out
+
+
+def test_what_is_missing_fails_only_if_it_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_coop(tmp_path, "pets")
+    assert outcome("--data-root", tmp_path) == 0
+    assert outcome("--data-root", tmp_path, "--datasets", "pets", "scenes") == 0
+    assert outcome("--data-root", tmp_path, "--datasets", "pets", "dtd") == 1
+    capsys.readouterr()
+
+
+def test_ones_own_datasets_are_asked_for_by_their_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("zoo: {layout: folders, images: photos}")
+    assert outcome("--dataset-file", file) == 1
+    assert f"image folder {tmp_path}/photos is not there" in capsys.readouterr().out
+    build_folders(tmp_path / "photos", ["cat", "dog"], count=10)
+    assert outcome("--dataset-file", file, "--datasets", "zoo") == 0
+    assert rows(capsys.readouterr().out)["zoo"] == ["yes", "2", "10", "4", "6"]
+
+
+def test_verify_names_every_damaged_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_coop(tmp_path, "pets")
+    command = ("--data-root", tmp_path, "--datasets", "pets", "scenes", "--verify")
+    assert outcome(*command) == 0
+    assert "18 images opened, 0 of them cannot be read" in capsys.readouterr().out
+    images = tmp_path / "oxford_pets/images"
+    write_image(images / "zebra_4.jpg", b"")
+    write_image(images / "acorn_18.jpg", (images / "acorn_18.jpg").read_bytes()[:300])
+    assert outcome(*command) == 1
+    text = capsys.readouterr().out
+    assert f"{images}/zebra_4.jpg: the file is empty" in text
+    assert f"{images}/acorn_18.jpg: " in text
+    assert "18 images opened, 2 of them cannot be read" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--data-root", "/none"], "data root /none is not there"),
+        (["--datasets", "pet"], "unknown dataset 'pet', did you mean 'pets'"),
+        (["--dataset-file", "/none.yaml"], "dataset file /none.yaml is not there"),
+        (["--data", "--verfy"], "--help lists the options"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        main(words)
+
+
+def test_the_command_reports_bad_input_with_status_two(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fpp_sweep.datasets", "--data-root", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"error: data root {tmp_path}/none is not there\n"
+
+
+def test_help_is_quick_and_states_the_exit_status() -> None:
+    before = os.times()
+    command = [sys.executable, "-m", "fpp_sweep.datasets", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    after = os.times()
+    # processor time, which other work on the machine does not change
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 2
+    assert "exit status" in done.stdout
