@@ -1,0 +1,267 @@
+"""Tensors out of files that nobody vouches for: no code in them is ever run.
+
+Four formats: safetensors, `torch.save` files (read by torch's weights-only unpickler), open_clip's training
+checkpoints, which are such files, and TorchScript archives, the form in which OpenAI published CLIP. Of an archive
+only the pickle of its attributes is read, with classes replaced by inert ones, so `torch.jit` is not needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pickle
+import re
+import warnings
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fpp_sweep.errors import InputError
+
+# who wrote a checkpoint, as far as the file tells; "unknown" for a state dict with no mark
+Origin = Literal["openai", "open_clip", "unknown"]
+
+# buffers of OpenAI's archives that are settings, not weights: the mark by which their state dicts are known
+OPENAI_SETTINGS = frozenset({"input_resolution", "context_length", "vocab_size"})
+
+# what OpenAI's own conversion (`convert_weights`) stores in half precision; the rest of a text tower stays single
+OPENAI_HALF = re.compile(
+    r"text_projection|transformer\.resblocks\.\d+\.(attn\.(in_proj_\w+|out_proj\.\w+)|mlp\.c_\w+\.\w+)"
+)
+
+STORAGES = {
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "BoolStorage": torch.bool,
+    "ByteStorage": torch.uint8,
+    "CharStorage": torch.int8,
+    "ShortStorage": torch.int16,
+    "IntStorage": torch.int32,
+    "LongStorage": torch.int64,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """A model's weights under its own names."""
+
+    state: dict[str, Tensor]
+    origin: Origin
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A model's checkpoint in any of the four formats; raises InputError for everything else."""
+    with _refusing(path):
+        if _is_torchscript(path):
+            return Checkpoint(_weights(_archive_tensors(path)), "openai")
+        content = _content(path)
+        trained = {"state_dict", "epoch", "name"} <= content.keys()  # as open_clip's training saves it
+        state = content.get("state_dict", content)
+        if not isinstance(state, Mapping) or not any(isinstance(value, Tensor) for value in state.values()):
+            raise InputError("holds no state dict (names and tensors), so it is no model's checkpoint")
+        if state.keys() & OPENAI_SETTINGS:
+            return Checkpoint(_weights(state), "openai")
+        weights = _weights(state)
+        if trained:
+            return Checkpoint(weights, "open_clip")
+        return Checkpoint(weights, "openai" if _stored_as_openai_does(weights) else "unknown")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a safetensors or `torch.save` file; names of nested ones are joined by dots."""
+    with _refusing(path):
+        return dict(_flatten(_content(path)))
+
+
+def read_torchscript(path: Path) -> dict[str, Tensor]:
+    """The tensors that a TorchScript archive's modules hold, under the names of their attributes."""
+    with _refusing(path):
+        return _archive_tensors(path)
+
+
+def _archive_tensors(path: Path) -> dict[str, Tensor]:
+    with zipfile.ZipFile(path) as archive:
+        (pickled,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", name))
+        if _computes_gelu(archive):
+            raise InputError(
+                "a TorchScript archive that computes with GELU, so none of OpenAI's; give its state dict instead"
+            )
+        with archive.open(pickled) as file:
+            root = _ArchiveUnpickler(file, archive, pickled.removesuffix(".pkl")).load()
+    if not isinstance(root, Inert):
+        raise InputError("a TorchScript archive with no module in it")
+    return dict(_flatten(root))
+
+
+class Inert:
+    """Stands for an object whose class is not wanted: keeps the attributes it was saved with, does nothing."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes whatever the class it stands for took."""
+
+    def __setstate__(self, state: object) -> None:
+        self.attributes = state
+
+
+class _ArchiveUnpickler(pickle.Unpickler):
+    """Reads a TorchScript archive's attributes: tensors, plain values, and modules as inert objects."""
+
+    def __init__(self, file: Any, archive: zipfile.ZipFile, folder: str) -> None:
+        super().__init__(file)
+        self._archive, self._folder = archive, folder
+        self._storages: dict[str, Tensor] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] == "__torch__" or (module, name) == ("torch", "device"):
+            return Inert
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
+        if (module, name) in _ARCHIVE_GLOBALS:
+            return partial(_ARCHIVE_GLOBALS[module, name])  # a pickle can set attributes of the function it is given
+        raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        """A storage: ("storage", its dtype, its key, a device, a length)."""
+        _, dtype, key, *_ = pid
+        if key not in self._storages:
+            content = bytearray(self._archive.read(f"{self._folder}/{key}"))
+            self._storages[key] = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
+        return self._storages[key]
+
+
+def _rebuilt(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
+    """A tensor from its storage; torch checks that it lies within."""
+    return storage.as_strided(size, stride, offset)
+
+
+def _same(value: object, *_: object) -> object:
+    return value
+
+
+_ARCHIVE_GLOBALS: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
+    **{("torch.jit._pickle", f"build_{kind}list"): _same for kind in ("int", "double", "bool", "tensor")},
+    ("torch.jit._pickle", "restore_type_tag"): _same,
+}
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while a file is read becomes one line that begins with its path."""
+    try:
+        if not path.exists():
+            raise InputError("no such file")
+        if not path.is_file():
+            raise InputError("not a file; give the checkpoint itself")
+        if path.stat().st_size == 0:
+            raise InputError("the file is empty")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # what the parsers raise on damaged files has no common base
+        raise InputError(f"{path}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    if code := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        return f"refused, reading it would run code ({code[1]}); only plain weights are read"
+    if isinstance(error, pickle.UnpicklingError):
+        return "not a file of plain weights; damaged, or not a PyTorch checkpoint"
+    first = (str(error).splitlines() or ["no reason given"])[0].split(". ")[0]
+    return f"truncated, damaged, or not a checkpoint ({type(error).__name__}: {first})"
+
+
+def _content(path: Path) -> Mapping[Any, Any]:
+    """What a safetensors or `torch.save` file holds."""
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    mapped = zipfile.is_zipfile(path)  # an optimizer's state is then never read from disk
+    with torch.serialization.safe_globals(_INERT_GLOBALS):
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    if not isinstance(content, Mapping):
+        raise InputError(f"holds no names and tensors, but one {type(content).__name__}")
+    return content
+
+
+def _empty(*_: object) -> dict[Any, Any]:
+    return {}
+
+
+# CoOp's checkpoints hold a scheduler and its optimizer as objects; their classes are replaced by one that does nothing
+_INERT_GLOBALS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    (_empty, "collections.defaultdict"),
+    (_empty, "builtins.dict"),
+    *(
+        (Inert, f"{cls.__module__}.{cls.__qualname__}")
+        for module in (torch.optim, torch.optim.lr_scheduler)
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if cls.__module__.startswith("torch.optim.")
+    ),
+]
+
+
+def _flatten(content: object, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(content, Tensor):
+        yield prefix, content
+    values = content.__dict__.get("attributes") if isinstance(content, Inert) else content
+    if isinstance(values, Mapping):
+        for name in (name for name in values if isinstance(name, str | int)):
+            yield from _flatten(values[name], f"{prefix}.{name}" if prefix else str(name))
+
+
+def _weights(state: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """Plain tensors under the model's names, without a data-parallel wrapper's prefix and OpenAI's settings."""
+    weights = {str(name): value for name, value in state.items() if name not in OPENAI_SETTINGS}
+    for name, value in weights.items():
+        if not _is_plain(value):
+            raise InputError(f"{name!r} in the state dict is not a dense tensor but {_kind(value)}")
+    if all(name.startswith("module.") for name in weights):
+        weights = {name.removeprefix("module."): value for name, value in weights.items()}
+    return weights
+
+
+def _is_plain(value: object) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    )
+
+
+def _kind(value: object) -> str:
+    return f"a {value.layout} tensor on {value.device}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _is_torchscript(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _computes_gelu(archive: zipfile.ZipFile) -> bool:
+    """Whether the archive's code calls the GELU that OpenAI's models never used."""
+    code = (name for name in archive.namelist() if "/code/" in name and name.endswith(".py"))
+    return any(b"torch.gelu(" in archive.read(name) for name in code)
+
+
+def _stored_as_openai_does(state: Mapping[str, Tensor]) -> bool:
+    """Whether the text tower mixes half and single precision the way OpenAI's conversion does."""
+    text = {name: value.dtype for name, value in state.items() if not name.startswith(("visual.", "logit_scale"))}
+    return any(map(OPENAI_HALF.fullmatch, text)) and all(
+        dtype == (torch.float16 if OPENAI_HALF.fullmatch(name) else torch.float32) for name, dtype in text.items()
+    )
