@@ -1,0 +1,244 @@
+"""What the feature cache holds, and making room in it.
+
+python -m fpp_sweep.cache list
+python -m fpp_sweep.cache prune --older-than 30d --yes
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.cli import run
+from fpp_sweep.errors import InputError
+
+SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An entry of the cache as this command sees it."""
+
+    folder: Path
+    manifest: dict[str, Any]  # empty if it cannot be read
+    files: tuple[Path, ...]
+    size: int
+    used: float  # time of the last use
+
+    def row(self, now: float) -> tuple[str, ...]:
+        from fpp_sweep.core.cache import readable_size
+
+        facts = self.manifest
+        size, age = readable_size(self.size), _age(now - self.used)
+        if not facts:
+            return (self.folder.name, "?", "?", "?", "no readable manifest", "?", size, age)
+        kinds = [kind for kind in ("augmix", "flip") if facts.get(kind)]
+        views = " ".join([f"{facts.get('count')} of area {facts.get('min_area')}-{facts.get('max_area')}", *kinds])
+        data = f"{facts.get('dataset')}/{facts.get('split')}"
+        return (
+            self.folder.name,
+            str(facts.get("model")),
+            data,
+            str(facts.get("seed")),
+            views,
+            str(facts.get("dtype")),
+            size,
+            age,
+        )
+
+
+COLUMNS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    from fpp_sweep.core.cache import default_cache
+
+    root = args.cache or default_cache()
+    entries = find_entries(root)
+    if args.command == "list":
+        show(root, entries)
+    elif args.damaged:
+        prune_damaged(select(entries, args.older_than, args.larger_than), args.yes)
+    elif args.all or args.older_than is not None or args.larger_than is not None:
+        prune(select(entries, args.older_than, args.larger_than), args.yes)
+    else:
+        raise InputError("prune: say what with --older-than, --larger-than, --damaged or --all")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m fpp_sweep.cache", description="The cache of image features.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument(
+        "--cache", type=Path, metavar="DIR", help="its folder (default: $FPP_SWEEP_CACHE, or ~/.cache/fpp_sweep)"
+    )
+    commands.add_parser("list", parents=[where], help="show entries, sizes and ages")
+    cut = commands.add_parser(
+        "prune", parents=[where], help="remove entries; runs that read them go on", description=PRUNE
+    )
+    cut.add_argument("--older-than", type=_duration, metavar="AGE", help="not used for this long, such as 12h or 30d")
+    cut.add_argument("--larger-than", type=_size, metavar="SIZE", help="such as 500MB or 2GB")
+    cut.add_argument("--all", action="store_true", help="every entry")
+    cut.add_argument("--damaged", action="store_true", help="only files that are damaged")
+    cut.add_argument("--yes", action="store_true", help="do it; else it is only shown, or asked on a terminal")
+    return parser.parse_args(argv)
+
+
+PRUNE = "Conditions add up: an entry goes if it meets all of them. An entry that a run is filling stays."
+
+
+def find_entries(root: Path) -> list[Listed]:
+    """What lies in the cache, the longest unused first."""
+    if not root.exists():
+        raise InputError(f"{root}: there is no cache here; another place can be given with --cache")
+    folders = [path for path in root.glob("features/*") if re.fullmatch("[0-9a-f]{16}", path.name) and path.is_dir()]
+    return sorted((look(folder) for folder in folders), key=lambda entry: entry.used)
+
+
+def look(folder: Path) -> Listed:
+    from fpp_sweep.core.cache import MANIFEST
+
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+        used = path.stat().st_mtime
+    except (OSError, ValueError):
+        manifest, used = {}, folder.stat().st_mtime
+    files = tuple(sorted(folder.iterdir()))
+    return Listed(
+        folder=folder,
+        manifest=manifest if isinstance(manifest, dict) else {},
+        files=files,
+        size=sum(_bytes(file) for file in files),
+        used=used,
+    )
+
+
+def select(entries: Iterable[Listed], age: float | None, size: float | None) -> list[Listed]:
+    now = time.time()
+    return [
+        entry for entry in entries if (age is None or now - entry.used > age) and (size is None or entry.size > size)
+    ]
+
+
+def show(root: Path, entries: Sequence[Listed]) -> None:
+    from fpp_sweep.core.cache import readable_size
+
+    now = time.time()
+    rows = [COLUMNS, *(entry.row(now) for entry in entries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(f"{root}: {len(entries)} entries, {readable_size(sum(entry.size for entry in entries))}")
+
+
+def prune(entries: Sequence[Listed], yes: bool) -> None:
+    """Remove whole entries, but for those that a run is filling."""
+    from fpp_sweep.core.cache import unused
+
+    show_choice([(str(entry.folder), entry.size) for entry in entries])
+    if not entries or not agreed(yes):
+        return
+    for entry in entries:
+        with unused(entry.folder) as free:
+            if not free:
+                print(f"{entry.folder}: a run is filling it; left alone")
+                continue
+            try:
+                for file in entry.folder.iterdir():
+                    file.unlink(missing_ok=True)
+                entry.folder.rmdir()
+            except OSError as error:
+                raise InputError(f"{entry.folder}: cannot be removed ({error.strerror})") from error
+
+
+def prune_damaged(entries: Iterable[Listed], yes: bool) -> None:
+    """Remove the shards that do not hold what their checksum says."""
+    from fpp_sweep.core.shards import SUFFIX, DamagedShard, Shard
+
+    damaged = []
+    for file in (file for entry in entries for file in entry.files if file.suffix == SUFFIX):
+        try:
+            Shard(file)
+        except FileNotFoundError:
+            continue
+        except DamagedShard as error:
+            print(f"{file}: {error}")
+            damaged.append(file)
+    show_choice([(str(file), _bytes(file)) for file in damaged])
+    if damaged and agreed(yes):
+        for file in damaged:
+            file.unlink(missing_ok=True)
+
+
+def show_choice(chosen: Sequence[tuple[str, int]]) -> None:
+    from fpp_sweep.core.cache import readable_size
+
+    for name, size in chosen:
+        print(f"{readable_size(size):>9}  {name}")
+    print(f"{len(chosen)} to remove, {readable_size(sum(size for _, size in chosen))}")
+
+
+def agreed(yes: bool) -> bool:
+    """Whether to go ahead: told on the command line, or asked on a terminal."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        print("nothing removed; repeat with --yes to remove them")
+        return False
+    return input("remove them? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _duration(text: str) -> float:
+    """Seconds.
+
+    >>> _duration("30d")
+    2592000.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age; such as 90m, 12h, 30d or 2w")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def _size(text: str) -> float:
+    """Bytes.
+
+    >>> _size("1.5GB")
+    1500000000.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.lower())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; such as 500MB or 2GB")
+    return float(match[1]) * BYTES[match[2]]
+
+
+def _age(seconds: float) -> str:
+    """
+    >>> _age(3 * 86400 + 7)
+    '3 d ago'
+    """
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"
+
+
+def _bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # a lock or a partial file that is gone by now
+        return 0
+
+
+if __name__ == "__main__":
+    run(main)

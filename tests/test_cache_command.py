@@ -1,0 +1,159 @@
+"""The cache command, on a cache that real runs have filled."""
+
+import fcntl
+import io
+import os
+import re
+import time
+
+import pytest
+
+from fpp_sweep.cache import main
+from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.features import FeatureCache
+from fpp_sweep.errors import InputError
+from tests.clips import random_clip
+from tests.painted import painted
+
+CLIP = random_clip()
+DAY = 86400
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Two entries: a small one, last used 40 days ago, and a larger one of today."""
+    store = FeatureCache(tmp_path / "cache")
+    store.features(CLIP, painted(3), ViewConfig(count=2, flip="off"), 0)
+    for manifest in store.root.glob("features/*/manifest.json"):
+        os.utime(manifest, (time.time() - 40 * DAY,) * 2)
+    store.features(CLIP, painted(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7)
+    return store.root
+
+
+def command(capsys, *words):
+    main([str(word) for word in words])
+    return capsys.readouterr().out
+
+
+def entries(cache):
+    return sorted(path for path in cache.glob("features/*"))
+
+
+def by_age(cache):
+    """The old entry and the new one."""
+    return sorted(entries(cache), key=lambda folder: (folder / "manifest.json").stat().st_mtime)
+
+
+def test_list_shows_what_each_entry_is_of_its_size_and_last_use(cache, capsys):
+    lines = command(capsys, "list", "--cache", cache).splitlines()
+    assert len(lines) == 4
+    assert lines[0].split() == ["entry", "model", "dataset", "seed", "views", "type", "size", "used"]
+    assert re.search(r"random-0 +painted/test +0 +2 of area 0.08-1.0 +float16 .* 40 d ago", lines[1])
+    assert re.search(r"random-0 +painted/test +7 +4 of area 0.5-1.0 augmix flip +float16 .* just now", lines[2])
+    total = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+    assert lines[3] == f"{cache}: 2 entries, {total / 1000:.1f} kB"
+
+
+def test_a_use_makes_an_entry_young_again(cache, capsys):
+    FeatureCache(cache).features(CLIP, painted(3), ViewConfig(count=2, flip="off"), 0)
+    assert "d ago" not in command(capsys, "list", "--cache", cache)
+
+
+def test_list_survives_an_entry_whose_manifest_is_damaged(cache, capsys):
+    (by_age(cache)[0] / "manifest.json").write_text("{")
+    assert "no readable manifest" in command(capsys, "list", "--cache", cache)
+
+
+def test_the_environment_names_the_folder(cache, capsys, monkeypatch):
+    monkeypatch.setenv("FPP_SWEEP_CACHE", str(cache))
+    assert "2 entries" in command(capsys, "list")
+
+
+def test_no_cache_is_one_clear_line(tmp_path):
+    with pytest.raises(InputError, match=r"nothing: there is no cache here"):
+        main(["list", "--cache", str(tmp_path / "nothing")])
+
+
+def test_prune_only_shows_unless_told_yes(cache, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    shown = command(capsys, "prune", "--cache", cache, "--all")
+    assert "2 to remove" in shown
+    assert "--yes" in shown
+    assert len(entries(cache)) == 2
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("", 2), ("n", 2)])
+def test_prune_asks_on_a_terminal(cache, monkeypatch, answer, left):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    main(["prune", "--cache", str(cache), "--all"])
+    assert len(entries(cache)) == left
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left"),
+    [
+        (["--all"], 0),
+        (["--older-than", "30d"], 1),
+        (["--older-than", "8w"], 2),
+        (["--larger-than", "5kB"], 1),
+        (["--larger-than", "5kB", "--older-than", "30d"], 2),
+        (["--larger-than", "10", "--older-than", "30d"], 1),
+    ],
+)
+def test_prune_removes_the_entries_that_meet_all_conditions(cache, conditions, left):
+    main(["prune", "--cache", str(cache), "--yes", *conditions])
+    assert len(entries(cache)) == left
+
+
+def test_prune_older_than_leaves_what_was_used_lately(cache):
+    young = by_age(cache)[1]
+    main(["prune", "--cache", str(cache), "--yes", "--older-than", "30d"])
+    assert entries(cache) == [young]
+
+
+def test_prune_wants_to_know_what(cache):
+    with pytest.raises(InputError, match="--older-than"):
+        main(["prune", "--cache", str(cache), "--yes"])
+
+
+@pytest.mark.parametrize("words", [["--older-than", "soon"], ["--larger-than", "big"], ["--older-than", "5"]])
+def test_ages_and_sizes_need_their_form(cache, words, capsys):
+    with pytest.raises(SystemExit):
+        main(["prune", "--cache", str(cache), *words])
+    assert "such as" in capsys.readouterr().err
+
+
+def test_prune_damaged_removes_only_files_that_are(cache, capsys):
+    shards = sorted(cache.rglob("*.safetensors"))
+    shards[1].write_bytes(shards[1].read_bytes()[:-1])
+    shown = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
+    assert "1 to remove" in shown
+    assert sorted(cache.rglob("*.safetensors")) == [shards[0], *shards[2:]]
+
+
+def test_prune_leaves_an_entry_that_a_run_is_filling(cache, capsys):
+    busy = by_age(cache)[1]
+    descriptor = os.open(busy, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    assert "left alone" in command(capsys, "prune", "--cache", cache, "--all", "--yes")
+    os.close(descriptor)
+    assert entries(cache) == [busy]
+
+
+def test_a_run_goes_on_with_features_that_were_pruned_under_it(cache):
+    features = FeatureCache(cache).features(CLIP, painted(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7)
+    before = features.batch(0, 70)
+    main(["prune", "--cache", str(cache), "--all", "--yes"])
+    assert entries(cache) == []
+    assert features.batch(0, 70).equal(before)
+
+
+def test_prune_touches_nothing_that_is_not_the_caches(cache):
+    (cache / "notes.txt").write_text("mine")
+    other = cache / "features" / "mine"
+    other.mkdir()
+    (other / "file").write_text("mine")
+    main(["prune", "--cache", str(cache), "--all", "--yes"])
+    assert (cache / "notes.txt").exists()
+    assert (other / "file").exists()
