@@ -1,0 +1,197 @@
+"""What is said about training pictures, and every word the text tower gets to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpp_sweep.tiny.drawing import choose
+from fpp_sweep.tiny.glyphs import DIGITS
+from fpp_sweep.tiny.pictures import (
+    COLOUR_NAMES,
+    KINDS,
+    NAMES,
+    POSITIONS,
+    SHAPE_NAMES,
+    SIZES,
+    TEXTURE_NAMES,
+    Description,
+)
+from fpp_sweep.tiny.textures import PLAIN
+
+CANONICAL = "a photo of a {}."  # the prompt of the evaluations, so the most frequent one here
+TEMPLATES = (
+    CANONICAL,
+    "a photo of the {}.",
+    "a photo of one {}.",
+    "a photo of a nice {}.",
+    "a photo of a {} here.",
+    "a good photo of a {}.",
+    "a good photo of the {}.",
+    "a bad photo of a {}.",
+    "a blurry photo of a {}.",
+    "a bright photo of a {}.",
+    "a dark photo of a {}.",
+    "a black and white photo of a {}.",
+    "a close-up photo of a {}.",
+    "a cropped photo of the {}.",
+    "a low resolution photo of a {}.",
+    "a photo of my {}.",
+    "a picture of a {}.",
+    "an image of a {}.",
+    "a drawing of a {}.",
+    "a sketch of a {}.",
+    "a painting of a {}.",
+    "a rendering of a {}.",
+    "art of the {}.",
+    "this is a {}.",
+    "this is a photo of a {}.",
+    "there is a {} in the image.",
+    "itap of a {}.",  # 'I took a picture', common in CLIP's prompt lists, as are the next two
+    "a origami {}.",
+    "a {} in a video game.",
+    "a {}.",
+    "the {}.",
+    "{}.",
+)
+PLURAL_TEMPLATES = ("a photo of {}.", "a picture of {}.", "an image of {}.", "a drawing of {}.", "these are {}.", "{}.")
+COUNTS = {2: "two", 3: "three", 4: "four", 5: "five"}
+PLACES = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom"}
+TEXTURE_NOUNS = ("texture", "pattern", "surface", "thing")
+
+# The facts a caption can state. A picture and a caption are both coded as one number per fact.
+VALUES: dict[str, tuple[str | int, ...]] = {
+    "kind": KINDS,
+    "name": NAMES,
+    "colour": COLOUR_NAMES,
+    "texture": (PLAIN, *TEXTURE_NAMES),
+    "background": COLOUR_NAMES,
+    "size": tuple(SIZES),
+    "position": tuple(POSITIONS),
+    "count": (1, 2, 3, 4, 5),
+}
+FACTS = tuple(VALUES)
+UNSTATED = -1
+CODES = {fact: {value: code for code, value in enumerate(VALUES[fact])} for fact in FACTS}
+
+
+def encode(facts: Mapping[str, str | int | None]) -> NDArray[np.int64]:
+    """One code per fact in the order of `FACTS`; UNSTATED where `facts` is silent."""
+    stated = ((fact, facts.get(fact)) for fact in FACTS)
+    return np.array([UNSTATED if value is None else CODES[fact][value] for fact, value in stated], np.int64)
+
+
+def encode_picture(description: Description) -> NDArray[np.int64]:
+    return encode({fact: getattr(description, fact) for fact in FACTS})
+
+
+def agrees(captions: NDArray[np.int64], pictures: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(pictures, captions): does everything the caption states hold for the picture?"""
+    stated, held = captions[None], pictures[:, None]
+    return np.asarray(((stated == UNSTATED) | (stated == held)).all(axis=2))
+
+
+def plural(noun: str) -> str:
+    if noun == "leaf":
+        return "leaves"
+    return noun + ("es" if noun.endswith(("s", "x", "sh", "ch")) else "s")
+
+
+def fill_template(phrase: str, rng: np.random.Generator, canonical: float = 0.15) -> str:
+    """`phrase` in a random template, in the canonical one with at least that probability."""
+    template = CANONICAL if rng.random() < canonical else choose(TEMPLATES, rng)
+    return template.format(phrase)
+
+
+def spoken(name: str, rng: np.random.Generator) -> str:
+    """Numbers are sometimes written as a digit: 'number 3' for 'number three'."""
+    kind, _, which = name.partition(" ")
+    if kind == "number" and rng.random() < 0.2:
+        return f"number {DIGITS.index(which)}"
+    return name
+
+
+def caption(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
+    """A sentence that states some of the facts of a picture, and the facts it states."""
+    match description.kind:
+        case "scene":
+            return fill_template(str(description.name), rng), {"name": description.name}
+        case "texture":
+            phrase = f"{description.texture} {choose(TEXTURE_NOUNS, rng)}"
+            return fill_template(phrase, rng), {"texture": description.texture}
+        case "glyph":
+            return caption_of_glyph(description, rng)
+    return caption_of_object(description, rng)
+
+
+def caption_of_glyph(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
+    if rng.random() < 0.12:
+        return fill_template(f"{description.colour} thing", rng), {"colour": description.colour}
+    facts: dict[str, str | int | None] = {"name": description.name}
+    phrase = spoken(str(description.name), rng)
+    if rng.random() < 0.3:
+        facts["colour"] = description.colour
+        phrase = f"{description.colour} {phrase}"
+    if rng.random() < 0.15:
+        facts["background"] = description.background
+        phrase += f" on a {description.background} background"
+    return fill_template(phrase, rng), facts
+
+
+def caption_of_object(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
+    facts: dict[str, str | int | None] = {}
+    words: list[str] = []
+    if description.size and rng.random() < 0.5:
+        facts["size"] = description.size
+        words.append(description.size)
+    if rng.random() < 0.5:
+        facts["colour"] = description.colour
+        words.append(str(description.colour))
+    if description.texture != PLAIN and rng.random() < 0.6:
+        facts["texture"] = description.texture
+        words.append(description.texture)
+    if rng.random() < 0.12 and words:
+        noun = "thing"
+    else:
+        facts["name"] = description.name
+        noun = str(description.name)
+    counted = description.count > 1 and rng.random() < 0.6
+    if counted:
+        facts["count"] = description.count
+        words.insert(0, COUNTS[description.count])
+        noun = plural(noun)
+    phrase = " ".join([*words, noun])
+    if rng.random() < 0.15:
+        facts["background"] = description.background
+        phrase += f" on a {description.background} background"
+    if description.position and rng.random() < 0.5:
+        facts["position"] = description.position
+        phrase += f" {PLACES[description.position]}"
+    if counted:
+        return choose(PLURAL_TEMPLATES, rng).format(phrase), facts
+    return fill_template(phrase, rng), facts
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a caption; CLIP's tokenizer also cuts at the hyphen and before the full stop."""
+    return text.lower().replace(".", " . ").replace("-", " - ").split()
+
+
+def vocabulary() -> tuple[str, ...]:
+    """Every word that a training caption can contain, sorted. All are seen in training."""
+    phrases = [
+        *(template.format("") for template in (*TEMPLATES, *PLURAL_TEMPLATES)),
+        *NAMES,
+        *map(plural, (*SHAPE_NAMES, "thing")),
+        *COLOUR_NAMES,
+        *TEXTURE_NAMES,
+        *TEXTURE_NOUNS,
+        *SIZES,
+        *COUNTS.values(),
+        *PLACES.values(),
+        *map(str, range(10)),
+        "on a background",
+    ]
+    return tuple(sorted({word for phrase in phrases for word in split_words(phrase)}))

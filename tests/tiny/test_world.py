@@ -1,0 +1,209 @@
+"""The drawn world: pictures depend on names alone, and training never saw what it must not."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.tiny import pool
+from fpp_sweep.tiny.captions import TEMPLATES, agrees, caption, encode, encode_picture, plural, split_words, vocabulary
+from fpp_sweep.tiny.drawing import CANVAS, generator
+from fpp_sweep.tiny.pictures import KINDS, Description, describe, is_held_out, paint
+from fpp_sweep.tiny.shifts import SEEN, SHIFTS, shifted
+from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, Drawn, TinyDataset, handwriting
+
+NAMES = sorted(TINY_DATASETS)
+every_dataset = pytest.mark.parametrize("dataset", TINY_DATASETS.values(), ids=TINY_DATASETS)
+
+
+def digest(dataset: TinyDataset, split: str, index: int) -> str:
+    return hashlib.sha256(dataset.render(split, index).tobytes()).hexdigest()
+
+
+def test_the_seven_data_sets_are_there_with_10_to_60_different_classes():
+    expected = {"scenes", "digits", "letters", "colours", "textures", "objects", "compositions"}
+    assert set(TINY_DATASETS) == expected
+    for name, dataset in TINY_DATASETS.items():
+        assert dataset.name == name
+        assert 10 <= len(dataset.classes) == len(set(dataset.classes)) <= 60
+        assert tuple(sorted(dataset.sizes)) == tuple(sorted(SPLITS))
+
+
+def test_only_glyphs_must_not_be_mirrored():
+    assert {name for name, d in TINY_DATASETS.items() if not d.flip} == {"letters", "digits"}
+
+
+@every_dataset
+def test_a_picture_is_an_rgb_square_that_is_not_blank(dataset):
+    for split in SPLITS:
+        picture = dataset.render(split, 3)
+        assert picture.shape == (CANVAS, CANVAS, 3)
+        assert picture.dtype == np.uint8
+        assert picture.std() > 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(NAMES), st.sampled_from(SPLITS), st.integers(0, 396), st.integers(0, 396))
+def test_what_was_rendered_before_does_not_matter(name, split, index, other):
+    dataset = TINY_DATASETS[name]
+    first = digest(dataset, split, index)
+    dataset.render("test", other)
+    np.random.default_rng().random()
+    assert digest(dataset, split, index) == first
+
+
+def test_another_process_renders_the_same_pictures_and_labels():
+    code = (
+        "import hashlib\n"
+        "from fpp_sweep.tiny.world import TINY_DATASETS\n"
+        "for name, d in sorted(TINY_DATASETS.items(), reverse=True):\n"
+        "    bits = hashlib.sha256(d.render('val', 17).tobytes()).hexdigest()\n"
+        "    print(name, d.label('val', 17), bits)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    rows = [line.split() for line in out.splitlines()]
+    expected = {n: [str(d.label("val", 17)), digest(d, "val", 17)] for n, d in TINY_DATASETS.items()}
+    assert {name: rest for name, *rest in rows} == expected
+
+
+@every_dataset
+def test_splits_and_indices_give_different_pictures(dataset):
+    pictures = [digest(dataset, split, index) for split in SPLITS for index in range(12)]
+    assert len(set(pictures)) == len(pictures)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"digits"}))
+@pytest.mark.parametrize("split", SPLITS)
+def test_labels_are_balanced_and_not_sorted(name, split):
+    dataset = TINY_DATASETS[name]
+    labels = [dataset.label(split, index) for index in range(dataset.sizes[split])]
+    counts = Counter(labels)
+    assert len(counts) == len(dataset.classes)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert len(set(labels[:50])) > 8
+
+
+def test_every_real_digit_lies_in_exactly_one_split():
+    images, labels, rows = handwriting()
+    assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(images)))
+    assert {split: len(chosen) for split, chosen in rows.items()} == DIGIT_SIZES
+    for split in SPLITS:
+        assert np.bincount(labels[rows[split]], minlength=10).min() > 25
+
+
+def test_a_rendered_digit_shows_its_scan_in_ink_or_in_light():
+    digits = TINY_DATASETS["digits"]
+    images, labels, rows = handwriting()
+    for index in range(20):
+        row = rows["test"][index]
+        assert digits.label("test", index) == labels[row]
+        inner = digits.render("test", index)[10:54, 10:54, 0].astype(float)
+        coarse = inner[:40, :40].reshape(8, 5, 8, 5).mean(axis=(1, 3))
+        assert abs(np.corrcoef(coarse.ravel(), images[row].ravel())[0, 1]) > 0.6
+
+
+@every_dataset
+def test_a_bad_split_or_index_is_refused_with_what_would_do(dataset):
+    with pytest.raises(ValueError, match=r"split must be one of .*'train', 'val', 'test'.*'dev'"):
+        dataset.render("dev", 0)
+    for index in (-1, dataset.sizes["val"]):
+        with pytest.raises(ValueError, match=rf"val index must be in 0\.\.\d+, got {index}"):
+            dataset.label("val", index)
+
+
+def test_an_unknown_kind_of_picture_is_refused():
+    with pytest.raises(ValueError, match="kind must be one of"):
+        paint(Description(kind="sculpture"), generator(0))
+
+
+def test_compositions_are_pairs_that_no_training_picture_or_caption_shows():
+    classes = set(TINY_DATASETS["compositions"].classes)
+    assert len(classes) == 60
+    assert all(is_held_out(shape, colour) for colour, _, shape in (c.partition(" ") for c in classes))
+    rng = generator("test", "captions")
+    for index in range(8_000):
+        shown = pool.description(0, index)
+        if shown.kind != "object":
+            continue
+        assert not is_held_out(str(shown.name), str(shown.colour))
+        text, _ = caption(shown, rng)
+        # a texture may stand between colour and noun, a background may have any colour
+        subject = text.split(" on a ")[0]
+        assert not any(f" {name}" in f" {subject}" for name in classes)
+
+
+def test_training_knows_fewer_shifts_than_the_evaluation_uses():
+    sources = [d.source for d in TINY_DATASETS.values() if isinstance(d.source, Drawn)]
+    used = {shift for source in sources for shift in source.shifts}
+    assert set(SEEN) < used == set(SHIFTS)
+
+
+@pytest.mark.parametrize("shift", sorted(SHIFTS))
+def test_a_shift_changes_the_picture_more_the_more_severe_it_is(shift):
+    def change(severity: float) -> float:
+        gaps = []
+        for index in range(20):
+            picture = paint(describe(generator(index)), generator(index, "picture"))
+            moved = shifted(picture, [shift], severity, generator(index, "shift"))
+            gaps.append(float(np.abs(moved - picture).mean()))
+        return float(np.mean(gaps))
+
+    mild, strong = change(0.3), change(1.0)
+    assert mild > 0
+    assert strong > mild or shift in ("sketch", "gray")  # these two have one strength
+
+
+def test_captions_are_true_of_their_pictures_and_use_known_words_only():
+    known, rng = set(vocabulary()), generator("test", "truth")
+    kinds = Counter()
+    for index in range(3_000):
+        shown = describe(generator("test", index))
+        text, stated = caption(shown, rng)
+        assert agrees(encode(stated)[None], encode_picture(shown)[None]).all(), (shown, text)
+        assert set(split_words(text)) <= known, text
+        kinds[shown.kind] += 1
+    assert set(kinds) == set(KINDS)
+
+
+def test_a_caption_that_states_something_else_does_not_agree():
+    picture = encode_picture(Description(kind="object", name="star", colour="red"))
+    red, blue = encode({"colour": "red"}), encode({"colour": "blue", "name": "star"})
+    assert agrees(np.stack([red, blue]), picture[None]).tolist() == [[True, False]]
+
+
+def test_every_class_and_every_template_is_made_of_known_words():
+    known = set(vocabulary())
+    classes = [name for dataset in TINY_DATASETS.values() for name in dataset.classes]
+    for phrase in (*classes, *(template.format("") for template in TEMPLATES)):
+        assert set(split_words(phrase)) <= known, phrase
+
+
+def test_plurals_are_english():
+    nouns = ("star", "cross", "leaf", "hourglass", "fish", "umbrella")
+    expected = ["stars", "crosses", "leaves", "hourglasses", "fishes", "umbrellas"]
+    assert [plural(noun) for noun in nouns] == expected
+
+
+def test_a_pool_picture_depends_on_seed_and_index_alone(tmp_path):
+    ready = list(pool.draw_pool(tmp_path / "pool.npy", seed=5, size=6, workers=0))
+    assert sum(ready) == 6
+    pictures = np.load(tmp_path / "pool.npy")
+    assert np.array_equal(pictures[4], pool.picture(5, 4))
+    assert not np.array_equal(pictures[4], pool.picture(6, 4))
+
+
+def test_the_world_needs_neither_torch_nor_open_clip():
+    code = (
+        "import sys, fpp_sweep.tiny.world as w\n"
+        "w.TINY_DATASETS['digits'].render('test', 0)\n"
+        "print(sorted({'torch', 'open_clip', 'torchvision', 'ray'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert out.stdout.strip() == "[]"
