@@ -1,0 +1,165 @@
+"""Evaluate methods and prompts on one machine: `python -m fpp_sweep.evaluate`.
+
+With no arguments: zero-shot and TPT, each from "a photo of a" and from a prompt that FPP pretrains, on the embedded
+small CLIP and its datasets. With a real CLIP:
+
+    python -m fpp_sweep.evaluate --model ViT-B-16/openai --data-root DATA --datasets fine_grained --seed 0 1 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fpp_sweep.cli import parser, run, sleep_when_idle
+from fpp_sweep.config import PRESETS, TrialConfig, parse_settings, preset
+from fpp_sweep.errors import InputError
+
+if TYPE_CHECKING:
+    from fpp_sweep.core.datasets import Dataset
+    from fpp_sweep.core.trial import Bench
+
+TINY_LIMIT = 200  # images of each embedded dataset, which are rendered without end
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    sleep_when_idle()
+    trials = plan(args)
+    datasets = open_datasets(args)
+    bench = open_bench(args)
+    check_prompts(bench, trials)
+    out = new_folder(args.out)
+    from fpp_sweep.core import report
+
+    print(report.heading(bench.clip, args.split, trials[0][0]))
+    results = []
+    for config, seed in trials:
+        result = bench.run(config, datasets, seed)
+        report.write_trial(out, bench.clip, result)
+        print(report.trial_table(result, intervals=args.intervals), flush=True)
+        results.append(result)
+    print(report.comparison(results))
+    report.write_results(out, bench.clip, args.split, results)
+    print(f"results, prompts, predictions and reliability diagrams: {out}")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("evaluate", __doc__ or "")
+    add = options.add_argument
+    add("--model", default="tiny", help="tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint")
+    add("--data-root", type=Path, metavar="DIR", help="folder of the datasets in CoOp's layout")
+    add("--dataset-file", type=Path, metavar="YAML", help="datasets of your own")
+    add("--datasets", nargs="+", metavar="NAME", help="names or groups: tiny, fine_grained, natural_shifts, ...")
+    add("--split", choices=("train", "val", "test"), default="test")
+    add("--method", nargs="+", default=["zero_shot", "tpt"], metavar="NAME", help="zero_shot, tpt, ctpt, otpt")
+    add("--prompt", nargs="+", metavar="PROMPT", help="fpp, words, or a prompt file (ours or CoOp's)")
+    add("--init", default="a photo of a", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
+    add("--seed", nargs="+", type=int, default=[0], metavar="N", help="of views and pretraining")
+    add("--preset", choices=("auto", *PRESETS), default="auto", help="auto: tiny for the embedded model, else code")
+    add(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="such as fpp.gamma2=0.15 (docs/config.md)",
+    )
+    add("--limit", type=int, metavar="N", help=f"images per dataset; default: all ({TINY_LIMIT} of the embedded ones)")
+    add("--out", type=Path, metavar="DIR", help="a new folder; default: results/<time>")
+    add(
+        "--intervals",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="95 %% bootstrap intervals in the tables",
+    )
+    add("--cache", type=Path, metavar="DIR", help="image features; default: $FPP_SWEEP_CACHE or ~/.cache/fpp_sweep")
+    add("--exact-cache", action="store_true", help="keep features in float32 rather than half precision")
+    add("--on-bad-image", choices=("fail", "skip"), default="fail", help="skip: leave it out, and count it")
+    add("--workers", type=int, metavar="N", help="processes that make views; default: 1 to 4, 0 for the embedded model")
+    add("--threads", type=int, metavar="N", help="of torch; default: one for the embedded model, else all cores")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
+    return options.parse_args(argv)
+
+
+def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
+    """Every combination of method, prompt and seed."""
+    from fpp_sweep.core.methods import require_method
+
+    if args.limit is not None and args.limit < 1:
+        raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
+    name = args.preset if args.preset != "auto" else ("tiny" if args.model == "tiny" else "code")
+    base = preset(name).replace(parse_settings(args.set))
+    for method in args.method:
+        require_method(method)
+    prompts = args.prompt or list(dict.fromkeys([args.init, "fpp"]))
+    return [
+        (base.replace({"method": method, "prompt": prompt, "init": args.init}), seed)
+        for seed in args.seed
+        for prompt in prompts
+        for method in args.method
+    ]
+
+
+def new_folder(out: Path | None) -> Path:
+    """The folder for results, which must not hold any yet."""
+    out = out or Path("results") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise InputError(f"--out {out} exists and is not empty; give a new folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror}") from error
+    return out
+
+
+def open_bench(args: argparse.Namespace) -> Bench:
+    """The model, on its device, and the feature cache."""
+    import torch
+
+    from fpp_sweep.core.cache import default_cache
+    from fpp_sweep.core.clip import choose_device
+    from fpp_sweep.core.features import FeatureCache
+    from fpp_sweep.core.models import load
+    from fpp_sweep.core.trial import Bench
+
+    for flag, value, least in (("--workers", args.workers, 0), ("--threads", args.threads, 1)):
+        if value is not None and value < least:
+            raise InputError(f"{flag} must be >= {least}, got {value}")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # the embedded model's operations are too small for a second thread, its images for a second process
+    small = args.model == "tiny"
+    torch.set_num_threads(args.threads or (1 if small else cores))
+    workers = 0 if small else min(4, max(1, cores - 1))
+    return Bench(
+        clip=load(args.model, choose_device(args.device)),
+        cache=FeatureCache(args.cache or default_cache(), exact=args.exact_cache),
+        on_bad_image=args.on_bad_image,
+        workers=workers if args.workers is None else args.workers,
+    )
+
+
+def check_prompts(bench: Bench, trials: Sequence[tuple[TrialConfig, int]]) -> None:
+    """Open every prompt that is named, so that a bad one is told before any work."""
+    from fpp_sweep.core.prompt import open_prompt
+
+    for prompt in {name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"}:
+        open_prompt(bench.clip, prompt)
+
+
+def open_datasets(args: argparse.Namespace) -> list[Dataset]:
+    """The datasets asked for, each cut to its limit; one that is missing ends the run before it starts."""
+    from fpp_sweep.core.datasets import expand, open_dataset, read_custom
+
+    custom = read_custom(args.dataset_file) if args.dataset_file else {}
+    names = args.datasets or list(custom) or ["fine_grained" if args.data_root else "tiny"]
+    datasets = [open_dataset(name, args.split, args.data_root, custom) for name in expand(names, custom)]
+    return [dataset.head(args.limit or (TINY_LIMIT if dataset.group == "tiny" else None)) for dataset in datasets]
+
+
+if __name__ == "__main__":
+    run(main)

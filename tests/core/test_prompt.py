@@ -1,0 +1,127 @@
+import pickle
+
+import pytest
+import torch
+
+from fpp_sweep import __version__
+from fpp_sweep.core.prompt import Prompt, from_file, from_words, is_file_name, open_prompt, save_prompt
+from fpp_sweep.errors import InputError
+from tests.clips import random_clip
+
+CLIP = random_clip()
+
+
+def test_words_of_any_length_become_their_embeddings():
+    for words in ("x", "a photo of a", "a_photo_of_a", "a blurry photo of the small"):
+        prompt = from_words(CLIP, words)
+        ids = CLIP.tokenizer.encode(words.replace("_", " "))
+        assert torch.equal(prompt.context, CLIP.text.token_embedding[torch.tensor(ids)])
+    assert torch.equal(from_words(CLIP, "a photo of a").context, from_words(CLIP, "a_photo_of_a").context)
+
+
+@pytest.mark.parametrize(("words", "message"), [("", "has no words"), ("x " * 90, "90 tokens long")])
+def test_words_that_make_no_prompt(words, message):
+    with pytest.raises(InputError, match=message):
+        from_words(CLIP, words)
+
+
+@pytest.mark.parametrize("name", ["a/b", "p.safetensors", "model.pth.tar-50", "x.pth", "x.pt"])
+def test_file_names_are_told_from_words(name):
+    assert is_file_name(name)
+    assert not is_file_name("a photo of a")
+
+
+def test_a_saved_prompt_comes_back_with_its_story(tmp_path):
+    made = Prompt(context=torch.randn(4, 32), origin={"words": "a photo of a"})
+    path = tmp_path / "deep" / "dtd.safetensors"
+    save_prompt(made, CLIP, path, {"config": {"fpp.gamma2": 0.15}, "seed": 3, "dataset": "dtd"})
+    found = open_prompt(CLIP, str(path))
+    assert torch.equal(found.context, made.context)
+    assert found.origin["words"] == "a photo of a"
+    assert found.origin["config"] == '{"fpp.gamma2": 0.15}'
+    assert (found.origin["seed"], found.origin["dataset"], found.origin["version"]) == ("3", "dtd", __version__)
+    assert found.origin["model"] == CLIP.name
+    assert [each.name for each in path.parent.iterdir()] == ["dtd.safetensors"]
+
+
+def test_a_prompt_of_another_shape_is_refused_with_both_shapes(tmp_path):
+    wide = random_clip(width=64)
+    save_prompt(from_words(wide, "a photo"), wide, tmp_path / "p.safetensors", {})
+    with pytest.raises(InputError, match=r"shape \(2, 64\), but model random-0 takes \(tokens, 32\)"):
+        from_file(CLIP, tmp_path / "p.safetensors")
+
+
+def test_a_prompt_of_another_model_of_the_same_shape_is_refused(tmp_path):
+    other = random_clip(seed=1)
+    save_prompt(from_words(other, "a photo"), other, tmp_path / "p.safetensors", {})
+    with pytest.raises(InputError, match="made for model random-1, whose weights are not those of random-0"):
+        from_file(CLIP, tmp_path / "p.safetensors")
+
+
+def coop(path, context, **others):
+    """A checkpoint as CoOp's trainer writes it: buffers beside the context, optimizer and scheduler with objects."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.002)
+    successor = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+    state = {"ctx": context, "token_prefix": torch.zeros(3, 1, 32), "token_suffix": torch.zeros(3, 72, 32)}
+    content = {
+        "state_dict": state,
+        "epoch": 50,
+        "optimizer": optimizer.state_dict(),
+        "scheduler": {"successor": successor, "last_epoch": 49},
+        "val_result": None,
+        **others,
+    }
+    torch.save(content, path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_coop_checkpoint_gives_its_context(tmp_path, dtype):
+    context = torch.randn(4, 32).to(dtype)
+    coop(tmp_path / "model.pth.tar-50", context)
+    found = open_prompt(CLIP, str(tmp_path / "model.pth.tar-50"))
+    assert found.context.dtype == torch.float32
+    assert torch.equal(found.context, context.float())
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (torch.zeros(4, 512), r"shape \(4, 512\), but model random-0 takes \(tokens, 32\)"),
+        (torch.zeros(7, 4, 32), "one for each class"),
+        (torch.full((4, 32), float("nan")), "not finite"),
+    ],
+)
+def test_a_coop_context_that_does_not_fit_is_refused(tmp_path, context, message):
+    coop(tmp_path / "m.pth", context)
+    with pytest.raises(InputError, match=message):
+        from_file(CLIP, tmp_path / "m.pth")
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path):
+    coop(tmp_path / "m.pth", torch.zeros(4, 32), extra=Bomb(tmp_path / "proof"))
+    with pytest.raises(InputError, match=r"m\.pth"):
+        from_file(CLIP, tmp_path / "m.pth")
+    assert not (tmp_path / "proof").exists()
+
+
+def test_files_that_are_no_prompts(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        from_file(CLIP, tmp_path / "none.safetensors")
+    (tmp_path / "text.safetensors").write_text("hello")
+    with pytest.raises(InputError, match="not a readable safetensors file"):
+        from_file(CLIP, tmp_path / "text.safetensors")
+    (tmp_path / "plain.pth").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(InputError, match=r"plain\.pth"):
+        from_file(CLIP, tmp_path / "plain.pth")
+    torch.save({"state_dict": {"weight": torch.zeros(3)}}, tmp_path / "other.pth")
+    with pytest.raises(InputError, match="no CoOp context"):
+        from_file(CLIP, tmp_path / "other.pth")

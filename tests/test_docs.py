@@ -1,0 +1,62 @@
+"""What the documents say is there, is there."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep.config import PRESETS, TrialConfig, preset
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), flags=re.M | re.S)
+
+
+def test_the_first_two_commands_set_up_and_run_the_job_and_the_tests():
+    job, tests = blocks(ROOT / "README.md", "sh")
+    assert job.strip().endswith("python -m fpp_sweep.evaluate")
+    assert tests.strip().endswith("python -m pytest")
+    assert job.count("\n") == tests.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_exist(path):
+    for module in re.findall(r"python -m ((?:fpp_sweep|benchmarks)[\w.]*)", path.read_text()):
+        assert importlib.util.find_spec(module.rstrip(".")), module
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_file_of_the_layout_exists():
+    (layout,) = re.findall(r"## Layout\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    names = re.findall(r"[\w/]+(?:\.py|/)", layout)
+    folders = [ROOT, ROOT / "fpp_sweep", ROOT / "fpp_sweep/core"]
+    assert len(names) > 20
+    for name in names:
+        assert any((folder / name).exists() for folder in folders), name
+
+
+def shown(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def test_the_table_of_settings_is_complete_and_true():
+    document = (ROOT / "docs/config.md").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*?) \| (.*?) \|", document, flags=re.M)
+    table = {key: dict(zip(("code", "paper", "tiny"), cells, strict=True)) for key, *cells in rows}
+    code = TrialConfig().flat()
+    assert list(table) == list(code)
+    for name in PRESETS:
+        for key, value in preset(name).flat().items():
+            expected = shown(value) if name == "code" or value != code[key] else ""
+            assert table[key][name].strip() == expected, (name, key)

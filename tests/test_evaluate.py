@@ -1,0 +1,148 @@
+"""The command itself, in a process of its own, as a user types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+
+from fpp_sweep import evaluate
+from fpp_sweep.errors import InputError
+from tests.builders import build_coop, jpeg, write_image
+
+TINY = ["--datasets", "digits", "scenes", "--limit", "12", "--set", "fpp.steps=3", "views.count=8"]
+
+
+def command(*words, folder):
+    cache = ["--cache", str(folder / "cache")]
+    line = [sys.executable, "-m", "fpp_sweep.evaluate", *map(str, words), *cache]
+    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
+
+
+def told(*words, folder):
+    """The one line of an error, after checking that there is one and nothing else."""
+    done = command(*words, folder=folder)
+    assert done.returncode == 2, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.mark.slow
+def test_a_run_prints_tables_and_writes_everything_that_it_names(tmp_path):
+    out = tmp_path / "out"
+    done = command(*TINY, "--out", out, "--seed", 0, 1, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tpt from fpp, seed 1" in done.stdout
+    assert "mean over 2 seeds" in done.stdout
+    results = json.loads((out / "results.json").read_text())
+    assert len(results["trials"]) == 8
+    for trial in results["trials"]:
+        assert set(trial["datasets"]) == {"digits", "scenes"}
+        for name, found in trial["datasets"].items():
+            low, high = found["intervals"]["ece"].values()
+            assert low <= found["metrics"]["ece"] <= high
+            folder = out / trial["files"]
+            rows = parquet.read_table(folder / f"{name}.predictions.parquet").to_pydict()
+            assert len(set(rows["id"])) == found["metrics"]["samples"] == 12
+            right = [label == predicted for label, predicted in zip(rows["label"], rows["predicted"], strict=True)]
+            assert found["metrics"]["accuracy"] == pytest.approx(100 * sum(right) / 12)
+            assert Image.open(folder / f"{name}.reliability.png").size[0] > 400
+            assert (folder / f"{name}.prompt.safetensors").exists()
+        average = sum(found["metrics"]["ece"] for found in trial["datasets"].values()) / 2
+        assert trial["averages"]["average"]["ece"] == pytest.approx(average)
+
+
+@pytest.mark.slow
+def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    words = ["--datasets", "digits", "--limit", 12, "--method", "tpt", "--set", "views.count=8", "fpp.steps=3"]
+    assert command(*words, "--prompt", "fpp", "--out", first, folder=tmp_path).returncode == 0
+    (prompt,) = first.rglob("digits.prompt.safetensors")
+    assert command(*words, "--prompt", prompt, "--out", second, folder=tmp_path).returncode == 0
+
+    def metrics(out):
+        return json.loads((out / "results.json").read_text())["trials"][0]["datasets"]["digits"]["metrics"]
+
+    assert metrics(first) == metrics(second)
+
+
+@pytest.mark.slow
+def test_a_corrupt_image_fails_the_run_or_is_skipped_and_counted(tmp_path):
+    root = build_coop(tmp_path / "data", "eurosat")
+    broken = sorted((root / "eurosat" / "2750").rglob("*.jpg"))
+    for path in broken:
+        write_image(path, jpeg()[:200] if path == broken[-1] else jpeg())
+    words = ["--data-root", root, "--datasets", "eurosat", "--method", "zero_shot", "--prompt", "a photo of a"]
+    splits = []
+    for split in ("train", "val", "test"):
+        done = command(*words, "--split", split, "--out", tmp_path / f"fail-{split}", folder=tmp_path)
+        splits.append(done.returncode)
+        if done.returncode:
+            assert broken[-1].name in done.stderr
+            assert len(done.stderr.strip().splitlines()) == 1
+            again = [*words, "--split", split, "--out", tmp_path / "skip", "--on-bad-image", "skip"]
+            skipped = command(*again, folder=tmp_path)
+            assert skipped.returncode == 0, skipped.stderr
+            assert "skipped eurosat: 1 images" in skipped.stdout
+    assert sorted(splits) == [0, 0, 2]
+
+
+@pytest.mark.slow
+def test_bad_input_is_one_clear_line(tmp_path):
+    def line(*words):
+        return told(*words, "--out", tmp_path / "out", folder=tmp_path)
+
+    assert "did you mean 'ViT-B-16'" in line("--model", "ViT-B-61/openai")
+    assert "openai" in line("--model", "ViT-B-16/opnai")
+    assert "did you mean 'eurosat'" in line("--datasets", "eurosta")
+    assert "did you mean 'ctpt'" in line("--method", "ctp")
+    assert "did you mean 'fpp.gamma2'" in line("--set", "fpp.gama2=1")
+    assert "nowhere" in line("--data-root", tmp_path / "nowhere", "--datasets", "dtd")
+    assert "zero images" in line("--limit", 0)
+    assert "must be >= 0, got -1" in line("--set", "fpp.class_var=-1")
+    assert "invalid int value: 'one'" in line("--seed", "one")
+    assert "has no words" in line("--prompt", "")
+    assert "does not exist" in line("--prompt", tmp_path / "no.safetensors")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_results_is_never_written_to(tmp_path):
+    (tmp_path / "results.json").write_text("precious")
+    with pytest.raises(InputError, match="not empty"):
+        evaluate.new_folder(tmp_path)
+    assert (tmp_path / "results.json").read_text() == "precious"
+    with pytest.raises(InputError, match="out"):
+        evaluate.new_folder(tmp_path / "results.json")
+
+
+def test_the_trials_are_every_combination_with_the_models_own_preset():
+    args = evaluate.parse(["--method", "tpt", "otpt", "--prompt", "fpp", "a", "--seed", "0", "1"])
+    trials = evaluate.plan(args)
+    assert len({(config.key(), seed) for config, seed in trials}) == 8
+    assert {config.fpp.steps for config, _ in trials} == {60}
+    code = evaluate.plan(evaluate.parse(["--model", "ViT-B-16/openai"]))
+    assert {config.fpp.steps for config, _ in code} == {1000}
+
+
+def test_an_option_that_argparse_refuses_is_bad_input_too():
+    with pytest.raises(InputError, match="unrecognized arguments: --methods"):
+        evaluate.parse(["--methods", "tpt"])
+
+
+@pytest.mark.gpu
+def test_the_same_numbers_come_out_on_a_gpu(tmp_path):
+    assert torch.cuda.is_available()
+    metrics = {}
+    for device in ("cpu", "cuda"):
+        done = command(*TINY, "--device", device, "--out", tmp_path / device, folder=tmp_path / device)
+        assert done.returncode == 0, done.stderr
+        trials = json.loads((tmp_path / device / "results.json").read_text())["trials"]
+        metrics[device] = [found["metrics"]["nll"] for trial in trials for found in trial["datasets"].values()]
+    # other kernels, and features in half precision: NLL agrees to a few thousandths
+    assert metrics["cpu"] == pytest.approx(metrics["cuda"], abs=1e-2)
