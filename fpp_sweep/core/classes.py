@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.text import Layout, TextTower, Tokenizer
+from fpp_sweep.core.layout import Layout
+from fpp_sweep.core.text import TextTower, Tokenizer
 from fpp_sweep.errors import InputError
 
 
@@ -28,8 +29,8 @@ class ClassTexts:
 
     tower: TextTower
     sos: Tensor  # (W,)
-    tokens: Tensor  # (M, W) embeddings after the context, packed
-    is_name: Tensor  # (M,) bool: name tokens, not the full stop or EOT
+    nodes: Tensor  # (N, W) embeddings after the context
+    is_name: Tensor  # (N,) bool: name tokens, not the full stop or EOT
     layout: Layout
 
     @classmethod
@@ -41,9 +42,17 @@ class ClassTexts:
             if len(ids) + 1 > tower.positions:
                 where = f"class name {name[:60]!r} is {len(ids)} tokens long"
                 raise InputError(f"{where}; SOS and it do not fit the model's {tower.positions} tokens")
-            suffixes.append(torch.tensor(ids, device=tower.device))
-        embeddings = [tower.token_embedding[ids] for ids in suffixes]
-        return cls._pack(tower, tokenizer, embeddings, after_name=2)
+            suffixes.append(ids)
+        layout = Layout.of(suffixes)
+        packed = [token for text in layout.order.tolist() for token in suffixes[text]]
+        is_name = [place < length - 2 for length in layout.lengths for place in range(length)]
+        return cls(
+            tower=tower,
+            sos=tower.token_embedding[tokenizer.sos],
+            nodes=tower.token_embedding[_at_nodes(torch.tensor(packed), layout).to(tower.device)],
+            is_name=_at_nodes(torch.tensor(is_name), layout).to(tower.device),
+            layout=layout.on(tower.device),
+        )
 
     @classmethod
     def of_gaussians(
@@ -54,24 +63,14 @@ class ClassTexts:
         As released, the second random token stands where the full stop would.
         """
         table = tower.token_embedding
-        end = table[tokenizer.eot][None]
         draws = torch.randn(classes, 2, tower.width, generator=generator).to(tower.device) * table.std() + table.mean()
-        return cls._pack(tower, tokenizer, [torch.cat([draw, end]) for draw in draws], after_name=1)
-
-    @classmethod
-    def _pack(
-        cls, tower: TextTower, tokenizer: Tokenizer, suffixes: Sequence[Tensor], *, after_name: int
-    ) -> ClassTexts:
-        lengths = [len(suffix) for suffix in suffixes]
-        layout = Layout.of(lengths).on(tower.device)
-        order = layout.order.tolist()
-        is_name = [torch.arange(lengths[text]) < lengths[text] - after_name for text in order]
+        ends = table[tokenizer.eot].expand(classes, 1, -1)
         return cls(
             tower=tower,
-            sos=tower.token_embedding[tokenizer.sos],
-            tokens=torch.cat([suffixes[text] for text in order]),
-            is_name=torch.cat(is_name).to(tower.device),
-            layout=layout,
+            sos=table[tokenizer.sos],
+            nodes=torch.cat([draws, ends], dim=1).flatten(0, 1),
+            is_name=torch.tensor([True, True, False], device=tower.device).repeat(classes),
+            layout=Layout.of_lengths([3] * classes).on(tower.device),
         )
 
     def __len__(self) -> int:
@@ -80,7 +79,7 @@ class ClassTexts:
     @property
     def longest(self) -> int:
         """Tokens after the context in the longest text."""
-        return self.layout.buckets[-1][1]
+        return self.layout.longest
 
     def require_room(self, context_tokens: int, names: Sequence[str]) -> None:
         """Refuse a context that leaves no room for the longest class name."""
@@ -95,33 +94,36 @@ class ClassTexts:
     def features(self, context: Tensor) -> Tensor:
         """Unit text features (*B, K, D) of contexts (*B, n, W)."""
         flat = context.reshape(-1, *context.shape[-2:])
-        sos = self.sos.expand(len(flat), 1, -1)
-        features = self.tower.features(torch.cat([sos, flat], dim=1), self.tokens[None], self.layout)
+        features = self.tower.features(self.prefix(flat), self.nodes[None], self.layout)
         return features.view(*context.shape[:-2], *features.shape[1:])
+
+    def prefix(self, context: Tensor) -> Tensor:
+        """SOS in front of contexts (B, n, W)."""
+        return torch.cat([self.sos.expand(len(context), 1, -1), context], dim=1)
 
     def noisy_features(self, context: Tensor, noise: Noise) -> Tensor:
         """Unit text features (J, K, D) of one context (n, W) under J perturbations of the input embeddings."""
         sos = self.sos[None] + noise.sos
         perturbed = torch.cat([sos, context + noise.context], dim=2)  # (J, C, 1 + n, W)
-        shift = self._by_token(noise.suffix)
-        tokens = self.tokens + (shift * self.is_name[:, None] if noise.names_only else shift)
         if perturbed.shape[1] == 1:
-            return self.tower.features(perturbed[:, 0], tokens, self.layout)
-        return self._features_apart(perturbed, tokens)
+            shift = noise.suffix[:, 0, self.layout.positions]
+            nodes = self.nodes + (shift * self.is_name[:, None] if noise.names_only else shift)
+            return self.tower.features(perturbed[:, 0], nodes, self.layout)
+        tokens = self.layout.to_tokens(self.nodes[None])
+        bare = Layout.of_lengths(self.layout.lengths).on(self.tower.device)  # packed already: places are texts
+        shift = noise.suffix[:, self.layout.order[bare.texts], bare.positions]
+        if noise.names_only:
+            shift = shift * self.layout.to_tokens(self.is_name[None, :, None])
+        rows, whole = self.whole(perturbed, tokens + shift)
+        return self.tower.features(rows[:, :0], rows, whole)
 
-    def _by_token(self, suffix: Tensor) -> Tensor:
-        """Noise by class and position (J, C, S, W) -> by packed token (J, M, W)."""
-        if suffix.shape[1] == 1:
-            return suffix[:, 0, self.layout.positions]
-        return suffix[:, self.layout.order[self.layout.texts], self.layout.positions]
+    def whole(self, prefix: Tensor, tokens: Tensor) -> tuple[Tensor, Layout]:
+        """Texts with a prefix of their own each: (J, K, P, W) in front of tokens (J, M, W), as a row and its layout."""
+        lengths, length = self.layout.lengths, prefix.shape[2]
+        fronts = prefix[:, self.layout.order].unbind(1)
+        parts = zip(fronts, tokens.split(lengths, dim=1), strict=True)
+        return torch.cat([part for pair in parts for part in pair], dim=1), self.layout.apart(length)
 
-    def _features_apart(self, prefix: Tensor, tokens: Tensor) -> Tensor:
-        """Features when every class has a prefix of its own (J, K, P, W): whole texts, nothing shared."""
-        classes, length = prefix.shape[1:3]
-        whole = self.layout.longer_by(length)
-        rows = torch.cat([prefix[:, self.layout.order].flatten(1, 2), tokens], dim=1)
-        first_token = self.layout.ends.roll(1) + 1
-        first_token[0] = 0
-        after = classes * length + first_token[whole.texts] + whole.positions - length
-        place = torch.where(whole.positions < length, whole.texts * length + whole.positions, after)
-        return self.tower.features(prefix[:, 0, :0], rows[:, place], whole)
+
+def _at_nodes(tokens: Tensor, layout: Layout) -> Tensor:
+    return layout.to_nodes(tokens[None])[0]

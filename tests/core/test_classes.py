@@ -37,10 +37,10 @@ def test_underscores_are_spaces_and_the_full_stop_follows_the_name():
     tower, tokenizer = random_clip().text, WordTokenizer()
     first = ClassTexts.of_names(tower, tokenizer, ["sea_or_lake"])
     second = ClassTexts.of_names(tower, tokenizer, ["sea or lake"])
-    assert torch.equal(first.tokens, second.tokens)
-    assert torch.equal(first.tokens[-2], tower.token_embedding[tokenizer.encode(".")[0]])
-    assert torch.equal(first.tokens[-1], tower.token_embedding[tokenizer.eot])
-    assert first.is_name.tolist() == [True] * (len(first.tokens) - 2) + [False, False]
+    assert torch.equal(first.nodes, second.nodes)
+    assert torch.equal(first.nodes[-2], tower.token_embedding[tokenizer.encode(".")[0]])
+    assert torch.equal(first.nodes[-1], tower.token_embedding[tokenizer.eot])
+    assert first.is_name.tolist() == [True] * (len(first.nodes) - 2) + [False, False]
 
 
 def test_shared_noise_is_the_same_noise_for_every_class():
@@ -59,7 +59,7 @@ def test_gaussian_classes_are_two_random_tokens_and_eot():
     clip = random_clip()
     texts = ClassTexts.of_gaussians(clip.text, clip.tokenizer, 2000, torch.Generator().manual_seed(0))
     assert texts.layout.buckets == ((2000, 3),)
-    rows = texts.tokens.view(2000, 3, -1)
+    rows = texts.nodes.view(2000, 3, -1)
     assert torch.equal(rows[7, 2], clip.text.token_embedding[clip.tokenizer.eot])
     assert rows[:, :2].std().item() == pytest.approx(clip.text.token_embedding.std().item(), rel=0.02)
     assert rows[:, :2].mean().item() == pytest.approx(clip.text.token_embedding.mean().item(), abs=0.005)

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.text import Layout, TextTower
+from fpp_sweep.core.layout import Layout
+from fpp_sweep.core.text import TextTower
 from tests.reference.naive import NaiveText, random_weights
 
 WIDTHS = [(32, 2, 2, 16), (48, 4, 3, 24), (64, 1, 1, 64)]
@@ -40,7 +41,7 @@ def test_features_equal_the_naive_tower(sizes, activation):
     fast, naive = towers(*sizes, activation=activation)
     lengths = [3, 6, 3, 2, 9, 6, 4]
     ids = random_texts(lengths, 5, torch.Generator().manual_seed(1))
-    layout = Layout.of(lengths)
+    layout = Layout.of_lengths(lengths)
     found = fast.features(fast.token_embedding[ids[:1, :5]], packed(ids, lengths, 5, fast, layout)[None], layout)
     torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
@@ -50,7 +51,7 @@ def test_features_equal_the_naive_tower(sizes, activation):
 def test_any_lengths_in_any_order_with_any_prefix(lengths, prefix, seed):
     fast, naive = towers(32, 2, 2, 16)
     ids = random_texts(lengths, prefix, torch.Generator().manual_seed(seed))
-    layout = Layout.of(lengths)
+    layout = Layout.of_lengths(lengths)
     shared = fast.token_embedding[ids[:1, :prefix]]
     found = fast.features(shared, packed(ids, lengths, prefix, fast, layout)[None], layout)
     torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
@@ -59,7 +60,7 @@ def test_any_lengths_in_any_order_with_any_prefix(lengths, prefix, seed):
 def test_a_batch_of_prefixes_is_a_row_of_single_ones():
     fast, _ = towers(32, 2, 2, 16)
     lengths = [2, 5, 3]
-    layout = Layout.of(lengths)
+    layout = Layout.of_lengths(lengths)
     tokens = torch.randn(1, sum(lengths), 32)
     prefixes = torch.randn(4, 5, 32)
     together = fast.features(prefixes, tokens, layout)
@@ -71,7 +72,7 @@ def test_gradients_reach_prefix_and_tokens_as_in_the_naive_tower():
     fast, naive = towers(32, 2, 2, 16)
     lengths = [3, 5]
     ids = random_texts(lengths, 5, torch.Generator().manual_seed(2))
-    layout = Layout.of(lengths)
+    layout = Layout.of_lengths(lengths)
     weights = torch.randn(2, 16)
     prefix = fast.token_embedding[ids[:1, :5]].clone().requires_grad_()
     found = fast.features(prefix, packed(ids, lengths, 5, fast, layout)[None], layout)[0]
@@ -81,9 +82,32 @@ def test_gradients_reach_prefix_and_tokens_as_in_the_naive_tower():
     torch.testing.assert_close(fast_gradient[0], naive_gradient[:, :5].sum(0), atol=1e-5, rtol=1e-4)
 
 
-def test_a_layout_can_be_made_longer_in_front():
-    layout = Layout.of([3, 1, 2, 1]).longer_by(4)
-    again = Layout.of([7, 5, 6, 5])
-    assert layout.buckets == again.buckets
-    for name in ("order", "inverse", "texts", "positions", "ends"):
-        assert torch.equal(getattr(layout, name), getattr(again, name)), name
+def test_texts_that_begin_alike_share_nodes_and_keep_their_features():
+    fast, naive = towers(32, 2, 2, 16)
+    generator = torch.Generator().manual_seed(3)
+    starts = torch.randint(1, EOT, (2, 4), generator=generator).tolist()
+    texts = [[*starts[text % 2][: 1 + text % 5], *([7] * (text % 3)), 5, EOT] for text in range(12)]
+    layout = Layout.of(texts)
+    assert layout.spread is not None
+    assert len(layout) < sum(map(len, texts))
+    ids = torch.zeros(12, 77, dtype=torch.long)
+    ids[:, :3] = torch.tensor([1, 2, 3])
+    for row, text in zip(ids, texts, strict=True):
+        row[3 : 3 + len(text)] = torch.tensor(text)
+    packed_ids = torch.tensor([token for text in layout.order.tolist() for token in texts[text]])
+    nodes = fast.token_embedding[layout.to_nodes(packed_ids[None])]
+    found = fast.features(fast.token_embedding[ids[:1, :3]], nodes, layout)
+    torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
+
+
+def test_a_text_that_occurs_twice_is_computed_once():
+    layout = Layout.of([[1, 2, EOT], [1, 2, EOT], [3, EOT], [1, 2, EOT]])
+    assert len(layout) == 5
+    assert len(set(layout.ends.tolist())) == 2
+
+
+def test_a_layout_with_a_prefix_for_each_text_is_packed_alike():
+    layout = Layout.of_lengths([3, 1, 2, 1])
+    longer = layout.apart(4)
+    assert longer.buckets == ((2, 5), (1, 6), (1, 7))
+    assert torch.equal(longer.order, layout.order)

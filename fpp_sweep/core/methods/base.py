@@ -64,7 +64,7 @@ def chunk_of(model: TextModel, budget_bytes: float = 1.5e9) -> int:
     texts = model.texts
     layers = len(texts.tower.blocks)
     # a block keeps about 20 rows of its width for the backward pass: norms, projections, heads, the MLP's four widths
-    per_sample = 4 * 20 * layers * texts.tower.width * len(texts.tokens)
+    per_sample = 4 * 20 * layers * texts.tower.width * len(texts.layout)
     return max(1, int(budget_bytes // per_sample))
 
 

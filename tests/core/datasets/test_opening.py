@@ -59,7 +59,7 @@ def test_names_that_cannot_be_opened(tmp_path: Path) -> None:
         open_dataset("digits", "tset")
     with pytest.raises(InputError, match="unknown dataset 'digit', did you mean 'digits'"):
         open_dataset("digit", "test")
-    with pytest.raises(InputError, match="'tiny' means 7 datasets, expected one"):
+    with pytest.raises(InputError, match="'tiny' means 5 datasets, expected one"):
         open_dataset("tiny", "test")
 
 
