@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fpp_sweep.core.classes import ClassTexts
 from fpp_sweep.core.methods import TextModel
-from fpp_sweep.core.text import TextTower
+from fpp_sweep.core.text import Activation, TextTower
 from tests.clips import WordTokenizer
 from tests.reference.naive import NaiveText, prompt_features, random_views, random_weights
 
@@ -45,15 +45,16 @@ def twins(
     embed_dim: int = 16,
     classes: Sequence[str] = CLASSES,
     prompt: str = PROMPT,
+    activation: Activation = "quick_gelu",
     seed: int = 0,
 ) -> Twins:
     tokenizer = WordTokenizer()
     weights = random_weights(
         width=width, layers=layers, embed_dim=embed_dim, vocabulary=tokenizer.vocabulary, seed=seed
     )
-    tower = TextTower.from_state(weights, heads=heads, activation="quick_gelu")
+    tower = TextTower.from_state(weights, heads=heads, activation=activation)
     return Twins(
-        naive=NaiveText(weights, heads, quick_gelu=True),
+        naive=NaiveText(weights, heads, quick_gelu=activation == "quick_gelu"),
         token_ids=padded_ids(tokenizer, [f"{prompt} {name}." for name in classes]),
         texts=ClassTexts.of_names(tower, tokenizer, classes),
         context=tower.token_embedding[torch.tensor(tokenizer.encode(prompt))],

@@ -97,6 +97,10 @@ class ClassTexts:
         features = self.tower.features(self.prefix(flat), self.nodes[None], self.layout)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
+    def rows_at_once(self) -> int:
+        """How many contexts to compute features of at a time."""
+        return max(1, self.tower.rows_at_once() // len(self.layout))
+
     def prefix(self, context: Tensor) -> Tensor:
         """SOS in front of contexts (B, n, W)."""
         return torch.cat([self.sos.expand(len(context), 1, -1), context], dim=1)

@@ -136,8 +136,8 @@ def evaluate(
     texts = class_texts(clip, dataset.classes, len(prompt.context))
     model = TextModel(texts=texts, logit_scale=clip.logit_scale)
     method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
-    state = method.start(model, prompt.context)
     first, last = np.searchsorted(features.kept, [task.start, task.stop])
+    state = method.start(model, prompt.context, int(last - first))
     parts = []
     for start in range(first, last, BATCH):
         stop = min(start + BATCH, last)

@@ -114,6 +114,10 @@ class TextTower:
     def device(self) -> torch.device:
         return self.positional_embedding.device
 
+    def rows_at_once(self) -> int:
+        """How many token positions to compute at a time: enough to fill the device, few enough for its caches."""
+        return 65536 if self.device.type == "cuda" else 2048
+
     def on(self, device: torch.device | str) -> TextTower:
         """The same tower on another device."""
 

@@ -18,7 +18,7 @@ EPISODIC = [name for name in METHODS if build_method(name, AdaptConfig(), "fine_
 
 def predict(name, views, *, group="fine_grained", **settings):
     method = build_method(name, AdaptConfig(**settings), group)
-    logits, _ = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context), views)
+    logits, _ = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
     return logits
 
 
@@ -39,11 +39,11 @@ def test_the_same_call_gives_the_same_bits(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_state_survives_a_batch_for_the_next_one(name):
     method = build_method(name, AdaptConfig(), "fine_grained")
-    state = method.start(PAIR.model, PAIR.context)
     views = PAIR.views(4, 8)
+    state = method.start(PAIR.model, PAIR.context, len(views))
     first, state = method.predict(PAIR.model, state, views[:2])
     second, _ = method.predict(PAIR.model, state, views[2:])
-    whole, _ = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context), views)
+    whole, _ = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
     torch.testing.assert_close(torch.cat([first, second]), whole, atol=2e-3, rtol=0)
 
 

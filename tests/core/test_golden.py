@@ -48,7 +48,7 @@ def test_adaptation(model, case):
     views = F.normalize(GOLDEN["tta/views"].float(), dim=-1)
     config = AdaptConfig(steps=case["steps"], lr=GOLDEN.settings["lr"], selection=GOLDEN.settings["selection"])
     method = build_method(METHOD.get(case["name"], case["name"]), config, "fine_grained")
-    state = method.start(model, GOLDEN["tta/ctx0"])
+    state = method.start(model, GOLDEN["tta/ctx0"], len(views))
     logits, _ = method.predict(model, state, views)
     torch.testing.assert_close(logits.softmax(-1), GOLDEN[f"tta/{case['name']}.probs"], atol=TOLERANCE, rtol=0)
 
@@ -57,7 +57,7 @@ def test_adaptation(model, case):
 def test_the_adapted_contexts(model, name):
     views = F.normalize(GOLDEN["tta/views"].float(), dim=-1)
     method = build_method(name, AdaptConfig(), "fine_grained")
-    state = method.start(model, GOLDEN["tta/ctx0"])
+    state = method.start(model, GOLDEN["tta/ctx0"], len(views))
     found = method.adapt(model, state, views)
     differs = (found - GOLDEN[f"tta/{name}.ctx"]).abs() > 1e-5
     # TPT's last sample has an entropy of 1e-6: its gradient is rounding error, and a sign step magnifies its signs

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from fpp_sweep.core.classes import ClassTexts
@@ -50,24 +49,11 @@ class Method(Protocol[State]):
         """How many views it looks at, the plain one first; None: all of them."""
         ...
 
-    def start(self, model: TextModel, context: Tensor) -> State:
-        """The state before the first sample: everything that a (prompt, dataset) fixes."""
+    def start(self, model: TextModel, context: Tensor, samples: int) -> State:
+        """The state before the first of so many samples: everything that a (prompt, dataset) fixes."""
         ...
 
     def predict(self, model: TextModel, state: State, views: Tensor) -> tuple[Tensor, State]:
         """Logits (B, K) for view 0 of B samples with views (B, V, D), and the state after them."""
         ...
 
-
-def chunk_of(model: TextModel, budget_bytes: float = 1.5e9) -> int:
-    """How many samples with prompts of their own fit a memory budget, forward and backward together."""
-    texts = model.texts
-    layers = len(texts.tower.blocks)
-    # a block keeps about 20 rows of its width for the backward pass: norms, projections, heads, the MLP's four widths
-    per_sample = 4 * 20 * layers * texts.tower.width * len(texts.layout)
-    return max(1, int(budget_bytes // per_sample))
-
-
-def no_grad_features(model: TextModel, context: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model.features(context)

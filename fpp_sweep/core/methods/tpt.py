@@ -13,16 +13,19 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.config import AdaptConfig
-from fpp_sweep.core.methods.base import TextModel, chunk_of, no_grad_features
+from fpp_sweep.core.memory import halving
+from fpp_sweep.core.methods.base import TextModel
+from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.optim import AdamState, adamw
 
 
 class Start(NamedTuple):
-    """What all samples share: the initial context and its text features."""
+    """What all samples share."""
 
     context: Tensor  # (n, W)
-    features: Tensor  # (K, D)
+    first: FirstGradient
+    penalty: Tensor | float  # gradient of the penalty at the initial context (n, W)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,12 @@ class ZeroShot:
     episodic: bool = True
     views: int | None = 1
 
-    def start(self, model: TextModel, context: Tensor) -> Start:
-        return Start(context, no_grad_features(model, context))
+    @torch.no_grad()
+    def start(self, model: TextModel, context: Tensor, samples: int) -> Tensor:
+        return model.features(context)
 
-    def predict(self, model: TextModel, state: Start, views: Tensor) -> tuple[Tensor, Start]:
-        return model.logits(views[:, :1], state.features)[:, 0], state
+    def predict(self, model: TextModel, state: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
+        return model.logits(views[:, :1], state)[:, 0], state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,30 +53,52 @@ class Tpt:
     episodic: bool = True
     views: int | None = None
 
-    def start(self, model: TextModel, context: Tensor) -> Start:
-        return Start(context, no_grad_features(model, context))
+    def start(self, model: TextModel, context: Tensor, samples: int) -> Start:
+        with torch.no_grad():
+            first = first_gradient(model.texts, context, samples)
+        if self.penalty is None:
+            return Start(context, first, 0.0)
+        features = first.features.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.weight * self.penalty(features), features)
+        return Start(context, first, first.back(gradient[None])[0])
 
     def predict(self, model: TextModel, state: Start, views: Tensor) -> tuple[Tensor, Start]:
-        chunks = views.split(chunk_of(model))
-        return torch.cat([self._predict(model, state, chunk) for chunk in chunks]), state
-
-    def _predict(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
         context = self.adapt(model, state, views)
-        return model.logits(views[:, :1], no_grad_features(model, context))[:, 0]
+        with torch.no_grad():
+            plain = torch.cat([views[:, :1].flatten(1), context.flatten(1)], dim=1)
+
+            def logits(rows: Tensor) -> Tensor:
+                view, adapted = rows.split([views.shape[-1], context[0].numel()], dim=1)
+                features = model.features(adapted.unflatten(-1, context.shape[1:]))
+                return model.logits(view[:, None], features)[:, 0]
+
+            return halving(logits, plain, model.texts.rows_at_once()), state
 
     def adapt(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
         """The contexts (B, n, W) that B samples end with; the views selected at the start are kept throughout."""
-        kept = select(views, model.logits(views, state.features), self.config.selection)
+        kept = select(views, model.logits(views, state.first.features), self.config.selection)
         context = state.context.expand(len(views), -1, -1)
         optimizer: AdamState | None = None
-        for _ in range(self.config.steps):
-            gradient = self._gradient(model, context, kept)
+        for step in range(self.config.steps):
+            gradient = self._first(model, state, kept) if step == 0 else self._gradient(model, context, kept)
             context, optimizer = adamw(
                 context, gradient, optimizer, lr=self.config.lr, weight_decay=self.config.weight_decay
             )
         return context
 
+    def _first(self, model: TextModel, state: Start, kept: Tensor) -> Tensor:
+        """The gradient at the initial context: the loss's with respect to the text features, sent back."""
+        logits = model.logits(kept, state.first.features).requires_grad_()
+        (slopes,) = torch.autograd.grad(averaged_entropy(logits).sum(), logits)
+        with torch.no_grad():
+            return state.first.back(model.logit_scale * slopes.transpose(1, 2) @ kept) + state.penalty
+
     def _gradient(self, model: TextModel, context: Tensor, kept: Tensor) -> Tensor:
+        """The gradient at contexts that differ from sample to sample."""
+        parts = zip(*(rows.split(model.texts.rows_at_once()) for rows in (context, kept)), strict=True)
+        return torch.cat([self._autograd(model, *part) for part in parts])
+
+    def _autograd(self, model: TextModel, context: Tensor, kept: Tensor) -> Tensor:
         context = context.detach().clone().requires_grad_()
         features = model.features(context)
         loss = averaged_entropy(model.logits(kept, features)).sum()

@@ -1,0 +1,33 @@
+"""Batches that are halved, rather than a run that is lost, where memory does not suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def halving(work: Callable[[Tensor], Tensor], rows: Tensor, at_once: int) -> Tensor:
+    """`work` on all rows, so many at once; where memory runs out, on half as many from there on.
+
+    >>> halving(lambda part: 2 * part, torch.arange(5), 2)
+    tensor([0, 2, 4, 6, 8])
+    """
+    done: list[Tensor] = []
+    start = 0
+    while start < len(rows) or not done:
+        try:
+            done.append(work(rows[start : start + at_once]))
+        except RuntimeError as error:
+            if at_once == 1 or not _is_shortage(error):
+                raise
+            at_once //= 2
+            continue
+        start += at_once
+    return torch.cat(done)
+
+
+def _is_shortage(error: RuntimeError) -> bool:
+    """CUDA's error has a type; the CPU allocator's is told by its text."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,104 @@
+"""The gradient of a first adaptation step, which starts every sample from the same context.
+
+It is J' g for a sample's gradient g with respect to the text features, with the same J = d features / d context for all
+samples. Either J is built once and each sample costs a product, or each sample's g is sent through the tower's backward
+pass. Both are exact; which one is cheaper depends on how many samples share it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fpp_sweep.core.classes import ClassTexts
+from fpp_sweep.core.memory import halving
+from fpp_sweep.core.pullback import Pullback
+
+JACOBIAN_BYTES = 8e9  # what J may take: ImageNet's thousand classes need 4.2e9
+
+
+class FirstGradient(Protocol):
+    """Text features at the initial context, and the way back from them."""
+
+    features: Tensor  # (K, D)
+
+    def back(self, gradients: Tensor) -> Tensor:
+        """(B, K, D) -> (B, n, W)."""
+        ...
+
+
+class ByPullback:
+    """Each sample's gradient goes through the backward pass."""
+
+    def __init__(self, texts: ClassTexts, context: Tensor) -> None:
+        self._pullback = Pullback(texts.tower, texts.prefix(context[None])[0], texts.nodes, texts.layout)
+        self._rows = texts.rows_at_once()
+        self.features = self._pullback.features
+
+    def back(self, gradients: Tensor) -> Tensor:
+        return halving(lambda part: self._pullback(part)[0][:, 1:], gradients, self._rows)
+
+
+class ByJacobian:
+    """Each sample's gradient is multiplied with J (K * D, n * W)."""
+
+    def __init__(self, texts: ClassTexts, context: Tensor) -> None:
+        """Build J class by class: feature d of a class depends on the context through that class's own text only, so
+        D passes with one gradient row for each class give all of it."""
+        tokens, width = context.shape
+        prefix = texts.prefix(context[None]).expand(len(texts), -1, -1)[None]
+        rows, whole = texts.whole(prefix, texts.layout.to_tokens(texts.nodes[None]))
+        pullback = Pullback(texts.tower, rows[0, :0], rows[0], whole)
+        self.features = pullback.features
+        classes, size = self.features.shape
+        starts = whole.ends[whole.inverse] + 1 - torch.tensor(whole.lengths, device=rows.device)[whole.inverse]
+        places = starts[:, None] + torch.arange(1, 1 + tokens, device=rows.device)
+        self._shape = tokens, width
+        self._jacobian = rows.new_empty(classes, size, tokens * width)
+        at_once = max(1, texts.tower.rows_at_once() // len(whole))
+
+        def pull(dimensions: Tensor) -> Tensor:
+            ones = rows.new_zeros(len(dimensions), classes, size)
+            ones[torch.arange(len(dimensions)), :, dimensions] = 1
+            return pullback(ones)[1][:, places].flatten(2)
+
+        for dimensions in torch.arange(size, device=rows.device).split(8 * at_once):
+            self._jacobian[:, dimensions] = halving(pull, dimensions, at_once).transpose(0, 1)
+
+    def back(self, gradients: Tensor) -> Tensor:
+        return (gradients.flatten(1) @ self._jacobian.flatten(0, 1)).unflatten(-1, self._shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Token positions that go through the tower, forward or back: one is about as dear as the other."""
+
+    once: float
+    each: float
+
+    def total(self, samples: int) -> float:
+        return self.once + self.each * samples
+
+
+def pullback_costs(texts: ClassTexts, tokens: int) -> Costs:
+    return Costs(once=0, each=len(texts.layout) + 1 + tokens)
+
+
+def jacobian_costs(texts: ClassTexts, tokens: int) -> Costs:
+    """Building J sends D rows through all whole texts; a sample costs a product with it."""
+    tower = texts.tower
+    size = len(tower.projection[0])
+    whole = sum(texts.layout.lengths) + len(texts) * (1 + tokens)
+    weights = sum(affine[0].numel() for block in tower.blocks for affine in (block.qkv, block.out, block.fc, block.proj))
+    return Costs(once=size * whole, each=len(texts) * size * tokens * tower.width / weights)
+
+
+def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGradient:
+    """The cheaper form for so many samples that fits in memory."""
+    tokens, width = context.shape
+    size = len(texts) * len(texts.tower.projection[0]) * tokens * width * context.element_size()
+    cheaper = jacobian_costs(texts, tokens).total(samples) < pullback_costs(texts, tokens).total(samples)
+    return ByJacobian(texts, context) if cheaper and size <= JACOBIAN_BYTES else ByPullback(texts, context)
