@@ -43,13 +43,13 @@ def run(main: Callable[[], None]) -> NoReturn:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except FloatingPointError as error:  # a number that would have spoiled a result
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away, as in `... | head`
         sys.stderr.close()
         sys.exit(141)
+    except (FloatingPointError, OSError) as error:  # a number that would spoil a result; a full or forbidden disk
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     sys.exit(0)

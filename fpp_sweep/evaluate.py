@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     trials = plan(args)
     datasets = open_datasets(args)
     bench = open_bench(args)
-    check_prompts(bench, trials)
+    check_texts(bench, datasets, trials)
     out = new_folder(args.out)
     from fpp_sweep.core import report
 
@@ -93,15 +94,19 @@ def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     if args.limit is not None and args.limit < 1:
         raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
     name = args.preset if args.preset != "auto" else ("tiny" if args.model == "tiny" else "code")
-    base = preset(name).replace(parse_settings(args.set))
+    settings = parse_settings(args.set)
+    for key in ("method", "prompt", "init"):
+        if key in settings:
+            raise InputError(f"--set {key}={settings[key]}: use --{key}")
+    base = preset(name).replace(settings)
     for method in args.method:
         require_method(method)
-    prompts = args.prompt or list(dict.fromkeys([args.init, "fpp"]))
+    prompts = args.prompt or [args.init, "fpp"]
     return [
         (base.replace({"method": method, "prompt": prompt, "init": args.init}), seed)
-        for seed in args.seed
-        for prompt in prompts
-        for method in args.method
+        for seed in dict.fromkeys(args.seed)
+        for prompt in dict.fromkeys(prompts)
+        for method in dict.fromkeys(args.method)
     ]
 
 
@@ -143,12 +148,19 @@ def open_bench(args: argparse.Namespace) -> Bench:
     )
 
 
-def check_prompts(bench: Bench, trials: Sequence[tuple[TrialConfig, int]]) -> None:
-    """Open every prompt that is named, so that a bad one is told before any work."""
+def check_texts(bench: Bench, datasets: Sequence[Dataset], trials: Sequence[tuple[TrialConfig, int]]) -> None:
+    """Open every prompt that is named and fit it to all class names, so that a bad one is told before any work."""
     from fpp_sweep.core.prompt import open_prompt
+    from fpp_sweep.core.tasks import class_texts
 
-    for prompt in {name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"}:
-        open_prompt(bench.clip, prompt)
+    for prompt in sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"}):
+        context = open_prompt(bench.clip, prompt).context
+        for dataset in datasets:
+            class_texts(bench.clip, dataset.classes, len(context))
+    strange = [name for dataset in datasets for name in dataset.classes if bench.clip.is_strange(name)]
+    if strange:
+        told = f"{len(strange)} class names, such as {strange[0]!r}"
+        print(f"note: {told}, have words that model {bench.clip.name} never saw", file=sys.stderr)
 
 
 def open_datasets(args: argparse.Namespace) -> list[Dataset]:

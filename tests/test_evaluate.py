@@ -52,7 +52,8 @@ def test_a_run_prints_tables_and_writes_everything_that_it_names(tmp_path):
             assert len(set(rows["id"])) == found["metrics"]["samples"] == 12
             right = [label == predicted for label, predicted in zip(rows["label"], rows["predicted"], strict=True)]
             assert found["metrics"]["accuracy"] == pytest.approx(100 * sum(right) / 12)
-            assert Image.open(folder / f"{name}.reliability.png").size[0] > 400
+            with Image.open(folder / f"{name}.reliability.png") as picture:
+                assert picture.size[0] > 400
             assert (folder / f"{name}.prompt.safetensors").exists()
         average = sum(found["metrics"]["ece"] for found in trial["datasets"].values()) / 2
         assert trial["averages"]["average"]["ece"] == pytest.approx(average)
@@ -107,6 +108,8 @@ def test_bad_input_is_one_clear_line(tmp_path):
     assert "zero images" in line("--limit", 0)
     assert "must be >= 0, got -1" in line("--set", "fpp.class_var=-1")
     assert "invalid int value: 'one'" in line("--seed", "one")
+    assert "use --method" in line("--set", "method=otpt")
+    assert "needs 80 tokens" in line("--prompt", "x " * 73)
     assert "has no words" in line("--prompt", "")
     assert "does not exist" in line("--prompt", tmp_path / "no.safetensors")
     assert not (tmp_path / "out").exists()

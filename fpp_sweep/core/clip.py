@@ -34,10 +34,16 @@ class Clip:
     embedding_scale: float  # the size of its token embeddings in units of OpenAI's ViT-B/16: what x1 means
     image_digest: str  # of the image tower's weights and preprocessing: names cached features
     digest: str  # of all weights
+    trained_tokens: frozenset[int] | None = None  # where only some token embeddings were trained
 
     @property
     def device(self) -> torch.device:
         return self.text.device
+
+    def is_strange(self, text: str) -> bool:
+        """Whether the text has words that mean nothing to this model."""
+        known = self.trained_tokens
+        return known is not None and not known.issuperset(self.tokenizer.encode(text.replace("_", " ")))
 
     @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:

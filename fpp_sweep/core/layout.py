@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,10 +88,9 @@ class Layout:
         return [length for texts, length in self.buckets for _ in range(texts)]
 
     def on(self, device: torch.device | str) -> Layout:
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Layout(
-            **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
-        )
+        values = [getattr(self, item.name) for item in fields(self)]
+        moved: list[Any] = [value.to(device) if isinstance(value, Tensor) else value for value in values]
+        return Layout(*moved)
 
     def apart(self, prefix: int) -> Layout:
         """The same texts, packed alike, each with `prefix` tokens of its own in front, and nothing shared."""

@@ -15,6 +15,7 @@ of its NAME say otherwise.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
@@ -311,12 +312,13 @@ def _fill(model: nn.Module, state: Mapping[str, Tensor], failure: str) -> None:
 
 
 def _embedded(device: str) -> Clip:
-    from fpp_sweep.tiny.model import IMAGE_MEAN, IMAGE_SIZE, IMAGE_STD, load
+    from fpp_sweep.tiny.model import IMAGE_MEAN, IMAGE_SIZE, IMAGE_STD, load, trained_ids
 
     model, metadata = load()
     preprocess = Preprocess(size=IMAGE_SIZE, mean=IMAGE_MEAN, std=IMAGE_STD)
     scale = float(metadata["embedding_scale"])
-    return _assembled(EMBEDDED, model, {EMBEDDED: True}, BpeTokenizer(), preprocess, scale, device)
+    clip = _assembled(EMBEDDED, model, {EMBEDDED: True}, BpeTokenizer(), preprocess, scale, device)
+    return dataclasses.replace(clip, trained_tokens=trained_ids())
 
 
 def _assembled(

@@ -7,6 +7,7 @@ through matrices only. Autograd would repeat the forward pass, or its records, f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,7 @@ class Attention:
     @classmethod
     def at(cls, query: Tensor, key: Tensor, value: Tensor) -> Attention:
         scores = query @ key.transpose(-1, -2)
-        hidden = ~causal(*scores.shape[-2:], scores.device)
+        hidden = ~causal(scores.shape[-2], scores.shape[-1], scores.device)
         return cls(query, key, value, scores.masked_fill(hidden, -torch.inf).softmax(-1))
 
     @property
@@ -186,7 +187,7 @@ class Pullback:
         return at.before_norm.back(shared @ weight[width:]), after
 
     def _texts_back(self, calls: list[Attention], attended: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of what the texts attended to -> of their queries, of their own keys and values, of the prefix's."""
+        """Gradients of what texts attended to -> of their queries, of their own keys and values, of the prefix's."""
         queries, own = [], []
         shared = attended.new_zeros(len(attended), self.length, 2 * self.tower.width)
         sizes = [call.query.shape[0] * call.query.shape[2] for call in calls]
@@ -211,5 +212,6 @@ def _slope(hidden: Tensor, *, quick: bool) -> Tensor:
     if quick:
         gate = hidden.sigmoid()
         return gate * (1 + hidden * (1 - gate))
-    normal = torch.distributions.Normal(0.0, 1.0)
-    return normal.cdf(hidden) + hidden * normal.log_prob(hidden).exp()
+    density = (-hidden.square() / 2).exp() / math.sqrt(2 * math.pi)
+    share: Tensor = torch.special.ndtr(hidden)
+    return share + hidden * density

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from fpp_sweep.core import models
 from fpp_sweep.core.clip import Clip
+from fpp_sweep.core.layout import Layout
 from fpp_sweep.core.models import BpeTokenizer, ModelSpec, load, names, parse
-from fpp_sweep.core.text import Layout
 from fpp_sweep.errors import InputError
 from tests.core.clip_files import OPENAI_SETTINGS, SMALL, halved, save_openai_archive, small_clip
 
@@ -109,7 +109,7 @@ def saved(path: Path, state: object) -> Path:
 def text_features(clip: Clip, texts: Sequence[str]) -> Tensor:
     """Through the engine: SOS shared by all texts, the rest packed."""
     rows = [torch.tensor([*clip.tokenizer.encode(text), clip.tokenizer.eot]) for text in texts]
-    layout = Layout.of([len(row) for row in rows])
+    layout = Layout.of_lengths([len(row) for row in rows])
     packed = torch.cat([rows[int(text)] for text in layout.order])
     table = clip.text.token_embedding
     return clip.text.features(table[[clip.tokenizer.sos]][None], table[packed][None], layout)[0]
@@ -198,7 +198,7 @@ def test_features_equal_open_clips_for_the_real_architecture(tmp_path: Path) -> 
 
 def test_everything_is_frozen_float32_and_in_evaluation_mode(tmp_path: Path) -> None:
     clip = load(f"small:{saved(tmp_path / 'half.pt', halved().state_dict())}")
-    weights = [*clip.visual.parameters(), clip.text.token_embedding, clip.text.projection, *clip.text.blocks[0].in_proj]
+    weights = [*clip.visual.parameters(), clip.text.token_embedding, *clip.text.projection, *clip.text.blocks[0].qkv]
     assert {weight.dtype for weight in weights} == {torch.float32}
     assert not any(weight.requires_grad for weight in weights)
     assert not any(module.training for module in clip.visual.modules())

@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from fpp_sweep.core.methods.gradients import (
-    ByJacobian,
-    ByPullback,
-    first_gradient,
-    jacobian_costs,
-    pullback_costs,
-)
+from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, first_gradient, jacobian_costs, pullback_costs
 from tests.reference import naive
 from tests.texts import CLASSES, twins
 

@@ -56,4 +56,3 @@ class Method(Protocol[State]):
     def predict(self, model: TextModel, state: State, views: Tensor) -> tuple[Tensor, State]:
         """Logits (B, K) for view 0 of B samples with views (B, V, D), and the state after them."""
         ...
-

@@ -7,6 +7,7 @@ pass. Both are exact; which one is cheaper depends on how many samples share it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.classes import ClassTexts
+from fpp_sweep.core.layout import Layout
 from fpp_sweep.core.memory import halving
 from fpp_sweep.core.pullback import Pullback
 
-JACOBIAN_BYTES = 8e9  # what J may take: ImageNet's thousand classes need 4.2e9
+JACOBIAN_BYTES = 5e9  # what J may take: ImageNet's thousand classes need 4.2e9
 
 
 class FirstGradient(Protocol):
@@ -46,30 +48,52 @@ class ByJacobian:
     """Each sample's gradient is multiplied with J (K * D, n * W)."""
 
     def __init__(self, texts: ClassTexts, context: Tensor) -> None:
-        """Build J class by class: feature d of a class depends on the context through that class's own text only, so
-        D passes with one gradient row for each class give all of it."""
-        tokens, width = context.shape
+        """Build J, some classes at a time.
+
+        Feature d of a class depends on the context through that class's own text only. So D passes, with one gradient
+        row for every class, give all of J, and the classes need not know of each other.
+        """
+        self._context = context.shape
+        size = len(texts.tower.projection[0])
+        self.features = context.new_empty(len(texts), size)
+        self._jacobian = context.new_empty(len(texts), size, context.numel())
         prefix = texts.prefix(context[None]).expand(len(texts), -1, -1)[None]
         rows, whole = texts.whole(prefix, texts.layout.to_tokens(texts.nodes[None]))
-        pullback = Pullback(texts.tower, rows[0, :0], rows[0], whole)
-        self.features = pullback.features
-        classes, size = self.features.shape
-        starts = whole.ends[whole.inverse] + 1 - torch.tensor(whole.lengths, device=rows.device)[whole.inverse]
+        lengths = whole.lengths
+        at_once = max(1, texts.tower.rows_at_once() // lengths[-1])
+        for classes, group in zip(texts.layout.order.split(at_once), _groups(rows[0], lengths, at_once), strict=True):
+            self._build(texts, classes, *group)
+
+    def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: list[int]) -> None:
+        layout = Layout.of_lengths(lengths).on(rows.device)  # by length already, so places are texts
+        pullback = Pullback(texts.tower, rows[:0], rows, layout)
+        self.features[classes] = pullback.features
+        tokens, size = self._context[0], pullback.features.shape[1]
+        starts = layout.ends + 1 - torch.tensor(lengths, device=rows.device)
         places = starts[:, None] + torch.arange(1, 1 + tokens, device=rows.device)
-        self._shape = tokens, width
-        self._jacobian = rows.new_empty(classes, size, tokens * width)
-        at_once = max(1, texts.tower.rows_at_once() // len(whole))
+        at_once = max(1, texts.tower.rows_at_once() // len(layout))
 
         def pull(dimensions: Tensor) -> Tensor:
-            ones = rows.new_zeros(len(dimensions), classes, size)
+            ones = rows.new_zeros(len(dimensions), len(classes), size)
             ones[torch.arange(len(dimensions)), :, dimensions] = 1
-            return pullback(ones)[1][:, places].flatten(2)
+            of_nodes: Tensor = pullback(ones)[1]
+            return of_nodes[:, places].flatten(2)
 
         for dimensions in torch.arange(size, device=rows.device).split(8 * at_once):
-            self._jacobian[:, dimensions] = halving(pull, dimensions, at_once).transpose(0, 1)
+            self._jacobian[classes[:, None], dimensions] = halving(pull, dimensions, at_once).transpose(0, 1)
 
     def back(self, gradients: Tensor) -> Tensor:
-        return (gradients.flatten(1) @ self._jacobian.flatten(0, 1)).unflatten(-1, self._shape)
+        product: Tensor = gradients.flatten(1) @ self._jacobian.flatten(0, 1)
+        return product.view(-1, *self._context)
+
+
+def _groups(rows: Tensor, lengths: list[int], at_once: int) -> Iterator[tuple[Tensor, list[int]]]:
+    """The rows and lengths of so many packed texts after so many."""
+    start = 0
+    for first in range(0, len(lengths), at_once):
+        group = lengths[first : first + at_once]
+        yield rows[start : start + sum(group)], group
+        start += sum(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +116,8 @@ def jacobian_costs(texts: ClassTexts, tokens: int) -> Costs:
     tower = texts.tower
     size = len(tower.projection[0])
     whole = sum(texts.layout.lengths) + len(texts) * (1 + tokens)
-    weights = sum(affine[0].numel() for block in tower.blocks for affine in (block.qkv, block.out, block.fc, block.proj))
+    matrices = (affine[0] for block in tower.blocks for affine in (block.qkv, block.out, block.fc, block.proj))
+    weights = sum(matrix.numel() for matrix in matrices)
     return Costs(once=size * whole, each=len(texts) * size * tokens * tower.width / weights)
 
 
