@@ -107,6 +107,8 @@ class AdaptConfig:
     lr: float = 5e-3
     weight_decay: float = 0.01
     selection: float = 0.1  # share of the views kept: the int(0.1 * 64) = 6 most confident
+    # autocast: matrices in half precision (bfloat16 on a CPU), as the released code runs on a GPU; an approximation
+    precision: Literal["float32", "autocast"] = "float32"
     penalty: float | None = None  # weight of the method's regulariser; none: the paper's for the method and dataset
 
     def __post_init__(self) -> None:

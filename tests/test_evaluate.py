@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from fpp_sweep import evaluate
 from fpp_sweep.errors import InputError
-from tests.builders import build_coop, jpeg, write_image
+from tests.builders import build_coop, jpeg
 
 TINY = ["--datasets", "digits", "scenes", "--limit", "12", "--set", "fpp.steps=3", "views.count=8"]
 
@@ -74,11 +74,20 @@ def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
 
 
 @pytest.mark.slow
+def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
+    words = [*TINY, "adapt.precision=autocast", "--method", "tpt", "--prompt", "a photo of a", "--out", tmp_path / "out"]
+    done = command(*words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (trial,) = json.loads((tmp_path / "out" / "results.json").read_text())["trials"]
+    assert trial["config"]["adapt.precision"] == "autocast"
+
+
+@pytest.mark.slow
 def test_a_corrupt_image_fails_the_run_or_is_skipped_and_counted(tmp_path):
-    root = build_coop(tmp_path / "data", "eurosat")
+    root = tmp_path / "data"
+    build_coop(root, "eurosat")
     broken = sorted((root / "eurosat" / "2750").rglob("*.jpg"))
-    for path in broken:
-        write_image(path, jpeg()[:200] if path == broken[-1] else jpeg())
+    broken[-1].write_bytes(jpeg()[:200])
     words = ["--data-root", root, "--datasets", "eurosat", "--method", "zero_shot", "--prompt", "a photo of a"]
     splits = []
     for split in ("train", "val", "test"):
@@ -109,7 +118,7 @@ def test_bad_input_is_one_clear_line(tmp_path):
     assert "must be >= 0, got -1" in line("--set", "fpp.class_var=-1")
     assert "invalid int value: 'one'" in line("--seed", "one")
     assert "use --method" in line("--set", "method=otpt")
-    assert "needs 80 tokens" in line("--prompt", "x " * 73)
+    assert "needs 78 tokens" in line("--prompt", "x " * 73)
     assert "has no words" in line("--prompt", "")
     assert "does not exist" in line("--prompt", tmp_path / "no.safetensors")
     assert not (tmp_path / "out").exists()

@@ -114,7 +114,7 @@ class ClassTexts:
             nodes = self.nodes + (shift * self.is_name[:, None] if noise.names_only else shift)
             return self.tower.features(perturbed[:, 0], nodes, self.layout)
         tokens = self.layout.to_tokens(self.nodes[None])
-        bare = Layout.of_lengths(self.layout.lengths).on(self.tower.device)  # packed already: places are texts
+        bare = self.layout.apart(0)
         shift = noise.suffix[:, self.layout.order[bare.texts], bare.positions]
         if noise.names_only:
             shift = shift * self.layout.to_tokens(self.is_name[None, :, None])
@@ -123,10 +123,14 @@ class ClassTexts:
 
     def whole(self, prefix: Tensor, tokens: Tensor) -> tuple[Tensor, Layout]:
         """Texts with a prefix of their own each: (J, K, P, W) in front of tokens (J, M, W), as a row and its layout."""
-        lengths, length = self.layout.lengths, prefix.shape[2]
-        fronts = prefix[:, self.layout.order].unbind(1)
-        parts = zip(fronts, tokens.split(lengths, dim=1), strict=True)
-        return torch.cat([part for pair in parts for part in pair], dim=1), self.layout.apart(length)
+        classes, length = prefix.shape[1:3]
+        bare, whole = self.layout.apart(0), self.layout.apart(length)
+        first = bare.ends.roll(1) + 1
+        first[0] = 0
+        own = classes * length + first[whole.texts] + whole.positions - length
+        place = torch.where(whole.positions < length, whole.texts * length + whole.positions, own)
+        rows = torch.cat([prefix[:, self.layout.order].flatten(1, 2), tokens], dim=1)
+        return rows[:, place], whole
 
 
 def _at_nodes(tokens: Tensor, layout: Layout) -> Tensor:

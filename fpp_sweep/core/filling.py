@@ -176,6 +176,7 @@ class Filling:
             sampler=positions,
             num_workers=self.workers,
             multiprocessing_context="spawn" if self.workers else None,
+            pin_memory=self.workers > 0 and self.clip.device.type == "cuda",
             generator=torch.Generator(),  # or the loader would draw from the global stream
         )
         return iter(loader)
@@ -196,7 +197,8 @@ class Filling:
                 else:
                     pixels[row - start] = image
                     kept[row] = True
-            features = self.clip.image_features(pixels.flatten(0, 1))  # what is left of an earlier batch does no harm
+            # what is left of an earlier batch does no harm
+            features = self.clip.image_features(pixels.flatten(0, 1), half=self.dtype == np.float16)
             blocks.append(features.view(self.group, count, -1)[: len(rows)].cpu())
             if self.progress:
                 self.progress.advance(len(rows))

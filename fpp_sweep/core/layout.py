@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -94,8 +95,7 @@ class Layout:
 
     def apart(self, prefix: int) -> Layout:
         """The same texts, packed alike, each with `prefix` tokens of its own in front, and nothing shared."""
-        lengths = torch.tensor(self.lengths)[self.inverse.cpu()] + prefix
-        return Layout.of_lengths(lengths.tolist()).on(self.order.device)
+        return _apart(self, prefix)
 
     def to_tokens(self, nodes: Tensor) -> Tensor:
         """(B, N, ...) -> (B, M, ...)."""
@@ -122,3 +122,9 @@ class Layout:
         sizes = [texts * length for texts, length in self.buckets]
         for (texts, _), part in zip(self.buckets, tokens.split(sizes, dim=1), strict=True):
             yield texts, part
+
+
+@lru_cache(maxsize=8)  # asked for at every step of a pretraining
+def _apart(layout: Layout, prefix: int) -> Layout:
+    lengths = torch.tensor(layout.lengths)[layout.inverse.cpu()] + prefix
+    return Layout.of_lengths(lengths.tolist()).on(layout.order.device)

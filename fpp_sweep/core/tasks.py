@@ -144,7 +144,7 @@ def evaluate(
         views = features.batch(start, stop)[:, : method.views].to(clip.device)
         logits, state = method.predict(model, state, views)
         positions = features.kept[start:stop]
-        probabilities = logits.softmax(-1).cpu().numpy()
+        probabilities = logits.softmax(-1).float().cpu().numpy()
         parts.append(Predictions.of([dataset.ids[i] for i in positions], dataset.labels[positions], probabilities))
         on_samples(stop - start)
     return concatenate(parts)

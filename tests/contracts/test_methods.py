@@ -109,3 +109,13 @@ def test_the_published_weights_are_those_of_the_kind_of_dataset():
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(InputError, match="unknown method 'ctp', did you mean 'ctpt'"):
         require_method("ctp")
+
+
+@pytest.mark.parametrize("name", ["tpt", "ctpt", "otpt"])
+def test_half_precision_is_near_and_has_a_name_of_its_own(name):
+    views = PAIR.views(16, 64)
+    exact = predict(name, views).softmax(-1)
+    near = predict(name, views, precision="autocast").float().softmax(-1)
+    assert not torch.equal(near, exact)
+    assert (near - exact).abs().max() < 0.25
+    assert (near.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8

@@ -64,7 +64,7 @@ class Tpt:
 
     def predict(self, model: TextModel, state: Start, views: Tensor) -> tuple[Tensor, Start]:
         context = self.adapt(model, state, views)
-        with torch.no_grad():
+        with torch.no_grad(), self._autocast(views):
             plain = torch.cat([views[:, :1].flatten(1), context.flatten(1)], dim=1)
 
             def logits(rows: Tensor) -> Tensor:
@@ -80,11 +80,15 @@ class Tpt:
         context = state.context.expand(len(views), -1, -1)
         optimizer: AdamState | None = None
         for step in range(self.config.steps):
-            gradient = self._first(model, state, kept) if step == 0 else self._gradient(model, context, kept)
+            shared = step == 0 and self.config.precision == "float32"
+            gradient = self._first(model, state, kept) if shared else self._gradient(model, context, kept)
             context, optimizer = adamw(
                 context, gradient, optimizer, lr=self.config.lr, weight_decay=self.config.weight_decay
             )
         return context
+
+    def _autocast(self, like: Tensor) -> torch.autocast:
+        return torch.autocast(like.device.type, enabled=self.config.precision == "autocast")
 
     def _first(self, model: TextModel, state: Start, kept: Tensor) -> Tensor:
         """The gradient at the initial context: the loss's with respect to the text features, sent back."""
@@ -100,10 +104,11 @@ class Tpt:
 
     def _autograd(self, model: TextModel, context: Tensor, kept: Tensor) -> Tensor:
         context = context.detach().clone().requires_grad_()
-        features = model.features(context)
-        loss = averaged_entropy(model.logits(kept, features)).sum()
+        with self._autocast(context):
+            features = model.features(context)
+            loss = averaged_entropy(model.logits(kept, features)).sum()
         if self.penalty is not None:
-            loss = loss + self.weight * self.penalty(features).sum()
+            loss = loss + self.weight * self.penalty(features.float()).sum()
         (gradient,) = torch.autograd.grad(loss, context)
         return gradient
 
