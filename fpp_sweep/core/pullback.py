@@ -118,14 +118,8 @@ class Pullback:
         self.features = self._packed[0, layout.inverse]
 
     def _forward(self, block: Block, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        tower = self.tower
         before_norm, after_norm = Norm.at(before), Norm.at(after)
-        shared, own = _linear(before_norm.out, block.qkv), _linear(after_norm.out, block.qkv)
-        prefix = tower.split_heads(shared, 1)
-        texts = []
-        for count, part in self.layout.per_bucket(self.layout.to_tokens(own)):
-            query, key, value = tower.split_heads(part, count)
-            texts.append(Attention.at(query[0], with_prefix(prefix[1], key)[0], with_prefix(prefix[2], value)[0]))
+        texts, prefix = self._texts(block, before_norm, after_norm)
         attended = torch.cat([merge_heads(call.out[None]) for call in texts], dim=1)
         after, after_rest = self._rest(block, after, self.layout.to_nodes(attended))
         looks = Attention.at(*(part[0] for part in prefix))
@@ -134,19 +128,25 @@ class Pullback:
         return before, after
 
     def _last(self, block: Block, before: Tensor, after: Tensor) -> Tensor:
-        tower = self.tower
+        """The block's output at EOT, which alone is read."""
         before_norm, after_norm = Norm.at(before), Norm.at(after)
-        shared, own = _linear(before_norm.out, block.qkv), _linear(after_norm.out, block.qkv)
-        prefix = tower.split_heads(shared, 1)
-        texts = []
-        for count, part in self.layout.per_bucket(self.layout.to_tokens(own)):
-            query, key, value = tower.split_heads(part, count)
-            key, value = with_prefix(prefix[1], key), with_prefix(prefix[2], value)
-            texts.append(Attention.at(query[0, :, :, -1:], key[0], value[0]))
+        texts, _ = self._texts(block, before_norm, after_norm, ends_only=True)
         attended = torch.cat([merge_heads(call.out[None]) for call in texts], dim=1)
         pooled, rest = self._rest(block, after[:, self.layout.ends], attended)
         self._blocks.append(BlockAt(after_norm, before_norm, texts, rest, None, None))
         return pooled
+
+    def _texts(
+        self, block: Block, before: Norm, after: Norm, *, ends_only: bool = False
+    ) -> tuple[list[Attention], tuple[Tensor, ...]]:
+        """The attention of the texts, bucket by bucket, and the prefix's queries, keys and values."""
+        prefix = self.tower.split_heads(_linear(before.out, block.qkv), 1)
+        texts = []
+        for count, part in self.layout.per_bucket(self.layout.to_tokens(_linear(after.out, block.qkv))):
+            query, key, value = self.tower.split_heads(part, count)
+            query = query[..., -1:, :] if ends_only else query
+            texts.append(Attention.at(query[0], with_prefix(prefix[1], key)[0], with_prefix(prefix[2], value)[0]))
+        return texts, prefix
 
     def _rest(self, block: Block, states: Tensor, attended: Tensor) -> tuple[Tensor, Rest]:
         states = states + _linear(attended, block.out)
