@@ -1,0 +1,215 @@
+"""Test-time adaptation, text side, per image: `python -m benchmarks.adapt`.
+
+The naive reference adapts one image at a time: 77 tokens, forward, backward, AdamW, forward. The engine's TPT adapts a
+batch of images, with each sample's first gradient from the Jacobian J (built once for a dataset) or sent back through
+the tower (pullback). Both start from given image features.
+
+- More than --naive-up-to classes do not fit into the memory of a small machine with autograd's records for all of
+  them. The naive side is then measured on the first so many, and scaled by K, in which it is linear: marked with ~.
+- Building J takes minutes for many classes. With more than --whole-jacobian-up-to, the time is that of a few of the D
+  feature dimensions, scaled; the products are then timed with a random J of the right size.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import peak
+from benchmarks.harness import Ratio, Spent, Spread, equal, finish, measure, parse, rounds
+from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient
+from fpp_sweep.core.methods.penalties import orthogonality
+from fpp_sweep.core.methods.tpt import Start, Tpt
+from tests.reference.naive import adapt_one, householder
+
+OTPT_WEIGHT = 18.0
+MOST_IMAGES = 32  # in a batch
+TOKENS_AT_ONCE = 8192  # in a batch, where that allows more than one image
+SAMPLED_DIMENSIONS = 16  # of D, where J is not built whole
+QUICK_IMAGES = 4
+
+
+@dataclass(slots=True, eq=False)
+class StandInJacobian:
+    """Costs what ByJacobian does, with random numbers in J."""
+
+    features: Tensor
+    jacobian: Tensor  # (K * D, n * W)
+    context: torch.Size
+
+    @classmethod
+    def of(cls, world: World) -> StandInJacobian:
+        features = world.texts.features(world.context)
+        jacobian = features.new_empty(features.numel(), world.context.numel()).uniform_(-1, 1)
+        return cls(features, jacobian, world.context.shape)
+
+    def back(self, gradients: Tensor) -> Tensor:
+        return (gradients.flatten(1) @ self.jacobian).unflatten(-1, self.context)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("adapt", __doc__ or "", _options, argv)
+    classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
+    rows, raw = [], {}
+    for count in classes:
+        found = measured(args, count)
+        raw[str(count)] = found
+        rows.append(row(count, found))
+    notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall; CPU seconds beside."]
+    notes.append("'with J' counts building J, spread over the test set of the dataset that K stands for.")
+    if not args.quick:
+        notes += memory_notes(args)
+    notes += growth(raw)
+    finish(args, rows, raw, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--classes", type=int, nargs="+", choices=sorted(TEST_SETS), metavar="K", help="10 ... 1000")
+    options.add_argument("--naive-up-to", type=int, default=101, metavar="K", help="measure naive on more by scaling")
+    options.add_argument("--whole-jacobian-up-to", type=int, default=10, metavar="K", help="on more: a part, scaled")
+    options.add_argument("--memory-of", type=int, nargs="*", default=[], metavar="K", help="peak memory for K classes")
+
+
+def measured(args: Any, classes: int) -> dict[str, Any]:
+    """Everything about one number of classes; seconds are per image."""
+    world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
+    tokens = len(world.texts.layout)
+    batch = QUICK_IMAGES if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // tokens))
+    world = replace(world, views=world.views[:batch])
+    whole = args.quick or classes <= args.whole_jacobian_up_to
+    dataset, images = TEST_SETS[classes]
+    print(f"K = {classes} ({dataset}): {tokens} tokens, {batch} images at once", flush=True)
+    with torch.no_grad():
+        once, jacobian = build_jacobian(world, whole, args.device)
+        pulling = ByPullback(world.texts, world.context)
+    naive_classes = min(classes, args.naive_up_to)
+    check(world, pulling, jacobian if whole else None, naive_classes, args)
+    tpt = Tpt(config=AdaptConfig())
+    otpt = Tpt(config=AdaptConfig(), penalty=orthogonality, weight=OTPT_WEIGHT)
+
+    def naive() -> object:
+        ids = world.token_ids[:naive_classes]
+        return adapt_one(world.naive, ids, world.context, world.views[0], logit_scale=LOGIT_SCALE)
+
+    def engine(method: Tpt, first: FirstGradient) -> Any:
+        start = started(method, world, first)
+        return lambda: method.predict(world.model, start, world.views)
+
+    works = {
+        "naive": (naive, naive_classes / classes),
+        "jacobian": (engine(tpt, jacobian), batch),
+        "pullback": (engine(tpt, pulling), batch),
+    }
+    spent: dict[str, Any] = dict(rounds(works, args.repeats, args.device))
+    penalties = {"tpt": (engine(tpt, jacobian), batch), "otpt": (engine(otpt, jacobian), batch)}
+    spent |= rounds(penalties, 1 if args.quick else 2 * args.repeats + 1, args.device)
+    scaled = naive_classes < classes
+    return {**spent, "once": once, "images": images, "tokens": tokens, "batch": batch, "naive_scaled": scaled}
+
+
+def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, FirstGradient]:
+    """What building J costs, and J or what costs the same to multiply with."""
+    if whole:
+        built: list[ByJacobian] = []
+        once = measure(lambda: built.append(ByJacobian(world.texts, world.context)), device=device)
+        return once, built[0]
+    weight, bias = world.texts.tower.projection
+    narrow = replace(world.texts.tower, projection=(weight[:SAMPLED_DIMENSIONS], bias[:SAMPLED_DIMENSIONS]))
+    texts = replace(world.texts, tower=narrow)
+    once = measure(lambda: ByJacobian(texts, world.context), device=device)
+    return once * (len(weight) / SAMPLED_DIMENSIONS), StandInJacobian.of(world)
+
+
+def started(method: Tpt, world: World, first: FirstGradient) -> Start:
+    """What `method.start` gives, with the form of the first gradient chosen by us."""
+    if method.penalty is None:
+        return Start(world.context, first, 0.0)
+    features = first.features.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(method.weight * method.penalty(features), features)
+    with torch.no_grad():
+        return Start(world.context, first, first.back(gradient[None])[0])
+
+
+def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, naive_classes: int, args: Any) -> None:
+    """Both sides give the same probabilities; as far as the naive side gets."""
+    count = len(world.views) if args.quick else 1
+    if naive_classes < len(world.texts):
+        print(f"K = {len(world.texts)}: results are compared at {naive_classes} classes and fewer only", flush=True)
+        return
+    for name, penalty, weight in (("tpt", None, 0.0), ("otpt", orthogonality, OTPT_WEIGHT)):
+        if penalty is not None and not args.quick:
+            continue
+        method = Tpt(config=AdaptConfig(), penalty=penalty, weight=weight)
+        expected = torch.stack(
+            [
+                adapt_one(
+                    world.naive,
+                    world.token_ids,
+                    world.context,
+                    views,
+                    logit_scale=LOGIT_SCALE,
+                    penalty=None if penalty is None else householder,
+                    weight=weight,
+                ).probabilities
+                for views in world.views[:count]
+            ]
+        )
+        for form, first in (("J", jacobian), ("pullback", pulling)):
+            if first is not None:
+                logits, _ = method.predict(world.model, started(method, world, first), world.views[:count])
+                equal(logits.softmax(-1), expected, f"K = {len(world.texts)}, {name}, {form}", predictions=True)
+
+
+def row(classes: int, found: dict[str, Any]) -> dict[str, object]:
+    naive, jacobian = found["naive"], found["jacobian"]
+    with_once = [each + found["once"] * (1 / found["images"]) for each in jacobian]
+    slower = Ratio.of(found["otpt"], found["tpt"])
+    mark = "~" if found["naive_scaled"] else ""
+    forms = {
+        "J": Ratio.of(naive, jacobian),
+        "with J": Ratio.of(naive, with_once),
+        "pullback": Ratio.of(naive, found["pullback"]),
+    }
+    cells: dict[str, object] = {"K": classes, "as": TEST_SETS[classes][0], "tokens": found["tokens"]}
+    for name, ratio in forms.items():
+        cells[name] = f"{mark}{ratio.wall}"
+        cells[f"{name}, CPU"] = f"{mark}{ratio.cpu.median:.1f}"
+    cells["O-TPT / TPT"] = f"{slower.wall:.3f}"
+    return {**cells, "O-TPT / TPT, CPU": f"{slower.cpu:.3f}"}
+
+
+def growth(raw: dict[str, Any]) -> list[str]:
+    """Whether an image's cost grows faster than the class tokens."""
+    costs = {classes: Spread.of([each.cpu for each in found["jacobian"]]).median for classes, found in raw.items()}
+    first, *rest = raw
+    per_token = {classes: costs[classes] / found["tokens"] for classes, found in raw.items()}
+    return [
+        f"CPU seconds per image and class token, K = {classes} against K = {first}: "
+        f"{per_token[classes] / per_token[first]:.2f}"
+        for classes in rest
+    ]
+
+
+def memory_notes(args: Any) -> list[str]:
+    """Peak memory, each in a process of its own."""
+    notes = []
+    for classes in args.memory_of:
+        for form in peak.FORMS:
+            options = [str(classes), form, str(args.threads), args.device]
+            command = [sys.executable, "-m", "benchmarks.peak", *options]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            notes.append(f"peak memory of the process, K = {classes}, {form}: {int(done.stdout) / 2**30:.2f} GiB")
+    return notes
+
+
+if __name__ == "__main__":
+    run(main)

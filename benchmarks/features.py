@@ -1,0 +1,161 @@
+"""Image features of all views: `python -m benchmarks.features`.
+
+Naive is image by image in one process: decode, draw the views, send them through the tower. The engine fills a feature
+cache, with views of several images in a batch, and with worker processes that decode and draw; what their start takes
+is counted. CPU seconds are those of the main process, so only wall-clock ratios are given.
+
+The embedded model sees its own drawings; ViT-B-16's tower, with random weights, sees JPEG files of 500 x 375 pixels.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from benchmarks.harness import Ratio, Spent, Spread, equal, finish, now, parse, require_open_clip, rounds
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.clip import Clip, Preprocess
+from fpp_sweep.core.datasets import Dataset, open_dataset
+from fpp_sweep.core.datasets.images import FileImages
+from fpp_sweep.core.features import FeatureCache
+from fpp_sweep.core.filling import BATCH
+from fpp_sweep.core.models import load
+from fpp_sweep.core.views import make_views, sample_rng
+
+STAGES = ("decode", "views", "tower")
+PHOTO = 500, 375  # pixels, as the photographs of many datasets
+SEED = 0
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("features", __doc__ or "", _options, argv)
+    require_open_clip()
+    rows, raw = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for clip, dataset in subjects(args, Path(folder)):
+            for augmix in ("off", "on"):
+                found = measured(args, clip, dataset, augmix, Path(folder))
+                raw[f"{clip.name}, AugMix {augmix}"] = found
+                rows.append(row(args, clip, augmix, found))
+    notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
+    notes.append("Shares of the naive side's time: decode, views, tower.")
+    finish(args, rows, raw, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--images", type=int, nargs=2, default=[64, 4], metavar="N", help="embedded model, ViT-B-16")
+    options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
+    options.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="processes to compare")
+
+
+def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
+    """The embedded model and, unless in a hurry, ViT-B-16's image tower."""
+    embedded = load("tiny", args.device)
+    if args.quick:
+        args.images, args.views, args.workers = [4, 0], 8, [0]  # a worker takes seconds to start
+    yield embedded, open_dataset("scenes", "test").head(args.images[0])
+    if not args.quick and args.images[1]:
+        visual = vit_b_16().to(args.device)
+        preprocess = Preprocess(size=224)
+        # the text side of the embedded model goes along; nothing here looks at it
+        clip = replace(embedded, name="ViT-B-16", visual=visual, preprocess=preprocess, image_digest="random")
+        yield clip, photographs(folder / "photographs", args.images[1])
+
+
+def vit_b_16() -> torch.nn.Module:
+    from open_clip import get_model_config
+    from open_clip.model import CLIP
+
+    config = get_model_config("ViT-B-16")
+    torch.manual_seed(SEED)
+    visual: torch.nn.Module = CLIP(**config).visual
+    return visual.eval().requires_grad_(False)
+
+
+def photographs(folder: Path, count: int) -> Dataset:
+    """JPEG files with something in them at every scale, which is what decoding costs depend on."""
+    folder.mkdir()
+    rng = np.random.default_rng(SEED)
+    for index in range(count):
+        pixels = np.zeros((PHOTO[1], PHOTO[0], 3), np.float32)
+        for size in (4, 16, 64, 256):
+            noise = rng.integers(0, 256, (size, size, 3), np.uint8)
+            pixels += np.asarray(Image.fromarray(noise).resize(PHOTO, Image.Resampling.BICUBIC)) / 4
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index}.jpg", quality=90)
+    return Dataset(
+        name="photographs",
+        split="test",
+        group="custom",
+        classes=("photograph",),
+        ids=tuple(f"{index}.jpg" for index in range(count)),
+        labels=np.zeros(count, np.int64),
+        source=FileImages(folder),
+        augmix=True,
+    )
+
+
+def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path) -> dict[str, Any]:
+    config = ViewConfig(count=args.views, augmix=augmix)
+    stages: list[tuple[Spent, ...]] = []
+
+    def engine(workers: int) -> Tensor:
+        cache = FeatureCache(Path(tempfile.mkdtemp(dir=folder)), exact=True)
+        batch = min(BATCH, args.views * len(dataset))  # batches of few images would be filled up
+        return cache.features(clip, dataset, config, SEED, workers=workers, batch=batch).batch(0, len(dataset))
+
+    def naive() -> Tensor:
+        features, spent = one_by_one(args, clip, dataset, config)
+        stages.append(spent)
+        return features
+
+    print(f"{clip.name}, AugMix {augmix}: {len(dataset)} images of {args.views} views", flush=True)
+    expected = naive()
+    found = engine(args.workers[0])
+    equal(found, expected, f"{clip.name}, features")
+    works = {f"{workers} workers": (lambda workers=workers: engine(workers), len(dataset)) for workers in args.workers}
+    spent = rounds({"naive": (naive, len(dataset)), **works}, args.repeats, args.device)
+    return {**spent, "stages": [dict(zip(STAGES, each, strict=True)) for each in stages]}
+
+
+def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> tuple[Tensor, tuple[Spent, ...]]:
+    """Features, and what each stage took."""
+    total = [Spent(0, 0) for _ in STAGES]
+    features = []
+    for sample in dataset.ids:
+        clocks = [now(args.device)]
+        image = dataset.source.image(sample)
+        clocks.append(now(args.device))
+        rng = sample_rng(SEED, dataset.name, dataset.split, sample)
+        views = make_views(image, config, clip.preprocess, augmix=config.augmix == "on", flip=dataset.flip, rng=rng)
+        clocks.append(now(args.device))
+        features.append(clip.image_features(views).cpu())
+        clocks.append(now(args.device))
+        total = [spent + after - before for spent, before, after in zip(total, clocks, clocks[1:], strict=False)]
+    return torch.stack(features), tuple(total)
+
+
+def row(args: Any, clip: Clip, augmix: str, found: dict[str, Any]) -> dict[str, object]:
+    shares = {
+        stage: Spread.of([each[stage].wall / sum(part.wall for part in each.values()) for each in found["stages"]])
+        for stage in STAGES
+    }
+    cells: dict[str, object] = {"model": clip.name, "AugMix": augmix}
+    for stage, share in shares.items():
+        cells[f"{stage}, %"] = f"{100 * share.median:.0f}"
+    for workers in args.workers:
+        cells[f"{workers} workers"] = Ratio.of(found["naive"], found[f"{workers} workers"]).wall
+    rate = Spread.of([1 / each.wall for each in found[f"{args.workers[0]} workers"]])
+    return {**cells, f"images/s, {args.workers[0]} workers": rate}
+
+
+if __name__ == "__main__":
+    run(main)

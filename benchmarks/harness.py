@@ -1,0 +1,196 @@
+"""Clocks, statistics and tables that all benchmarks share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpp_sweep.cli import Parser
+from fpp_sweep.core.clip import choose_device
+from fpp_sweep.errors import InputError
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds for one unit of work: on the wall, and of all this process's threads."""
+
+    wall: float
+    cpu: float
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.wall - other.wall, self.cpu - other.cpu)
+
+    def __mul__(self, factor: float) -> Spent:
+        return Spent(self.wall * factor, self.cpu * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some values and how far they scatter.
+
+    >>> str(Spread.of([3.0, 1.0, 2.0]))
+    '2.0 (1.0..3.0)'
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return format(self, ".1f")
+
+    def __format__(self, form: str) -> str:
+        form = form or ".1f"
+        return f"{self.median:{form}} ({self.low:{form}}..{self.high:{form}})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as long one side takes as the other, round by round."""
+
+    wall: Spread
+    cpu: Spread
+
+    @classmethod
+    def of(cls, slow: Sequence[Spent], fast: Sequence[Spent]) -> Ratio:
+        """Of the pairs that were measured one right after the other: what disturbs both cancels out."""
+        pairs = list(zip(slow, fast, strict=True))
+        return cls(
+            wall=Spread.of([a.wall / b.wall for a, b in pairs]), cpu=Spread.of([a.cpu / b.cpu for a, b in pairs])
+        )
+
+
+def now(device: str) -> Spent:
+    """The clocks, once the device has finished what it was given."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return Spent(time.perf_counter(), time.process_time())
+
+
+def measure(work: Work, *, units: float = 1, device: str = "cpu") -> Spent:
+    """What one of `units` costs, all of which `work` does."""
+    start = now(device)
+    work()
+    return (now(device) - start) * (1 / units)
+
+
+def rounds(works: Mapping[str, tuple[Work, float]], repeats: int, device: str) -> dict[str, list[Spent]]:
+    """Each work (with its units) in turn, again and again: A B A B."""
+    spent: dict[str, list[Spent]] = {name: [] for name in works}
+    for _ in range(repeats):
+        for name, (work, units) in works.items():
+            spent[name].append(measure(work, units=units, device=device))
+    return spent
+
+
+def parse(module: str, description: str, extend: Callable[[Parser], None], argv: Sequence[str] | None = None) -> Any:
+    """The options of `python -m benchmarks.<module>`: those of all benchmarks and its own."""
+    options = Parser(
+        prog=f"python -m benchmarks.{module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds; ratios are medians over them")
+    options.add_argument("--threads", type=int, default=2, metavar="N", help="of torch")
+    options.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    options.add_argument("--quick", action="store_true", help="small sizes; asserts equal results, never a time")
+    options.add_argument("--out", type=Path, metavar="FILE", help="write all that was measured as JSON")
+    extend(options)
+    args = options.parse_args(argv)
+    args.device = choose_device(args.device)
+    if args.quick:
+        args.repeats = 1
+    torch.set_num_threads(args.threads)
+    return args
+
+
+def require_open_clip() -> None:
+    """For benchmarks of whole models; those of the text tower do without."""
+    if importlib.util.find_spec("open_clip") is None:
+        raise InputError("this benchmark needs open_clip_torch; benchmarks.adapt and benchmarks.pretrain do not")
+
+
+def machine(device: str) -> dict[str, object]:
+    """What the numbers depend on besides the code."""
+    return {
+        "date": date.today().isoformat(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+        "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows with the same keys as a Markdown table.
+
+    >>> print(table([{"K": 10, "ratio": Spread.of([2.0])}]))
+    | K | ratio |
+    |---|---|
+    | 10 | 2.0 (2.0..2.0) |
+    """
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    joined = ["|".join(["", *(f" {cell} " for cell in line), ""]) for line in lines]
+    return "\n".join(line.replace(" --- ", "---") for line in joined)
+
+
+def finish(args: Any, rows: Sequence[Mapping[str, object]], raw: Mapping[str, object], notes: Sequence[str]) -> None:
+    """Print what was found, and write it where the user asked for that."""
+    facts = machine(args.device)
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    if torch.device(args.device).type == "cuda":
+        facts["peak_bytes"] = torch.cuda.max_memory_allocated(args.device)
+        print(f"peak memory on the device: {torch.cuda.max_memory_allocated(args.device) / 2**30:.2f} GiB")
+    print("\n" + table(rows) + "\n")
+    for note in notes:
+        print(note)
+    if args.out:
+        args.out.write_text(json.dumps({"machine": facts, "measured": raw, "notes": notes}, indent=1, default=_plain))
+
+
+def _plain(value: object) -> object:
+    return asdict(value)  # type: ignore[call-overload]  # Spent, Spread, Ratio
+
+
+def equal(
+    found: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float = 1e-4, *, predictions: bool = False
+) -> None:
+    """Both sides gave the same numbers; of probabilities, the same predictions too."""
+    found, expected = found.cpu(), expected.cpu()
+    error = (found - expected).abs().max().item()
+    if not error <= tolerance:
+        raise AssertionError(f"{what}: the two sides differ by {error:.1e}, more than {tolerance:.0e}")
+    if predictions and not torch.equal(found.argmax(-1), expected.argmax(-1)):
+        raise AssertionError(f"{what}: the two sides predict different classes")
+    print(f"{what}: equal within {error:.0e}", flush=True)

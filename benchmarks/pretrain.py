@@ -1,0 +1,123 @@
+"""One step of flatness-aware pretraining: `python -m benchmarks.pretrain`.
+
+A step is the noise drawn, the clean and the four perturbed branches, the backward pass of the clean one and AdamW.
+The naive reference computes all 77 positions. The engine's steps are taken from inside a pretraining, from the end of
+its first step on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Ratio, Spent, equal, finish, measure, now, parse
+from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import FppConfig
+from fpp_sweep.core.classes import Noise
+from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from tests.reference import naive
+
+DRAWS = 4
+STEPS_COMPARED = 2  # the losses of the second depend on the first one's gradient
+ENGINE_STEPS = 4  # measured at a time: a naive step takes as long as many of them
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("pretrain", __doc__ or "", _options, argv)
+    classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
+    rows, raw = [], {}
+    for count in classes:
+        world = build(SMALL if args.quick else VIT_B_16, count, samples=1, device=args.device)
+        print(f"K = {count}: {len(world.texts.layout)} tokens", flush=True)
+        check(world)
+        spent = measured(world, args)
+        ratio = Ratio.of(spent["naive"], spent["engine"])
+        raw[str(count)] = {**spent, "tokens": len(world.texts.layout)}
+        cells = {"K": count, "as": TEST_SETS[count][0], "tokens": len(world.texts.layout)}
+        rows.append({**cells, "step": ratio.wall, "step, CPU": ratio.cpu})
+    notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall, and CPU seconds."]
+    finish(args, rows, raw, notes)
+
+
+def _options(options: Parser) -> None:
+    text = "10, 47 and 101 unless given; the naive side of 397 takes 20 GiB"
+    options.add_argument("--classes", type=int, nargs="+", choices=sorted(TEST_SETS), metavar="K", help=text)
+
+
+def check(world: World) -> None:
+    """The same noise gives the same losses."""
+    config = FppConfig(steps=STEPS_COMPARED, draws=DRAWS)
+    generator = torch.Generator().manual_seed(0)
+    start = draw_start(world.context, config, generator)
+    draws = [naive_noise(world, world.texts.longest, generator) for _ in range(STEPS_COMPARED)]
+    weight = config.weight(len(world.texts))
+    found = pretrain(world.texts, world.context, config, weight=weight, start=start, noise=map(scaled, draws))
+    expected = naive.pretrain(world.naive, world.token_ids, world.context, start, draws, weight=weight)
+    equal(found.losses, expected.losses, f"K = {len(world.texts)}, losses of {STEPS_COMPARED} steps")
+
+
+def naive_noise(world: World, suffix: int, generator: torch.Generator) -> naive.Noise:
+    def normal(positions: int) -> torch.Tensor:
+        return torch.randn(DRAWS, positions, world.context.shape[1], generator=generator).to(world.context.device)
+
+    return naive.Noise(context=normal(len(world.context)), sos=normal(1), suffix=normal(suffix))
+
+
+def scaled(noise: naive.Noise) -> Noise:
+    """The same draws as the engine takes them."""
+    return Noise(
+        sos=noise.sos[:, None] * naive.CLASS_STD,
+        context=noise.context[:, None] * naive.CONTEXT_STD,
+        suffix=noise.suffix[:, None] * naive.CLASS_STD,
+    )
+
+
+def measured(world: World, args: Any) -> dict[str, list[Spent]]:
+    step = naive_steps(world)
+    next(step)
+    spent: dict[str, list[Spent]] = {"naive": [], "engine": []}
+    for _ in range(args.repeats):
+        spent["naive"].append(measure(lambda: next(step), device=args.device))
+        spent["engine"].append(engine_step(world, args.device))
+    return spent
+
+
+def naive_steps(world: World) -> Iterator[None]:
+    """The naive reference's step, as long as somebody asks for another."""
+    generator = torch.Generator().manual_seed(1)
+    embeddings = world.naive.embed(world.token_ids)
+    with torch.no_grad():
+        target = naive.prompt_features(world.naive, world.token_ids, world.context)
+    context = world.context.clone().requires_grad_()
+    optimizer = torch.optim.AdamW([context], lr=1e-2, weight_decay=0.01)
+    positions = world.token_ids.shape[1]
+    while True:
+        noise = naive_noise(world, positions - 1 - len(context), generator)
+        offsets = noise.scaled(naive.CONTEXT_STD, naive.CLASS_STD, positions)
+        prompts = naive.with_context(embeddings, context)
+        losses = naive.fpp_losses(world.naive, world.token_ids, prompts, target, offsets, weight=1.0)
+        optimizer.zero_grad()
+        torch.autograd.backward(list(losses))
+        optimizer.step()
+        yield
+
+
+def engine_step(world: World, device: str) -> Spent:
+    """What a step costs, without what comes before the first one."""
+    config = FppConfig(steps=1 + ENGINE_STEPS, draws=DRAWS)
+    clocks: list[Spent] = []
+    noise = draw_noise(world.texts, len(world.context), config, torch.Generator().manual_seed(1))
+    start = draw_start(world.context, config, torch.Generator().manual_seed(2))
+
+    def tick() -> None:
+        clocks.append(now(device))
+
+    pretrain(world.texts, world.context, config, weight=1.0, start=start, noise=noise, on_step=tick)
+    return (clocks[-1] - clocks[0]) * (1 / ENGINE_STEPS)
+
+
+if __name__ == "__main__":
+    run(main)

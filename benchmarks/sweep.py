@@ -1,0 +1,165 @@
+"""A whole trial on the embedded model, pretraining and TPT over a dataset: `python -m benchmarks.sweep`.
+
+Both sides start from cached image features, which do not depend on the trial. (The released code makes views and
+features again in every trial; benchmarks.features tells what that costs.) Both sides pretrain with the same noise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Ratio, equal, finish, parse, require_open_clip, rounds
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import TrialConfig, preset
+from fpp_sweep.core.clip import Clip
+from fpp_sweep.core.datasets import Dataset, open_dataset
+from fpp_sweep.core.features import FeatureCache, Features
+from fpp_sweep.core.fpp import draw_noise, draw_start
+from fpp_sweep.core.models import load
+from fpp_sweep.core.prompt import open_prompt
+from fpp_sweep.core.seeds import torch_generator
+from fpp_sweep.core.tasks import EvalTask, PretrainTask, class_texts, evaluate, flatness_weight, make_prompt
+from tests.reference import naive
+
+SEED = 0
+TOLERANCE = 1e-3  # of probabilities after a pretraining: rounding grows from step to step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trial:
+    """One trial, for either side."""
+
+    clip: Clip
+    weights: Mapping[str, Tensor]
+    config: TrialConfig
+    dataset: Dataset
+    features: Features
+
+    def by_engine(self) -> tuple[Tensor, Tensor]:
+        """Confidences and predicted classes."""
+        prompt = make_prompt(
+            self.clip, PretrainTask(config=self.config, dataset=self.dataset.name, seed=SEED), self.dataset
+        )
+        task = EvalTask(
+            config=self.config,
+            dataset=self.dataset.name,
+            split=self.dataset.split,
+            seed=SEED,
+            start=0,
+            stop=len(self.dataset),
+        )
+        found = evaluate(self.clip, task, self.dataset, self.features, prompt)
+        return torch.as_tensor(found.confidence), torch.as_tensor(found.predicted)
+
+    def by_naive(self) -> tuple[Tensor, Tensor]:
+        text = naive.NaiveText(self.weights, self.clip.text.heads, quick_gelu=self.clip.text.activation == "quick_gelu")
+        ids = self._token_ids()
+        context = self._naive_prompt(text, ids)
+        adapt = self.config.adapt.scaled(self.clip.embedding_scale)
+        rows = [
+            naive.adapt_one(
+                text,
+                ids,
+                context,
+                self.features.batch(sample, sample + 1)[0].to(self.clip.device),
+                logit_scale=self.clip.logit_scale,
+                steps=adapt.steps,
+                lr=adapt.lr,
+                weight_decay=adapt.weight_decay,
+                selection=adapt.selection,
+            ).probabilities
+            for sample in range(len(self.features))
+        ]
+        confidence, predicted = torch.stack(rows).max(dim=-1)
+        return confidence.cpu(), predicted.cpu()
+
+    def _naive_prompt(self, text: naive.NaiveText, ids: Tensor) -> Tensor:
+        config = self.config.fpp.scaled(self.clip.embedding_scale)
+        predefined = open_prompt(self.clip, self.config.init).context
+        texts = class_texts(self.clip, self.dataset.classes, len(predefined))
+        names = (SEED, "fpp", self.dataset.name)  # of the engine's random streams
+        draws = draw_noise(texts, len(predefined), config, torch_generator(*names, "noise"))
+        learned = naive.pretrain(
+            text,
+            ids,
+            predefined,
+            draw_start(predefined, config, torch_generator(*names, "start")),
+            [
+                naive.Noise(context=noise.context[:, 0], sos=noise.sos[:, 0], suffix=noise.suffix[:, 0])
+                for noise in itertools.islice(draws, config.steps)
+            ],
+            weight=flatness_weight(self.config, self.dataset, len(texts)),
+            context_std=1.0,  # the draws are scaled already
+            class_std=1.0,
+            lr=config.lr,
+            final_lr=config.final_lr,
+            weight_decay=config.weight_decay,
+        )
+        return learned.context
+
+    def _token_ids(self) -> Tensor:
+        tokenizer = self.clip.tokenizer
+        ids = torch.zeros(len(self.dataset.classes), self.clip.text.positions, dtype=torch.long)
+        for row, name in zip(ids, self.dataset.classes, strict=True):
+            tokens = tokenizer.encode(f"{self.config.init} {name.replace('_', ' ')}.")
+            row[: len(tokens) + 2] = torch.tensor([tokenizer.sos, *tokens, tokenizer.eot])
+        return ids.to(self.clip.device)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("sweep", __doc__ or "", _options, argv)
+    require_open_clip()
+    with tempfile.TemporaryDirectory() as folder:
+        trial = prepared(args, Path(folder))
+        (confidence, predicted), (expected, classes) = trial.by_engine(), trial.by_naive()
+        equal(confidence, expected, "confidences", TOLERANCE)
+        if not torch.equal(predicted, classes):
+            raise AssertionError("the two sides predict different classes")
+        works = {"naive": (trial.by_naive, 1), "engine": (trial.by_engine, 1)}
+        spent = rounds(works, args.repeats, args.device)
+    ratio = Ratio.of(spent["naive"], spent["engine"])
+    facts = {
+        "dataset": trial.dataset.name,
+        "K": len(trial.dataset.classes),
+        "images": len(trial.features),
+        "steps": trial.config.fpp.steps,
+    }
+    notes = ["Ratios are naive / engine: median (lowest..highest) over rounds, wall, and CPU seconds."]
+    finish(args, [{**facts, "trial": ratio.wall, "trial, CPU": ratio.cpu}], {**facts, **spent}, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--dataset", default="digits", metavar="NAME", help="one of the embedded ones")
+    options.add_argument("--images", type=int, default=100, metavar="N")
+
+
+def prepared(args: Any, folder: Path) -> Trial:
+    """The embedded model with features of a dataset; what open_clip takes to load is behind us then."""
+    from fpp_sweep.tiny.model import load as load_weights
+
+    config = preset("tiny").replace({"method": "tpt", "prompt": "fpp"})
+    if args.quick:
+        config = config.replace({"fpp.steps": 10, "views.count": 16})
+    clip = load("tiny", args.device)
+    dataset = open_dataset(args.dataset, "test").head(6 if args.quick else args.images)
+    model, _ = load_weights()
+    weights = {name: value.float().to(args.device) for name, value in model.state_dict().items()}
+    return Trial(
+        clip=clip,
+        weights={name: value for name, value in weights.items() if not name.startswith("visual.")},
+        config=config,
+        dataset=dataset,
+        features=FeatureCache(folder).features(clip, dataset, config.views, SEED),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

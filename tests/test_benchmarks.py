@@ -1,0 +1,101 @@
+"""The benchmarks' statistics on known numbers, and that both sides of each give the same results."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.harness import Ratio, Spent, Spread, equal, measure, rounds, table
+from benchmarks.peak import peak_bytes
+from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
+from fpp_sweep.core.layout import Layout
+
+ROOT = Path(__file__).parent.parent
+STORED = json.loads(FILE.read_text())
+
+
+def test_a_spread_is_the_median_and_the_extremes():
+    assert Spread.of([5.0, 1.0, 2.0, 100.0]) == Spread(3.5, 1.0, 100.0)
+    assert str(Spread.of([30.04])) == "30.0 (30.0..30.0)"
+
+
+def test_ratios_are_taken_within_a_round_so_that_a_slow_machine_cancels_out():
+    slow = [Spent(10.0, 8.0), Spent(100.0, 8.0), Spent(12.0, 8.0)]
+    fast = [Spent(1.0, 2.0), Spent(10.0, 1.0), Spent(1.0, 4.0)]
+    ratio = Ratio.of(slow, fast)
+    assert ratio.wall == Spread(10.0, 10.0, 12.0)
+    assert ratio.cpu == Spread(4.0, 2.0, 8.0)
+
+
+def test_works_alternate_and_cost_is_per_unit():
+    calls = []
+    spent = rounds({"a": (lambda: calls.append("a"), 1), "b": (lambda: calls.append("b"), 2)}, 3, "cpu")
+    assert calls == ["a", "b"] * 3
+    assert [len(values) for values in spent.values()] == [3, 3]
+
+
+def test_cpu_seconds_are_those_of_work_and_not_of_waiting():
+    waited = measure(lambda: time.sleep(0.2), units=2)
+    assert waited.wall == pytest.approx(0.1, abs=0.09)
+    assert waited.cpu < 0.05
+
+
+def test_seconds_add_up():
+    assert Spent(1, 2) + Spent(3, 4) * 2 - Spent(1, 1) == Spent(6, 9)
+
+
+def test_a_table_has_a_column_for_every_key():
+    assert table([{"K": 10, "x": "a"}, {"K": 47, "x": "b"}]).splitlines()[2:] == ["| 10 | a |", "| 47 | b |"]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"), [([[0.6, 0.4]], "differ by"), ([[0.49999, 0.50001]], "predict different classes")]
+)
+def test_sides_that_differ_are_told(found, message):
+    expected = torch.tensor([[0.50001, 0.49999]])
+    with pytest.raises(AssertionError, match=message):
+        equal(torch.tensor(found), expected, "test", predictions=True)
+
+
+def test_results_that_are_not_numbers_are_not_equal():
+    with pytest.raises(AssertionError, match="differ by nan"):
+        equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "test")
+
+
+def test_peak_memory_counts_what_has_been_freed():
+    before = peak_bytes()
+    del_me = torch.ones(64 * 2**20)
+    del del_me
+    assert peak_bytes() >= max(before, 2**28)
+
+
+def test_the_stored_texts_are_two_lists_with_every_beginning_kept():
+    assert [len(STORED[part]) for part in ("prompt", "eurosat", "imagenet")] == [1, 10, 1000]
+    layout = Layout.of([[*ids, STORED["eot"]] for _, ids in STORED["eurosat"]])
+    assert len(layout) == 44
+    names = [text.removesuffix(".") for text, _ in STORED["eurosat"]]
+    ids = padded_ids(StoredTokenizer(STORED), names)
+    assert ids.shape == (10, 77)
+    assert (ids.argmax(dim=1) == torch.tensor([len(pair[1]) + 5 for pair in STORED["eurosat"]])).all()
+
+
+@pytest.mark.slow  # imports open_clip
+def test_the_stored_texts_are_what_clips_tokenizer_makes_of_the_real_names():
+    assert tokenised() == STORED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["adapt", "pretrain", "features", "sweep"])
+def test_both_sides_of_a_benchmark_give_the_same_results(command, tmp_path):
+    out = tmp_path / "out.json"
+    line = [sys.executable, "-m", f"benchmarks.{command}", "--quick", "--out", str(out)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "equal within" in done.stdout
+    found = json.loads(out.read_text())
+    assert found["machine"]["torch"] == torch.__version__
+    assert found["measured"]
