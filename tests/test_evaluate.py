@@ -75,8 +75,8 @@ def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
 
 @pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
-    words = [*TINY, "adapt.precision=autocast", "--method", "tpt", "--prompt", "a photo of a", "--out", tmp_path / "out"]
-    done = command(*words, folder=tmp_path)
+    words = [*TINY, "adapt.precision=autocast", "--method", "tpt", "--prompt", "a photo of a"]
+    done = command(*words, "--out", tmp_path / "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads((tmp_path / "out" / "results.json").read_text())["trials"]
     assert trial["config"]["adapt.precision"] == "autocast"
