@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cli import run
+from fpp_sweep.cli import Parser, parser, run
 from fpp_sweep.errors import InputError
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -75,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m fpp_sweep.cache", description="The cache of image features.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    where = argparse.ArgumentParser(add_help=False)
+    options = parser("cache", "The cache of image features.")
+    commands = options.add_subparsers(dest="command", required=True)
+    where = Parser(add_help=False)
     where.add_argument(
         "--cache", type=Path, metavar="DIR", help="its folder (default: $FPP_SWEEP_CACHE, or ~/.cache/fpp_sweep)"
     )
@@ -90,7 +90,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     cut.add_argument("--all", action="store_true", help="every entry")
     cut.add_argument("--damaged", action="store_true", help="only files that are damaged")
     cut.add_argument("--yes", action="store_true", help="do it; else it is only shown, or asked on a terminal")
-    return parser.parse_args(argv)
+    return options.parse_args(argv)
 
 
 PRUNE = "Conditions add up: an entry goes if it meets all of them. An entry that a run is filling stays."
@@ -98,7 +98,7 @@ PRUNE = "Conditions add up: an entry goes if it meets all of them. An entry that
 
 def find_entries(root: Path) -> list[Listed]:
     """What lies in the cache, the longest unused first."""
-    if not root.exists():
+    if not root.is_dir():
         raise InputError(f"{root}: there is no cache here; another place can be given with --cache")
     folders = [path for path in root.glob("features/*") if re.fullmatch("[0-9a-f]{16}", path.name) and path.is_dir()]
     return sorted((look(folder) for folder in folders), key=lambda entry: entry.used)

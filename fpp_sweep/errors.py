@@ -16,7 +16,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     >>> unknown("method", "ctp", ["tpt", "ctpt", "otpt"])
     InputError("unknown method 'ctp', did you mean 'ctpt'? known: ctpt, otpt, tpt")
     """
-    names = sorted(known)
+    names = sorted(set(known))
     close = _case_blind(name, names)
     hint = f", did you mean {close[0]!r}?" if close else ";"
     listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")

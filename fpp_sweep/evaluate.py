@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,18 +35,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     datasets = open_datasets(args)
     bench = open_bench(args)
     check_texts(bench, datasets, trials)
-    out = new_folder(args.out)
     from fpp_sweep.core import report
 
-    print(report.heading(bench.clip, args.split, trials[0][0]))
+    heading = report.heading(bench.clip, args.split, trials[0][0])
+    out = new_folder(args.out)
+    print(heading)
     results = []
     for config, seed in trials:
         result = bench.run(config, datasets, seed)
-        report.write_trial(out, bench.clip, result)
-        print(report.trial_table(result, intervals=args.intervals), flush=True)
+        with told_of(out):
+            report.write_trial(out, bench.clip, result)
+        print(report.trial_table(result, with_intervals=args.intervals), flush=True)
         results.append(result)
     print(report.comparison(results))
-    report.write_results(out, bench.clip, args.split, results)
+    with told_of(out):
+        report.write_results(out, bench.clip, args.split, results, arguments_of(args))
     print(f"results, prompts, predictions and reliability diagrams: {out}")
 
 
@@ -101,6 +105,8 @@ def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     base = preset(name).replace(settings)
     for method in args.method:
         require_method(method)
+    if args.init == "fpp":
+        raise InputError("--init fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
     prompts = args.prompt or [args.init, "fpp"]
     return [
         (base.replace({"method": method, "prompt": prompt, "init": args.init}), seed)
@@ -137,12 +143,15 @@ def open_bench(args: argparse.Namespace) -> Bench:
             raise InputError(f"{flag} must be >= {least}, got {value}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # the embedded model's operations are too small for a second thread, its images for a second process
+    cache = args.cache or default_cache()
+    if cache.exists() and not cache.is_dir():
+        raise InputError(f"--cache {cache} is not a folder")
     small = args.model == "tiny"
     torch.set_num_threads(args.threads or (1 if small else cores))
     workers = 0 if small else min(4, max(1, cores - 1))
     return Bench(
         clip=load(args.model, choose_device(args.device)),
-        cache=FeatureCache(args.cache or default_cache(), exact=args.exact_cache),
+        cache=FeatureCache(cache, exact=args.exact_cache),
         on_bad_image=args.on_bad_image,
         workers=workers if args.workers is None else args.workers,
     )
@@ -150,16 +159,19 @@ def open_bench(args: argparse.Namespace) -> Bench:
 
 def check_texts(bench: Bench, datasets: Sequence[Dataset], trials: Sequence[tuple[TrialConfig, int]]) -> None:
     """Open every prompt that is named and fit it to all class names, so that a bad one is told before any work."""
-    from fpp_sweep.core.prompt import open_prompt
+    from fpp_sweep.core.prompt import is_file_name, open_prompt
     from fpp_sweep.core.tasks import class_texts
 
-    for prompt in sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"}):
+    prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
+    for prompt in prompts:
         context = open_prompt(bench.clip, prompt).context
         for dataset in datasets:
             class_texts(bench.clip, dataset.classes, len(context))
-    strange = [name for dataset in datasets for name in dataset.classes if bench.clip.is_strange(name)]
+    words = [prompt for prompt in prompts if not is_file_name(prompt)]
+    texts = [*words, *(name for dataset in datasets for name in dataset.classes)]
+    strange = [text for text in texts if bench.clip.is_strange(text)]
     if strange:
-        told = f"{len(strange)} class names, such as {strange[0]!r}"
+        told = f"{len(strange)} prompts or class names, such as {strange[0]!r}"
         print(f"note: {told}, have words that model {bench.clip.name} never saw", file=sys.stderr)
 
 
@@ -171,6 +183,21 @@ def open_datasets(args: argparse.Namespace) -> list[Dataset]:
     names = args.datasets or list(custom) or ["fine_grained" if args.data_root else "tiny"]
     datasets = [open_dataset(name, args.split, args.data_root, custom) for name in expand(names, custom)]
     return [dataset.head(args.limit or (TINY_LIMIT if dataset.group == "tiny" else None)) for dataset in datasets]
+
+
+@contextmanager
+def told_of(out: Path) -> Iterator[None]:
+    """A disk that is full or forbids writing, with the folder it was about."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror or error}; give a folder elsewhere") from error
+
+
+def arguments_of(args: argparse.Namespace) -> dict[str, object]:
+    """The command line as it was understood, for the record."""
+    plain = (str, int, bool, list, type(None))
+    return {name: value if isinstance(value, plain) else str(value) for name, value in vars(args).items()}
 
 
 if __name__ == "__main__":

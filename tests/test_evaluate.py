@@ -1,8 +1,11 @@
 """The command itself, in a process of its own, as a user types it."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,55 @@ def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_disk_that_is_full_names_the_folder(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False).returncode:
+        pytest.skip("needs root, to mount a small disk")
+    try:
+        words = [*TINY, "--method", "zero_shot", "--prompt", "a photo of a", "--out", small / "out"]
+        assert f"--out {small / 'out'}: No space left" in told(*words, folder=tmp_path)
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+@pytest.mark.slow
+def test_a_dataset_without_a_readable_image_is_told(tmp_path):
+    build_coop(tmp_path / "data", "eurosat")
+    for path in (tmp_path / "data").rglob("*.jpg"):
+        path.write_bytes(b"")
+    words = [
+        "--data-root",
+        tmp_path / "data",
+        "--datasets",
+        "eurosat",
+        "--method",
+        "zero_shot",
+        "--on-bad-image",
+        "skip",
+    ]
+    done = command(*words, "--prompt", "a photo of a", "--out", tmp_path / "out", folder=tmp_path)
+    assert done.returncode == 2
+    assert "eurosat: none of its" in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
+    words = ["--datasets", "scenes", "--limit", "2000", "--workers", "1", "--out", str(tmp_path / "out")]
+    line = [sys.executable, "-m", "fpp_sweep.evaluate", *words, "--cache", str(tmp_path / "cache")]
+    run = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list((tmp_path / "cache").rglob("*.lock")):
+        time.sleep(0.1)  # until the workers are being started
+    time.sleep(2)
+    os.killpg(run.pid, signal.SIGINT)
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert told.strip().splitlines()[-1] == "interrupted"
+    assert "Traceback" not in told
+
+
+@pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
     words = [*TINY, "adapt.precision=autocast", "--method", "tpt", "--prompt", "a photo of a"]
     done = command(*words, "--out", tmp_path / "out", folder=tmp_path)
@@ -117,6 +169,8 @@ def test_bad_input_is_one_clear_line(tmp_path):
     assert "zero images" in line("--limit", 0)
     assert "must be >= 0, got -1" in line("--set", "fpp.class_var=-1")
     assert "invalid int value: 'one'" in line("--seed", "one")
+    assert "device 'meta' cannot be used" in line("--device", "meta")
+    assert "--init fpp" in line("--init", "fpp")
     assert "use --method" in line("--set", "method=otpt")
     assert "needs 78 tokens" in line("--prompt", "x " * 73)
     assert "has no words" in line("--prompt", "")

@@ -46,7 +46,7 @@ def default_cache() -> Path:
 class EntryKey:
     """Everything that a sample's features depend on, apart from the sample.
 
-    Device, threads and images per batch are left out: they move last bits only, far below half precision.
+    Threads and images per batch are left out: they move last bits only, far below half precision.
     """
 
     image_digest: str
@@ -59,6 +59,7 @@ class EntryKey:
     flip: bool
     seed: int
     dtype: str
+    compute: str  # precision of the image tower: a GPU fills half-precision entries in half precision
     views_version: int
 
     def name(self) -> str:

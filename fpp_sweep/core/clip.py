@@ -65,7 +65,8 @@ def choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=name)
+        torch.zeros(1, device=name).cpu()
     except (RuntimeError, AssertionError) as error:  # torch raises the latter where it has no CUDA at all
-        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise InputError(f"device {name!r} cannot be used: {reason}") from error
     return name

@@ -88,6 +88,7 @@ class FeatureCache:
             flip=flip,
             seed=seed,
             dtype="float32" if self.exact else "float16",
+            compute="float16" if clip.device.type == "cuda" and not self.exact else "float32",
             views_version=VIEWS_VERSION,
         )
         reader = Reader(

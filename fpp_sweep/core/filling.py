@@ -8,9 +8,11 @@ else is cached, or on whether the run was on a dataset's first samples or on all
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Literal, Protocol
@@ -179,7 +181,8 @@ class Filling:
             pin_memory=self.workers > 0 and self.clip.device.type == "cuda",
             generator=torch.Generator(),  # or the loader would draw from the global stream
         )
-        return iter(loader)
+        with _deaf_children(self.workers):
+            return iter(loader)
 
     def _compute(self, part: Part, images: Iterator[Tensor | str]) -> Contents:
         count, size = self.reader.config.count, self.reader.preprocess.size
@@ -239,3 +242,16 @@ def _fingerprint(source: ImageSource, sample: str) -> str:
 def skipped_among(shard: Shard, count: int) -> Iterator[Skipped]:
     """The skipped among a shard's first samples; they are listed in the samples' order."""
     return islice(shard.skipped, int((~shard.kept[:count]).sum()))
+
+
+@contextmanager
+def _deaf_children(workers: int) -> Iterator[None]:
+    """Processes started here ignore Ctrl-C, which a terminal sends to all: the parent ends them, without tracebacks."""
+    if not workers or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -321,12 +321,22 @@ def bootstrap(
     >>> bootstrap(Predictions.of(["a", "b"], np.array([0, 1]), probabilities))["accuracy"]
     Interval(low=0.0, high=100.0)
     """
+    return intervals([predictions], draws=draws, seed=seed, level=level)
+
+
+def intervals(
+    datasets: Sequence[Predictions], *, draws: int = 1000, seed: int = 0, level: float = 0.95
+) -> dict[str, Interval]:
+    """`bootstrap` for the unweighted mean of some datasets, each resampled on its own."""
     if not 0 < level < 1:
         raise InputError(f"the bootstrap level must lie between 0 and 1, got {level}")
-    accuracy, ece = resampled(predictions, draws=draws, seed=seed)
+    # seeds one apart: datasets of a size must not be resampled alike, or their errors would not average out
+    drawn = [resampled(each, draws=draws, seed=seed + place) for place, each in enumerate(datasets)]
+    accuracy, ece = np.mean(drawn, axis=0)
+    right = math.fsum(map(_accuracy, datasets)) / len(datasets)
+    estimate = math.fsum(map(_expected_error, datasets)) / len(datasets)
     tails = np.array([(1 - level) / 2, (1 + level) / 2])
     low, high = np.quantile(accuracy, tails).tolist()
-    right, estimate = _accuracy(predictions), _expected_error(predictions)
     least, most = (2 * estimate - np.quantile(ece, tails[::-1])).tolist()
     return {
         "accuracy": Interval(min(low, right), max(high, right)),

@@ -33,10 +33,10 @@ class Prompt:
 def is_file_name(prompt: str) -> bool:
     """Whether a prompt given as text names a file rather than being the words themselves.
 
-    >>> is_file_name("a photo of a"), is_file_name("coop/model.pth.tar-50")
-    (False, True)
+    >>> is_file_name("a photo of a"), is_file_name("a black/white photo of a"), is_file_name("coop/model.pth.tar-50")
+    (False, False, True)
     """
-    return "/" in prompt or ".pth.tar" in prompt or prompt.endswith(SUFFIXES)
+    return ("/" in prompt and " " not in prompt) or ".pth.tar" in prompt or prompt.endswith(SUFFIXES)
 
 
 def open_prompt(clip: Clip, prompt: str) -> Prompt:

@@ -14,7 +14,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.clip import Clip
 from fpp_sweep.core.diagram import reliability_diagram
 from fpp_sweep.core.files import written_whole
-from fpp_sweep.core.metrics import Interval, Metrics, bootstrap
+from fpp_sweep.core.metrics import Interval, Metrics, intervals
 from fpp_sweep.core.prompt import is_file_name, save_prompt
 from fpp_sweep.core.trial import DatasetResult, TrialResult, mean_metrics
 
@@ -50,20 +50,21 @@ def trial_title(result: TrialResult) -> str:
     return f"{config.method} from {prompt}"
 
 
-def trial_table(result: TrialResult, *, intervals: bool) -> str:
+def trial_table(result: TrialResult, *, with_intervals: bool) -> str:
     """One trial: a row for each dataset, and averages."""
     heads = ["dataset", "images", *(head for _, head, _ in COLUMNS), "seconds"]
     rows = [
         [
             name,
             str(found.metrics.samples),
-            *_cells(found.metrics, _intervals(found) if intervals else {}),
+            *_cells(found.metrics, intervals([found.predictions]) if with_intervals else {}),
             f"{sum(found.seconds.values()):.1f}",
         ]
         for name, found in result.datasets.items()
     ]
-    for label, metrics in averages(result).items():
-        rows.append([label, str(metrics.samples), *_cells(metrics, {}), ""])
+    for label, names in averaged(result).items():
+        mean = result.average(names)
+        rows.append([label, str(mean.samples), *_cells(mean, _spread(result, names) if with_intervals else {}), ""])
     skipped = [
         f"  skipped {name}: {len(found.skipped)} images, such as {found.skipped[0].reason}"
         for name, found in result.datasets.items()
@@ -72,12 +73,17 @@ def trial_table(result: TrialResult, *, intervals: bool) -> str:
     return "\n".join([f"\n{trial_title(result)}, seed {result.seed}", table(heads, rows), *skipped])
 
 
-def averages(result: TrialResult) -> dict[str, Metrics]:
-    """The mean over datasets, and without the one that dominates it."""
-    found = {"average": result.average()} if len(result.datasets) > 1 else {}
-    if EUROSAT in result.datasets and len(result.datasets) > 2:
-        found[f"average without {EUROSAT}"] = result.average(without=[EUROSAT])
+def averaged(result: TrialResult) -> dict[str, list[str]]:
+    """The datasets of each average: all, and all without the one that dominates it."""
+    names = list(result.datasets)
+    found = {"average": names} if len(names) > 1 else {}
+    if EUROSAT in names and len(names) > 2:
+        found[f"average without {EUROSAT}"] = [name for name in names if name != EUROSAT]
     return found
+
+
+def _spread(result: TrialResult, names: Sequence[str]) -> dict[str, Interval]:
+    return intervals([result.datasets[name].predictions for name in names])
 
 
 def comparison(results: Sequence[TrialResult]) -> str:
@@ -93,7 +99,7 @@ def comparison(results: Sequence[TrialResult]) -> str:
     for same in by_trial.values():
         cells = [_over_seeds([result.datasets[name].metrics for result in same]) for name in names]
         if several:
-            cells.append(_over_seeds([result.average() for result in same]))
+            cells.append(_over_seeds([result.average(names) for result in same]))
         rows.append([trial_title(same[0]), *cells])
     seeds = len(next(iter(by_trial.values())))
     spread = f", mean over {seeds} seeds with standard deviation" if seeds > 1 else ""
@@ -109,16 +115,12 @@ def _over_seeds(metrics: Sequence[Metrics]) -> str:
     return f"{mean.accuracy:.1f}±{spread[0]:.1f} / {mean.ece:.1f}±{spread[1]:.1f}"
 
 
-def _intervals(found: DatasetResult) -> dict[str, Interval]:
-    return bootstrap(found.predictions)
-
-
-def _cells(metrics: Metrics, intervals: Mapping[str, Interval]) -> list[str]:
+def _cells(metrics: Metrics, spread: Mapping[str, Interval]) -> list[str]:
     cells = []
     for name, _, decimals in COLUMNS:
         cell = f"{getattr(metrics, name):.{decimals}f}"
-        if name in intervals:
-            cell += f" [{intervals[name].low:.1f}, {intervals[name].high:.1f}]"
+        if name in spread:
+            cell += f" [{spread[name].low:.1f}, {spread[name].high:.1f}]"
         cells.append(cell)
     return cells
 
@@ -180,12 +182,15 @@ def _write_predictions(found: DatasetResult, path: Path) -> None:
         parquet.write_table(pyarrow.table(columns), partial)
 
 
-def write_results(out: Path, clip: Clip, split: str, results: Sequence[TrialResult]) -> None:
+def write_results(
+    out: Path, clip: Clip, split: str, results: Sequence[TrialResult], arguments: Mapping[str, object]
+) -> None:
     """results.json: everything in the tables, and what it takes to run it again."""
     document = {
         "version": __version__,
         "model": {"name": clip.name, "digest": clip.digest, "embedding_scale": clip.embedding_scale},
         "split": split,
+        "arguments": dict(arguments),
         "libraries": _libraries(),
         "trials": [_as_data(out, result) for result in results],
     }
@@ -202,15 +207,22 @@ def _as_data(out: Path, result: TrialResult) -> dict[str, object]:
         "datasets": {
             name: {
                 "metrics": asdict(found.metrics),
-                "intervals": {key: asdict(interval) for key, interval in _intervals(found).items()},
+                "intervals": _as_plain(intervals([found.predictions])),
                 "skipped": [asdict(each) for each in found.skipped],
                 "prompt": dict(found.prompt.origin),
                 "seconds": {stage: round(value, 3) for stage, value in found.seconds.items()},
             }
             for name, found in result.datasets.items()
         },
-        "averages": {label: asdict(metrics) for label, metrics in averages(result).items()},
+        "averages": {
+            label: {**asdict(result.average(names)), "intervals": _as_plain(_spread(result, names))}
+            for label, names in averaged(result).items()
+        },
     }
+
+
+def _as_plain(spread: Mapping[str, Interval]) -> dict[str, object]:
+    return {name: asdict(interval) for name, interval in spread.items()}
 
 
 def _libraries() -> dict[str, str]:

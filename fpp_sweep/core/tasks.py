@@ -137,12 +137,15 @@ def evaluate(
     model = TextModel(texts=texts, logit_scale=clip.logit_scale)
     method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
     first, last = np.searchsorted(features.kept, [task.start, task.stop])
-    state = method.start(model, prompt.context, int(last - first))
+    # the form of the gradient is that of the whole dataset, whatever the shard: forms differ in the last bits
+    state = method.start(model, prompt.context, len(dataset))
     parts = []
     for start in range(first, last, BATCH):
         stop = min(start + BATCH, last)
         views = features.batch(start, stop)[:, : method.views].to(clip.device)
         logits, state = method.predict(model, state, views)
+        if not logits.isfinite().all():
+            raise FloatingPointError(f"{config.method} on {task.dataset}: logits are not finite after adaptation")
         positions = features.kept[start:stop]
         probabilities = logits.softmax(-1).float().cpu().numpy()
         parts.append(Predictions.of([dataset.ids[i] for i in positions], dataset.labels[positions], probabilities))

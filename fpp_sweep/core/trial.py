@@ -17,6 +17,7 @@ from fpp_sweep.core.metrics import Metrics, Predictions, score
 from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.core.shards import Skipped
 from fpp_sweep.core.tasks import EvalTask, PretrainTask, evaluate, make_prompt
+from fpp_sweep.errors import InputError
 from fpp_sweep.progress import Bar
 
 
@@ -41,9 +42,9 @@ class TrialResult:
     seed: int
     datasets: Mapping[str, DatasetResult]
 
-    def average(self, without: Sequence[str] = ()) -> Metrics:
-        """The unweighted mean over datasets, as the papers print it; `samples` is the total."""
-        return mean_metrics([result.metrics for name, result in self.datasets.items() if name not in without])
+    def average(self, names: Sequence[str]) -> Metrics:
+        """The unweighted mean over these datasets, as the papers print it; `samples` is the total."""
+        return mean_metrics([self.datasets[name].metrics for name in names])
 
 
 def mean_metrics(rows: Sequence[Metrics]) -> Metrics:
@@ -75,6 +76,9 @@ class Bench:
         method = build_method(config.method, config.adapt, dataset.group)
         views = config.views if method.views is None else replace(config.views, count=method.views)
         features = self._features(dataset, views, seed)
+        if not len(features):
+            reason = features.skipped[0].reason
+            raise InputError(f"{dataset.name}: none of its {len(dataset)} images can be read, such as {reason}")
         clock.append(perf_counter())
         task = EvalTask(config=config, dataset=dataset.name, split=dataset.split, seed=seed, start=0, stop=len(dataset))
         with self._bar(f"{dataset.name}: {config.method}", len(features), "images") as bar:

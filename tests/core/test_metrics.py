@@ -508,3 +508,15 @@ def test_shards_with_different_classes_do_not_join() -> None:
 def test_no_shards_are_refused() -> None:
     with pytest.raises(InputError, match="no shards"):
         concatenate([])
+
+
+def test_an_average_has_a_narrower_interval_than_its_datasets() -> None:
+    datasets = [predictions(*calibrated_badly(200, 4, seed)) for seed in range(6)]
+    together = metrics.intervals(datasets)
+    for name in ("accuracy", "ece"):
+        apart = [bootstrap(each)[name] for each in datasets]
+        mean = np.mean([getattr(score(each), name) for each in datasets])
+        assert together[name].low <= mean <= together[name].high
+        widths = [interval.high - interval.low for interval in apart]
+        assert together[name].high - together[name].low < 0.6 * min(widths)
+    assert metrics.intervals(datasets[:1]) == bootstrap(datasets[0])

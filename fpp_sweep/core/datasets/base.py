@@ -26,7 +26,7 @@ class ImageSource(Protocol):
         """The RGB image of a sample; raises BadImageError."""
 
     def fingerprint(self, sample_id: str) -> str:
-        """Something cheap that changes when the image does (a file's size; a renderer's version)."""
+        """Something cheap that changes when the image does (a file's size and time; a renderer's version)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -31,7 +31,8 @@ class FileImages:
     def fingerprint(self, sample_id: str) -> str:
         path = self.folder / sample_id
         try:
-            return str(path.stat().st_size)
+            found = path.stat()
+            return f"{found.st_size} {found.st_mtime_ns}"  # a file may be replaced by another of its size
         except OSError as error:
             raise BadImageError(f"{path}: {error.strerror}") from error
 

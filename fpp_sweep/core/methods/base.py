@@ -2,9 +2,9 @@
 
 A method sees the image features of a few samples at a time, in the order of the stream, and returns logits for view 0.
 
-- Episodic methods treat samples one by one, even when they come in a batch: the logits of a sample do not depend on
-  what else is in the batch, and the state they return is the one they were given. It holds what is constant for a
-  (prompt, dataset), so that no sample computes it again.
+- Episodic methods treat samples one by one, even when they come in a batch: beyond rounding, the logits of a sample do
+  not depend on what else is in the batch. The state that they return is the one they were given. It holds what is
+  constant for a (prompt, dataset), so that no sample computes it again.
 - Stateful methods (a buffer of prompts that evolves along the stream) take samples in stream order and return the
   state after the last one. Their stream is part of the config: it is never cut into shards.
 - A method draws no random numbers of its own and keeps nothing in itself: a retried task is the same pure function.

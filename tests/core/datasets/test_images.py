@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from pathlib import Path
 
@@ -100,13 +101,20 @@ def test_a_vanished_file_is_a_bad_image(tmp_path: Path) -> None:
             read("a.jpg")
 
 
-def test_the_fingerprint_is_the_size_of_the_file(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.jpg")
+def test_the_fingerprint_changes_with_the_size_and_with_the_time_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    write_image(path)
     source = FileImages(tmp_path)
     before = source.fingerprint("a.jpg")
-    assert before == str((tmp_path / "a.jpg").stat().st_size)
-    write_image(tmp_path / "a.jpg", jpeg(size=(100, 100)))
-    assert source.fingerprint("a.jpg") != before
+    assert source.fingerprint("a.jpg") == before
+    found = path.stat()
+    path.write_bytes(bytes(reversed(path.read_bytes())))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    replaced = source.fingerprint("a.jpg")
+    assert replaced != before
+    write_image(path, jpeg(size=(100, 100)))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert source.fingerprint("a.jpg") not in {before, replaced}
 
 
 def test_sources_travel_to_other_processes(tmp_path: Path) -> None:
