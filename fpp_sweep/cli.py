@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -44,6 +45,9 @@ def run(main: Callable[[], None]) -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        for child in multiprocessing.active_children():  # they hold nothing to be saved, and may be anywhere
+            child.kill()
+            child.join()
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away, as in `... | head`
