@@ -6,10 +6,10 @@ import textwrap
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import numpy as np
 
+from fpp_sweep.core.files import written_whole
 from fpp_sweep.core.metrics import BINS, EDGES, Predictions, score
 
 if TYPE_CHECKING:
@@ -102,12 +102,7 @@ def _draw_title(figure: Figure, predictions: Predictions, title: str) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    partial = path.with_name(f"{path.name}.{uuid4().hex}")  # in the same folder, so that the rename is atomic
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"Glyph \d+")  # a title with emoji is drawn with boxes
-            # without matplotlib's version, so that equal inputs give equal bytes
-            figure.savefig(partial, format="png", metadata={"Software": None})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(path) as partial, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+")  # a title with emoji is drawn with boxes
+        # without matplotlib's version, so that equal inputs give equal bytes
+        figure.savefig(partial, format="png", metadata={"Software": None})
