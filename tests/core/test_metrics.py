@@ -520,3 +520,9 @@ def test_an_average_has_a_narrower_interval_than_its_datasets() -> None:
         widths = [interval.high - interval.low for interval in apart]
         assert together[name].high - together[name].low < 0.6 * min(widths)
     assert metrics.intervals(datasets[:1]) == bootstrap(datasets[0])
+
+
+def test_datasets_of_an_average_are_resampled_independently() -> None:
+    made = predictions(*calibrated_badly(200, 4))
+    alone, together = bootstrap(made)["accuracy"], metrics.intervals([made] * 4)["accuracy"]
+    assert together.high - together.low < 0.7 * (alone.high - alone.low)
