@@ -16,6 +16,7 @@ from torch import Tensor
 from fpp_sweep.config import Distance, FppConfig
 from fpp_sweep.core.classes import ClassTexts, Noise
 from fpp_sweep.core.optim import AdamState, adamw
+from fpp_sweep.core.pullback import Pullback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,17 +48,14 @@ def pretrain(
     context, state = start.clone(), None
     losses = torch.zeros(config.steps, 2)
     for step in range(config.steps):
-        context.requires_grad_()
-        terms = _losses(texts, context, target, next(noise), config, weight)
-        loss = terms[0] + terms[1]
-        losses[step] = terms.detach()
-        if not torch.isfinite(loss):
+        terms, gradient = _terms(texts, context, target, next(noise), config, weight)
+        losses[step] = terms
+        if not torch.isfinite(losses[step].sum()):
             align, flat = losses[step].tolist()
             raise FloatingPointError(
                 f"pretraining step {step}: loss is not finite (alignment {align}, flatness {flat})"
             )
-        (gradient,) = torch.autograd.grad(loss, context)
-        context, state = _step(context.detach(), gradient, state, config, step)
+        context, state = _step(context, gradient, state, config, step)
         on_step()
     return Pretrained(context=context, losses=losses)
 
@@ -78,17 +76,53 @@ def cosine(step: int, steps: int, first: float, final: float) -> float:
     return final + (first - final) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def _losses(
+def _terms(
     texts: ClassTexts, context: Tensor, target: Tensor, noise: Noise, config: FppConfig, weight: float
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """The terms of the loss at a context, and the loss's gradient there."""
+    if config.flat and config.detach != "noisy":
+        return _by_autograd(texts, context, target, noise, config, weight)
+    with torch.no_grad():
+        pullback, noisy = _forward(texts, context, noise if config.flat else None)
+    clean = pullback.features[0].requires_grad_()
+    terms = _losses(clean, noisy, target, config, weight)
+    (of_features,) = torch.autograd.grad(terms.sum(), clean)
+    with torch.no_grad():
+        places = torch.arange(1, 1 + len(context), device=context.device)
+        return terms.detach(), pullback(of_features[None], places)[0]
+
+
+def _forward(texts: ClassTexts, context: Tensor, noise: Noise | None) -> tuple[Pullback, Tensor | None]:
+    """The clean features, with the way back from them, and the noisy ones."""
+    prefix, nodes = texts.prefix(context[None]), texts.nodes[None]
+    if noise is None:
+        return Pullback(texts.tower, prefix, nodes, texts.layout), None
+    draws, rows = noise.sos.shape[:2]
+    if rows > 1 or draws >= texts.rows_at_once():
+        return Pullback(texts.tower, prefix, nodes, texts.layout), texts.noisy_features(context, noise)
+    noisy_prefix, noisy_nodes = texts.perturbed(context, noise)
+    prefix, nodes = torch.cat([prefix, noisy_prefix]), torch.cat([nodes, noisy_nodes])
+    pullback = Pullback(texts.tower, prefix, nodes, texts.layout)
+    return pullback, pullback.features[1:]
+
+
+def _by_autograd(
+    texts: ClassTexts, context: Tensor, target: Tensor, noise: Noise, config: FppConfig, weight: float
+) -> tuple[Tensor, Tensor]:
+    """For gradients through the noisy branch."""
+    context = context.detach().clone().requires_grad_()
+    clean, noisy = texts.features(context), texts.noisy_features(context, noise)
+    terms = _losses(clean, noisy, target, config, weight)
+    (gradient,) = torch.autograd.grad(terms.sum(), context)
+    return terms.detach(), gradient
+
+
+def _losses(clean: Tensor, noisy: Tensor | None, target: Tensor, config: FppConfig, weight: float) -> Tensor:
     """The alignment and the flatness term, as they enter the loss."""
-    clean = texts.features(context)
     zero = clean.new_zeros(())
     align = distance(clean, target, config.align_distance) if config.align else zero
-    if not config.flat:
+    if noisy is None:
         return torch.stack([align, zero])
-    with torch.set_grad_enabled(config.detach != "noisy"):
-        noisy = texts.noisy_features(context, noise)
     steady = clean.detach() if config.detach == "clean" else clean
     flat = distance(steady.expand_as(noisy), noisy, config.flat_distance)
     if config.flat_distance == "cosine":

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fpp_sweep import __version__
 from fpp_sweep.core.checkpoints import read_tensors
 from fpp_sweep.core.clip import Clip
-from fpp_sweep.core.files import written_whole
 from fpp_sweep.errors import InputError
+from fpp_sweep.files import written_whole
 
 FORMAT = "fpp_sweep.prompt/1"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -99,6 +99,12 @@ def _read_coop(path: Path) -> tuple[Tensor, dict[str, str]]:
 
 def save_prompt(prompt: Prompt, clip: Clip, path: Path, details: Mapping[str, object]) -> None:
     """Write a prompt with what it takes to know it again: model, words, config, seed and our version."""
+    with written_whole(path) as partial:
+        partial.write_bytes(prompt_bytes(prompt, clip, details))
+
+
+def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> bytes:
+    """The contents of a prompt's file."""
     metadata = {
         "format": FORMAT,
         "version": __version__,
@@ -110,5 +116,10 @@ def save_prompt(prompt: Prompt, clip: Clip, path: Path, details: Mapping[str, ob
             for key, value in details.items()
         },
     }
-    with written_whole(path) as partial:
-        save_file({"context": prompt.context.detach().cpu().contiguous()}, partial, metadata=metadata)
+    data: bytes = save({"context": prompt.context.detach().cpu().contiguous()}, metadata=metadata)
+    return data
+
+
+def from_bytes(clip: Clip, data: bytes) -> Prompt:
+    """The prompt in the contents of a file that a worker of this run made."""
+    return Prompt(context=load(data)["context"].float().to(clip.device), origin={})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.layout import Layout
+from fpp_sweep.core.layout import Layout, Sight
 
 Activation = Literal["quick_gelu", "gelu"]
 QUICK = 1.702  # QuickGELU is x * sigmoid(1.702 x)
@@ -134,91 +134,77 @@ class TextTower:
         """Unit features (B, K, D) of K texts that all begin with the same prefix.
 
         `prefix` (B, P, W) holds the embeddings that the K texts share (SOS and context), one row for each of B prompts;
-        `nodes` (B or 1, N, W) holds what follows it, as `layout` says. Keys and values of the prefix are computed once
-        for all K texts; the last block computes EOT's output only.
+        `nodes` (B or 1, N, W) holds what follows it, as `layout` says. The prefix is computed once for all K texts; the
+        last block computes EOT's output only.
         """
-        before, after = self.embed(prefix, nodes, layout)
+        sight = layout.sight(prefix.shape[1])
+        states = self.embed(prefix, nodes, layout)
         for block in self.blocks[:-1]:
-            own, shared = self.qkv(block, after), self.qkv(block, before)
-            after = self._rest(block, after, self._attend(own, shared, layout))
-            before = self._rest(block, before, self._attend_to_itself(shared))
-        pooled = self._last_block(self.blocks[-1], before, after, layout)
+            looks = self.look(self.heads_of(sight.to_slots(self.qkv(block, states)), sight), sight.hidden)
+            states = self._rest(block, states, sight.to_rows(self.merge(looks, len(states))))
+        pooled = self._last_block(self.blocks[-1], states, sight)
         return F.normalize(F.linear(norm(pooled), *self.projection), dim=-1)[:, layout.inverse]
 
-    def embed(self, prefix: Tensor, nodes: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Prefix and nodes with their positions added."""
+    def embed(self, prefix: Tensor, nodes: Tensor, layout: Layout) -> Tensor:
+        """Prefix and nodes as one row (B, P + N, W), with their positions added."""
         length = prefix.shape[1]
-        after = nodes + self.positional_embedding[length + layout.positions]
-        return prefix + self.positional_embedding[:length], after.expand(len(prefix), -1, -1)
+        rows = torch.cat([prefix, nodes.expand(len(prefix), -1, -1)], dim=1)
+        rows[:, :length] += self.positional_embedding[:length]
+        rows[:, length:] += self.positional_embedding[length + layout.positions]
+        return rows
 
     def qkv(self, block: Block, states: Tensor) -> Tensor:
         return F.linear(norm(states), *block.qkv)
 
-    def split_heads(self, qkv: Tensor, texts: int) -> tuple[Tensor, ...]:
-        """(B, texts * L, c * W) -> c times (B, texts, heads, L, W / heads)."""
-        batch, total, columns = qkv.shape
-        shape = batch, texts, total // texts, columns // self.width, self.heads, self.width // self.heads
-        return qkv.view(shape).permute(3, 0, 1, 4, 2, 5).unbind()
+    def heads_of(self, slots: Tensor, sight: Sight) -> tuple[Tensor, ...]:
+        """(B, groups * S, c * W) -> c times (B * groups, heads, S, W / heads)."""
+        columns = slots.shape[-1]
+        shape = len(slots) * sight.groups, -1, columns // self.width, self.heads, self.width // self.heads
+        return slots.view(shape).permute(2, 0, 3, 1, 4).unbind()
 
-    def _attend(self, own: Tensor, shared: Tensor, layout: Layout) -> Tensor:
-        """The nodes look at the prefix and, causally, at their own texts."""
-        prefix = self.split_heads(shared, 1)
-        found = []
-        for texts, part in layout.per_bucket(layout.to_tokens(own)):
-            query, key, value = self.split_heads(part, texts)
-            found.append(_look(query, with_prefix(prefix[1], key), with_prefix(prefix[2], value)))
-        return layout.to_nodes(torch.cat(found, dim=1))
+    def merge(self, heads: Tensor, batch: int) -> Tensor:
+        """(B * groups, heads, S, d) -> (B, groups * S, W)."""
+        return heads.transpose(1, 2).reshape(batch, -1, self.width)
 
-    def _attend_to_itself(self, shared: Tensor) -> Tensor:
-        return _look(*self.split_heads(shared, 1))
+    def last_qkv(self, block: Block, normed: Tensor, sight: Sight) -> tuple[Tensor, ...]:
+        """EOT's queries, and keys and values of all positions, in their slots."""
+        (weight, bias), width = block.qkv, self.width
+        pairs = self.heads_of(sight.to_slots(F.linear(normed, weight[width:], bias[width:])), sight)
+        ends = F.linear(normed[:, sight.ends], weight[:width], bias[:width])
+        return *self.heads_of(ends[:, sight.end_texts], sight), *pairs
 
-    def _last_block(self, block: Block, before: Tensor, after: Tensor, layout: Layout) -> Tensor:
+    def _last_block(self, block: Block, states: Tensor, sight: Sight) -> Tensor:
         """The block's output at EOT, the only position that anything reads from here on."""
-        weight, bias = block.qkv
-        width = self.width
-        normed = norm(after)
-        own = F.linear(normed, weight[width:], bias[width:])
-        shared = self.split_heads(F.linear(norm(before), weight[width:], bias[width:]), 1)
-        queries = F.linear(normed[:, layout.ends], weight[:width], bias[:width])
-        found = []
-        start = 0
-        for texts, part in layout.per_bucket(layout.to_tokens(own)):
-            (query,) = self.split_heads(queries[:, start : start + texts], texts)
-            key, value = self.split_heads(part, texts)
-            found.append(_look(query, with_prefix(shared[0], key), with_prefix(shared[1], value)))
-            start += texts
-        return self._rest(block, after[:, layout.ends], torch.cat(found, dim=1))
+        looks = self.look(self.last_qkv(block, norm(states), sight), sight.end_hidden)
+        attended = self.merge(looks, len(states))[:, sight.end_pick]
+        return self._rest(block, states[:, sight.ends], attended)
+
+    def look(self, heads: tuple[Tensor, ...], hidden: Tensor) -> Tensor:
+        """Attention of queries, scaled already, to keys and values; (groups, 1, S, S) say what is hidden from what."""
+        query, key, value = heads
+        seen = ~hidden.repeat(len(query) // len(hidden), 1, 1, 1)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
 
     def _rest(self, block: Block, states: Tensor, attended: Tensor) -> Tensor:
-        """Everything of a block after its attention."""
-        states = states + F.linear(attended, *block.out)
-        return states + F.linear(self.activate(F.linear(norm(states), *block.fc)), *block.proj)
+        """Everything of a block after its attention; overwrites `states` where nobody needs them."""
+        states = add_linear(states, attended, block.out)
+        return add_linear(states, self.activate(F.linear(norm(states), *block.fc)), block.proj)
 
     def activate(self, hidden: Tensor) -> Tensor:
-        return F.silu(hidden) if self.activation == "quick_gelu" else F.gelu(hidden)
+        """Overwrites `hidden` where nobody needs it."""
+        if self.activation == "gelu":
+            return F.gelu(hidden)
+        return F.silu(hidden, inplace=not torch.is_grad_enabled())
+
+
+def add_linear(states: Tensor, rows: Tensor, affine: Affine) -> Tensor:
+    """`states` plus a linear layer of `rows`: by the matrix product itself, in place, where autograd does not look."""
+    if torch.is_grad_enabled() or torch.is_autocast_enabled(states.device.type):
+        return states + F.linear(rows, *affine)
+    weight, bias = affine
+    states.flatten(0, 1).addmm_(rows.flatten(0, 1), weight.t()).add_(bias)
+    return states
 
 
 def norm(states: Tensor) -> Tensor:
     return F.layer_norm(states, states.shape[-1:])
-
-
-def with_prefix(shared: Tensor, own: Tensor) -> Tensor:
-    """Keys or values of the one prefix (B, 1, heads, P, d) in front of those of every text."""
-    return torch.cat([shared.expand(-1, own.shape[1], -1, -1, -1), own], dim=-2)
-
-
-def causal(rows: int, columns: int, device: torch.device) -> Tensor:
-    """What the last `rows` of `columns` positions may see."""
-    return torch.ones(rows, columns, dtype=torch.bool, device=device).tril(columns - rows)
-
-
-def _look(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(B, texts, heads, L, d) queries, scaled already -> (B, texts * L, W)."""
-    mask = None if query.shape[-2] == 1 else causal(query.shape[-2], key.shape[-2], query.device)
-    return merge_heads(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0))
-
-
-def merge_heads(heads: Tensor) -> Tensor:
-    """(B, texts, heads, L, d) -> (B, texts * L, W)."""
-    batch, texts, count, length, width = heads.shape
-    return heads.transpose(2, 3).reshape(batch, texts * length, count * width)

@@ -8,6 +8,7 @@ import torch
 from fpp_sweep.config import FppConfig
 from fpp_sweep.core.classes import Noise
 from fpp_sweep.core.fpp import cosine, distance, draw_noise, draw_start, pretrain
+from fpp_sweep.core.text import TextTower
 from tests.reference import naive
 from tests.texts import CLASSES, twins
 
@@ -77,8 +78,16 @@ def test_every_knob_equals_the_reference(knobs):
     torch.testing.assert_close(pair.texts.features(found.context), expected.features, atol=1e-4, rtol=0)
 
 
-def test_fifty_steps_stay_with_the_reference():
-    pair = twins(width=64, heads=4, layers=3, embed_dim=32, seed=3)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"width": 64, "heads": 4, "layers": 3, "embed_dim": 32},
+        pytest.param({"width": 256, "heads": 4, "layers": 4, "embed_dim": 64}, marks=pytest.mark.slow),
+    ],
+    ids=lambda sizes: f"width {sizes['width']}",
+)
+def test_fifty_steps_stay_with_the_reference(sizes):
+    pair = twins(**sizes, seed=3)
     config = FppConfig(steps=50, draws=2)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)
@@ -88,6 +97,19 @@ def test_fifty_steps_stay_with_the_reference():
     stds = {"context_std": config.context_var**0.5, "class_std": config.class_var**0.5}
     expected = naive.pretrain(pair.naive, pair.token_ids, pair.context, start, given, weight=2.5, **stds)
     torch.testing.assert_close(pair.texts.features(found.context), expected.features, atol=1e-4, rtol=0)
+
+
+def test_branches_that_do_not_fit_together_give_the_same(monkeypatch):
+    pair = twins()
+    config = FppConfig(steps=5, draws=DRAWS)
+    generator = torch.Generator().manual_seed(0)
+    noise = recorded(draw_noise(pair.texts, 4, config, generator), 5)
+    inputs = {"weight": 1.7, "start": draw_start(pair.context, config, generator)}
+    together = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
+    monkeypatch.setattr(TextTower, "rows_at_once", lambda tower: 1)
+    apart = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
+    torch.testing.assert_close(apart.context, together.context, atol=1e-5, rtol=0)
+    torch.testing.assert_close(apart.losses, together.losses, atol=1e-6, rtol=1e-5)
 
 
 def test_noise_has_the_variances_and_the_places_asked_for():

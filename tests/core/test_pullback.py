@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, first_gradient, jacobian_costs, pullback_costs
+from fpp_sweep.core.pullback import Pullback
 from tests.reference import naive
 from tests.texts import CLASSES, twins
 
@@ -44,6 +45,32 @@ def test_gelu_towers_too(form):
     pair = twins(activation="gelu")
     gradients = torch.randn(2, len(CLASSES), 16, generator=torch.Generator().manual_seed(0))
     found = form(pair.texts, pair.context).back(gradients)
+    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+def test_texts_in_groups_too(form, monkeypatch):
+    monkeypatch.setattr("fpp_sweep.core.layout.ONE_GROUP", 0)
+    monkeypatch.setattr("fpp_sweep.core.layout.GROUP", 12)
+    pair = twins(classes=SHARED)
+    assert pair.texts.layout.sight(5).groups > 1
+    gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
+    found = form(pair.texts, pair.context).back(gradients)
+    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+
+
+def test_the_way_back_is_the_first_prompts_whatever_shares_its_forward_pass():
+    pair = twins(layers=3)
+    texts, generator = pair.texts, torch.Generator().manual_seed(0)
+    others = torch.randn(3, 4, 32, generator=generator)
+    nodes = torch.cat([texts.nodes[None], torch.randn(3, *texts.nodes.shape, generator=generator)])
+    prefix = texts.prefix(torch.cat([pair.context[None], others]))
+    gradients = torch.randn(1, len(CLASSES), 16, generator=generator)
+    with torch.no_grad():
+        together = Pullback(texts.tower, prefix, nodes, texts.layout)
+        expected = texts.tower.features(prefix, nodes, texts.layout)
+    torch.testing.assert_close(together.features, expected, atol=1e-6, rtol=0)
+    found = together(gradients, torch.arange(1, 5))
     torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 

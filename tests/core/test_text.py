@@ -100,6 +100,61 @@ def test_texts_that_begin_alike_share_nodes_and_keep_their_features():
     torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
+def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
+    monkeypatch.setattr("fpp_sweep.core.layout.ONE_GROUP", 0)
+    monkeypatch.setattr("fpp_sweep.core.layout.GROUP", 12)
+    fast, naive = towers(32, 2, 2, 16)
+    texts = [[1 + text % 3, *([7] * (text % 4)), text, EOT] for text in range(3, 20)]
+    layout = Layout.of(texts)
+    sight = layout.sight(3)
+    assert layout.spread is not None
+    assert sight.groups > 3
+    assert len(sight.rows) > len(layout) + 3 * sight.groups, "no beginning is repeated and no group is padded"
+    ids = torch.zeros(len(texts), 77, dtype=torch.long)
+    ids[:, :3] = torch.tensor([1, 2, 3])
+    for row, text in zip(ids, texts, strict=True):
+        row[3 : 3 + len(text)] = torch.tensor(text)
+    packed_ids = torch.tensor([token for text in layout.order.tolist() for token in texts[text]])
+    nodes = fast.token_embedding[layout.to_nodes(packed_ids[None])]
+    found = fast.features(fast.token_embedding[ids[:1, :3]].expand(2, -1, -1), nodes, layout)
+    torch.testing.assert_close(found[1], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=12), st.integers(0, 4))
+def test_a_node_sees_the_prefix_and_its_own_beginning(texts, prefix):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fpp_sweep.core.layout.ONE_GROUP", 8)
+        patch.setattr("fpp_sweep.core.layout.GROUP", 8)
+        layout = Layout.of([[*text, EOT] for text in texts])
+        sight = layout.sight(prefix)
+    total = prefix + len(layout)
+    rows = torch.arange(total) if sight.rows is None else sight.rows
+    slots = torch.arange(total) if sight.pick is None else sight.pick
+    size = sight.hidden.shape[-1]
+    begins = {prefix + node: path[: place + 1] for path in layout.paths() for place, node in enumerate(path)}
+    for row, slot in enumerate(slots.tolist()):
+        group, place = divmod(slot, size)
+        seen = rows[group * size : (group + 1) * size][~sight.hidden[group, 0, place]]
+        nodes = [prefix + node for node in begins[row]] if row >= prefix else []
+        assert sorted(seen.tolist()) == sorted([*range(min(prefix, row + 1)), *nodes])
+
+
+def test_half_precision_and_gradients_leave_what_they_are_given():
+    fast, _ = towers(32, 2, 2, 16)
+    layout = Layout.of_lengths([2, 5, 3])
+    prefix, nodes = torch.randn(1, 5, 32), torch.randn(1, 10, 32)
+    before = prefix.clone(), nodes.clone()
+    with torch.no_grad():
+        exact = fast.features(prefix, nodes, layout)
+        with torch.autocast("cpu"):
+            half = fast.features(prefix, nodes, layout)
+    torch.testing.assert_close(fast.features(prefix, nodes, layout), exact, atol=1e-6, rtol=0)
+    assert 0 < (half - exact).abs().max() < 0.05
+    assert torch.equal(prefix, before[0])
+    assert torch.equal(nodes, before[1])
+
+
 def test_a_text_that_occurs_twice_is_computed_once():
     layout = Layout.of([[1, 2, EOT], [1, 2, EOT], [3, EOT], [1, 2, EOT]])
     assert len(layout) == 5

@@ -36,12 +36,13 @@ class ByPullback:
     """Each sample's gradient goes through the backward pass."""
 
     def __init__(self, texts: ClassTexts, context: Tensor) -> None:
-        self._pullback = Pullback(texts.tower, texts.prefix(context[None])[0], texts.nodes, texts.layout)
-        self._rows = texts.rows_at_once()
-        self.features = self._pullback.features
+        self._pullback = Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.layout)
+        self._places = torch.arange(1, 1 + len(context), device=context.device)
+        self._at_once = texts.rows_at_once()
+        self.features = self._pullback.features[0]
 
     def back(self, gradients: Tensor) -> Tensor:
-        return halving(lambda part: self._pullback(part)[0][:, 1:], gradients, self._rows)
+        return halving(lambda part: self._pullback(part, self._places), gradients, self._at_once)
 
 
 class ByJacobian:
@@ -66,9 +67,9 @@ class ByJacobian:
 
     def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: list[int]) -> None:
         layout = Layout.of_lengths(lengths).on(rows.device)  # by length already, so places are texts
-        pullback = Pullback(texts.tower, rows[:0], rows, layout)
-        self.features[classes] = pullback.features
-        tokens, size = self._context[0], pullback.features.shape[1]
+        pullback = Pullback(texts.tower, rows[None, :0], rows[None], layout)
+        self.features[classes] = pullback.features[0]
+        tokens, size = self._context[0], pullback.features.shape[-1]
         starts = layout.ends + 1 - torch.tensor(lengths, device=rows.device)
         places = starts[:, None] + torch.arange(1, 1 + tokens, device=rows.device)
         at_once = max(1, texts.tower.rows_at_once() // len(layout))
@@ -76,8 +77,7 @@ class ByJacobian:
         def pull(dimensions: Tensor) -> Tensor:
             ones = rows.new_zeros(len(dimensions), len(classes), size)
             ones[torch.arange(len(dimensions)), :, dimensions] = 1
-            of_nodes: Tensor = pullback(ones)[1]
-            return of_nodes[:, places].flatten(2)
+            return pullback(ones, places.flatten()).view(len(dimensions), len(classes), -1)
 
         for dimensions in torch.arange(size, device=rows.device).split(8 * at_once):
             self._jacobian[classes[:, None], dimensions] = halving(pull, dimensions, at_once).transpose(0, 1)
