@@ -26,7 +26,8 @@ from fpp_sweep.core.fpp import draw_noise, draw_start
 from fpp_sweep.core.models import load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.core.tasks import EvalTask, PretrainTask, class_texts, evaluate, flatness_weight, make_prompt
+from fpp_sweep.core.tasks import class_texts, evaluate, flatness_weight, make_adapter, make_prompt
+from fpp_sweep.core.units import EvalTask, PretrainTask
 from tests.reference import naive
 
 SEED = 0
@@ -56,7 +57,8 @@ class Trial:
             start=0,
             stop=len(self.dataset),
         )
-        found = evaluate(self.clip, task, self.dataset, self.features, prompt)
+        adapter = make_adapter(self.clip, self.config, self.dataset, prompt)
+        found = evaluate(self.clip, task, self.dataset, self.features, adapter)
         return torch.as_tensor(found.confidence), torch.as_tensor(found.predicted)
 
     def by_naive(self) -> tuple[Tensor, Tensor]:

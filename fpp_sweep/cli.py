@@ -37,6 +37,11 @@ def sleep_when_idle() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def cores() -> int:
+    """What this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main and turn what happens into an exit status; a bug still shows its traceback."""
     try:

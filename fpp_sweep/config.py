@@ -9,6 +9,7 @@ thus the released setting on every model. On the command line and in search spac
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -20,8 +21,16 @@ from typing import Any, Literal
 
 from fpp_sweep.errors import InputError, unknown
 
+EMBEDDED_LIMIT = 200  # images of each embedded dataset unless asked otherwise: they are rendered without end
+
 Distance = Literal["squared_l2", "l2", "cosine"]
 Auto = Literal["auto", "on", "off"]
+
+
+@functools.cache
+def _type_hints(cls: Any) -> dict[str, Any]:
+    """The types of a class's fields; resolving them takes longer than everything else that a config does."""
+    return typing.get_type_hints(cls)
 
 
 def _require(holds: bool, key: str, rule: str, value: object) -> None:
@@ -31,7 +40,8 @@ def _require(holds: bool, key: str, rule: str, value: object) -> None:
 
 def _check_choices(config: Any, prefix: str) -> None:
     """Numbers are finite and literals are among their choices, for every field of a config."""
-    hints = typing.get_type_hints(type(config))
+    kind: Any = type(config)
+    hints = _type_hints(kind)
     for name in (f.name for f in dataclasses.fields(config)):
         value, hint = getattr(config, name), hints[name]
         key = f"{prefix}.{name}" if prefix else name
@@ -249,7 +259,7 @@ def _flatten(config: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _hints(cls: type = TrialConfig, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, hint in typing.get_type_hints(cls).items():
+    for name, hint in _type_hints(cls).items():
         if dataclasses.is_dataclass(hint):
             yield from _hints(typing.cast(type, hint), f"{prefix}{name}.")
         else:

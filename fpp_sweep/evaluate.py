@@ -9,7 +9,6 @@ small CLIP and its datasets. With a real CLIP:
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,15 +16,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpp_sweep.cli import parser, run, sleep_when_idle
-from fpp_sweep.config import PRESETS, TrialConfig, parse_settings, preset
+from fpp_sweep.cli import cores, parser, run, sleep_when_idle
+from fpp_sweep.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset
 from fpp_sweep.errors import InputError
 
 if TYPE_CHECKING:
     from fpp_sweep.core.datasets import Dataset
     from fpp_sweep.core.trial import Bench
-
-TINY_LIMIT = 200  # images of each embedded dataset, which are rendered without end
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,9 +58,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--dataset-file", type=Path, metavar="YAML", help="datasets of your own")
     add("--datasets", nargs="+", metavar="NAME", help="names or groups: tiny, fine_grained, natural_shifts, ...")
     add("--split", choices=("train", "val", "test"), default="test")
-    add("--method", nargs="+", default=["zero_shot", "tpt"], metavar="NAME", help="zero_shot, tpt, ctpt, otpt")
+    add("--config", type=Path, metavar="YAML", help="settings from a file, such as a sweep's report/best/knee.yaml")
+    add("--method", nargs="+", metavar="NAME", help="zero_shot, tpt, ctpt, otpt; default: zero_shot tpt, or --config's")
     add("--prompt", nargs="+", metavar="PROMPT", help="fpp, words, or a prompt file (ours or CoOp's)")
-    add("--init", default="a photo of a", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
+    add("--init", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
     add("--seed", nargs="+", type=int, default=[0], metavar="N", help="of views and pretraining")
     add("--preset", choices=("auto", *PRESETS), default="auto", help="auto: tiny for the embedded model, else code")
     add(
@@ -74,7 +72,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="such as fpp.gamma2=0.15 (docs/config.md)",
     )
-    add("--limit", type=int, metavar="N", help=f"images per dataset; default: all ({TINY_LIMIT} of the embedded ones)")
+    add(
+        "--limit",
+        type=int,
+        metavar="N",
+        help=f"images per dataset; default: all ({EMBEDDED_LIMIT} of the embedded ones)",
+    )
     add("--out", type=Path, metavar="DIR", help="a new folder; default: results/<time>")
     add(
         "--intervals",
@@ -93,6 +96,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
+    from fpp_sweep.configfile import read_config
     from fpp_sweep.core.methods import require_method
 
     if args.limit is not None and args.limit < 1:
@@ -102,17 +106,20 @@ def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     for key in ("method", "prompt", "init"):
         if key in settings:
             raise InputError(f"--set {key}={settings[key]}: use --{key}")
-    base = preset(name).replace(settings)
-    for method in args.method:
-        require_method(method)
-    if args.init == "fpp":
+    chosen = read_config(args.config) if args.config else {}
+    base = preset(name).replace(chosen).replace(settings)
+    init = args.init or base.init
+    if init == "fpp":
         raise InputError("--init fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
-    prompts = args.prompt or [args.init, "fpp"]
+    methods = args.method or ([base.method] if chosen else ["zero_shot", "tpt"])
+    for method in methods:
+        require_method(method)
+    prompts = args.prompt or ([base.prompt] if chosen else [init, "fpp"])
     return [
-        (base.replace({"method": method, "prompt": prompt, "init": args.init}), seed)
+        (base.replace({"method": method, "prompt": prompt, "init": init}), seed)
         for seed in dict.fromkeys(args.seed)
         for prompt in dict.fromkeys(prompts)
-        for method in dict.fromkeys(args.method)
+        for method in dict.fromkeys(methods)
     ]
 
 
@@ -141,14 +148,13 @@ def open_bench(args: argparse.Namespace) -> Bench:
     for flag, value, least in (("--workers", args.workers, 0), ("--threads", args.threads, 1)):
         if value is not None and value < least:
             raise InputError(f"{flag} must be >= {least}, got {value}")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # the embedded model's operations are too small for a second thread, its images for a second process
     cache = args.cache or default_cache()
     if cache.exists() and not cache.is_dir():
         raise InputError(f"--cache {cache} is not a folder")
     small = args.model == "tiny"
-    torch.set_num_threads(args.threads or (1 if small else cores))
-    workers = 0 if small else min(4, max(1, cores - 1))
+    torch.set_num_threads(args.threads or (1 if small else cores()))
+    workers = 0 if small else min(4, max(1, cores() - 1))
     return Bench(
         clip=load(args.model, choose_device(args.device)),
         cache=FeatureCache(cache, exact=args.exact_cache),
@@ -182,7 +188,7 @@ def open_datasets(args: argparse.Namespace) -> list[Dataset]:
     custom = read_custom(args.dataset_file) if args.dataset_file else {}
     names = args.datasets or list(custom) or ["fine_grained" if args.data_root else "tiny"]
     datasets = [open_dataset(name, args.split, args.data_root, custom) for name in expand(names, custom)]
-    return [dataset.head(args.limit or (TINY_LIMIT if dataset.group == "tiny" else None)) for dataset in datasets]
+    return [dataset.head(args.limit or (EMBEDDED_LIMIT if dataset.group == "tiny" else None)) for dataset in datasets]
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class Bar:
         if self.seconds < (KEEP if self._terminal else LOG):
             self._erase()
             return
-        self._draw(f"{self._count()} in {_duration(self.seconds)}, {self.rate:.1f}/s")
+        self._draw(f"{self._count()} in {duration(self.seconds)}, {self.rate:.1f}/s")
         if self._terminal and self._shown:
             print(file=self._stream, flush=True)
 
@@ -101,7 +101,7 @@ class Bar:
         return f"{self.label}: {self.done}/{self.total} {self.unit}"
 
     def _state(self) -> str:
-        left = "" if self.remaining is None else f", {_duration(self.remaining)} left"
+        left = "" if self.remaining is None else f", {duration(self.remaining)} left"
         return f"{self._count()}, {self.rate:.1f}/s{left}"
 
     def _draw(self, text: str) -> None:
@@ -119,9 +119,9 @@ class Bar:
             print("\r\033[K", end="", file=self._stream, flush=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """
-    >>> _duration(7384), _duration(75), _duration(4)
+    >>> duration(7384), duration(75), duration(4)
     ('2:03:04', '1:15', '4 s')
     """
     minutes, rest = divmod(round(seconds), 60)

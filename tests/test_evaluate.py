@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,7 +114,14 @@ def test_a_dataset_without_a_readable_image_is_told(tmp_path):
 def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
     words = ["--datasets", "scenes", "--limit", "2000", "--workers", "1", "--out", str(tmp_path / "out")]
     line = [sys.executable, "-m", "fpp_sweep.evaluate", *words, "--cache", str(tmp_path / "cache")]
-    run = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    run = subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background has it ignored
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list((tmp_path / "cache").rglob("*.lock")):
         time.sleep(0.1)  # until the workers are being started
@@ -212,3 +220,38 @@ def test_the_same_numbers_come_out_on_a_gpu(tmp_path):
         metrics[device] = [found["metrics"]["nll"] for trial in trials for found in trial["datasets"].values()]
     # other kernels, and features in half precision: NLL agrees to a few thousandths
     assert metrics["cpu"] == pytest.approx(metrics["cuda"], abs=1e-2)
+
+
+def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise(tmp_path):
+    file = tmp_path / "knee.yaml"
+    file.write_text("config: {method: otpt, prompt: fpp, init: a, fpp.gamma2: 3.5, adapt.penalty: null}\n")
+    ((config, seed),) = evaluate.plan(evaluate.parse(["--config", str(file), "--set", "fpp.steps=7"]))
+    assert (config.method, config.prompt, config.init, config.fpp.gamma2, config.fpp.steps) == (
+        "otpt",
+        "fpp",
+        "a",
+        3.5,
+        7,
+    )
+    assert seed == 0
+    methods = [
+        config.method for config, _ in evaluate.plan(evaluate.parse(["--config", str(file), "--method", "tpt", "ctpt"]))
+    ]
+    assert methods == ["tpt", "ctpt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
+        ("config: {fpp.gama2: 1}\n", ":1: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("config: {fpp.steps: -1}\n", "fpp.steps must be >= 0"),
+        ("{}\n", "has no `config:`"),
+    ],
+)
+def test_a_config_file_that_is_none_is_refused_with_its_name(tmp_path, text, complaint):
+    file = tmp_path / "knee.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=re.escape(complaint)) as error:
+        evaluate.plan(evaluate.parse(["--config", str(file)]))
+    assert str(file) in str(error.value)

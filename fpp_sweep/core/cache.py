@@ -27,9 +27,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.core.files import written_whole
 from fpp_sweep.core.shards import FORMAT, SUFFIX, Contents, DamagedShard, Shard
 from fpp_sweep.errors import InputError
+from fpp_sweep.files import written_whole
 
 MANIFEST = "manifest.json"
 

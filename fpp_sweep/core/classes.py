@@ -107,12 +107,9 @@ class ClassTexts:
 
     def noisy_features(self, context: Tensor, noise: Noise) -> Tensor:
         """Unit text features (J, K, D) of one context (n, W) under J perturbations of the input embeddings."""
-        sos = self.sos[None] + noise.sos
-        perturbed = torch.cat([sos, context + noise.context], dim=2)  # (J, C, 1 + n, W)
-        if perturbed.shape[1] == 1:
-            shift = noise.suffix[:, 0, self.layout.positions]
-            nodes = self.nodes + (shift * self.is_name[:, None] if noise.names_only else shift)
-            return self.tower.features(perturbed[:, 0], nodes, self.layout)
+        if noise.sos.shape[1] == 1:
+            return self.tower.features(*self.perturbed(context, noise), self.layout)
+        perturbed = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)  # (J, K, 1 + n, W)
         tokens = self.layout.to_tokens(self.nodes[None])
         bare = self.layout.apart(0)
         shift = noise.suffix[:, self.layout.order[bare.texts], bare.positions]
@@ -120,6 +117,12 @@ class ClassTexts:
             shift = shift * self.layout.to_tokens(self.is_name[None, :, None])
         rows, whole = self.whole(perturbed, tokens + shift)
         return self.tower.features(rows[:, :0], rows, whole)
+
+    def perturbed(self, context: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Prefixes (J, 1 + n, W) and nodes (J, N, W) under noise that all classes share."""
+        prefix = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)
+        shift = noise.suffix[:, 0, self.layout.positions]
+        return prefix[:, 0], self.nodes + (shift * self.is_name[:, None] if noise.names_only else shift)
 
     def whole(self, prefix: Tensor, tokens: Tensor) -> tuple[Tensor, Layout]:
         """Texts with a prefix of their own each: (J, K, P, W) in front of tokens (J, M, W), as a row and its layout."""

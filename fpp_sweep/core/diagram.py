@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fpp_sweep.core.files import written_whole
 from fpp_sweep.core.metrics import BINS, EDGES, Predictions, score
+from fpp_sweep.files import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,34 @@ def reliability_diagram(predictions: Predictions, path: Path | str, *, title: st
     _save(figure, Path(path))
 
 
-def _draw_bins(axes: Axes, predictions: Predictions) -> None:
+def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title: str) -> None:
+    """Write a PNG with the upper half of a reliability diagram for each of several datasets, side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(5, len(datasets))
+    rows = -(-len(datasets) // columns)
+    figure = Figure(figsize=(2.3 * columns + 0.4, 2.5 * rows + 0.9), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, (name, predictions) in zip(panels.flat, datasets.items(), strict=False):
+        _draw_bins(axes, predictions, legend=False)
+        metrics = score(predictions)
+        text = f"{name}\naccuracy {metrics.accuracy:.2f} %  ECE {metrics.ece:.2f} %"
+        axes.set_title(text, fontsize="small", parse_math=False)
+    for axes in panels[:, 1:].flat:
+        axes.set_ylabel("")
+    for axes in panels.flat[len(datasets) :]:
+        axes.set_axis_off()
+    for axes in panels[-1]:
+        axes.set_xlabel("confidence")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    figure.suptitle(textwrap.fill(title, 24 * columns), fontsize="medium", parse_math=False)
+    _save(figure, path)
+
+
+def _draw_bins(axes: Axes, predictions: Predictions, *, legend: bool = True) -> None:
     bins = predictions.bins
     full = bins.counts[0] > 0
     counts = bins.counts[0][full]
@@ -62,7 +90,8 @@ def _draw_bins(axes: Axes, predictions: Predictions) -> None:
     )
     axes.plot([0, 1], [0, 1], linestyle="--", color=_GREY, linewidth=1, label="perfect calibration")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    _draw_legend(axes)
+    if legend:
+        _draw_legend(axes)
 
 
 def _draw_histogram(axes: Axes, predictions: Predictions) -> None:

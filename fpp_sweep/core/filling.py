@@ -29,7 +29,7 @@ from fpp_sweep.core.cache import Entry
 from fpp_sweep.core.clip import Clip, Preprocess
 from fpp_sweep.core.datasets.base import BadImageError, Dataset, ImageSource
 from fpp_sweep.core.shards import Contents, Shard, Skipped, sample_digests
-from fpp_sweep.core.views import make_views, sample_rng
+from fpp_sweep.core.views import make_views, resolve, sample_rng
 from fpp_sweep.errors import InputError
 
 SHARD = 64  # images: 4 MB on disk at 64 views of 512 half-precision numbers, and what a killed run loses at most
@@ -81,6 +81,21 @@ class Reader(Samples["Tensor | str"]):
     augmix: bool
     flip: bool
 
+    @classmethod
+    def of(cls, dataset: Dataset, config: ViewConfig, preprocess: Preprocess, seed: int) -> Reader:
+        """Of a dataset's views as they are configured for it."""
+        augmix, flip = resolve(config, dataset)
+        return cls(
+            source=dataset.source,
+            ids=dataset.ids,
+            names=(dataset.name, dataset.split),
+            seed=seed,
+            config=config,
+            preprocess=preprocess,
+            augmix=augmix,
+            flip=flip,
+        )
+
     def __getitem__(self, position: int) -> Tensor | str:
         sample = self.ids[position]
         try:
@@ -107,7 +122,7 @@ class Filling:
     shards: dict[int, Shard] = field(default_factory=dict)
     noted: set[str] = field(default_factory=set)
 
-    def run(self) -> list[tuple[Shard, int]]:
+    def run(self) -> list[tuple[Part, Shard]]:
         missing = [part for part in self.parts if not self._find(part)]
         if missing:
             self.entry.clean()
@@ -116,7 +131,7 @@ class Filling:
             if missing:  # another process is at them; wait without holding anything, then look again
                 with self.entry.lock(missing[0].index, blocking=True):
                     pass
-        return [(self.shards[part.index], len(part)) for part in self.parts]
+        return [(part, self.shards[part.index]) for part in self.parts]
 
     def _find(self, part: Part) -> bool:
         """Take a shard from disk, unless an image that it lacks can be read by now."""
@@ -226,10 +241,13 @@ class Filling:
             _log.warning(line)
 
 
-def cut(dataset: Dataset) -> list[Part]:
-    """A dataset's samples by shards of fixed size."""
-    digests = sample_digests([(sample, _fingerprint(dataset.source, sample)) for sample in dataset.ids])
-    return [Part(start // SHARD, digests[start : start + SHARD]) for start in range(0, len(digests), SHARD)]
+def cut(dataset: Dataset, samples: range) -> list[Part]:
+    """The shards, of fixed size, that hold some of a dataset's samples."""
+    parts = []
+    for index in range(samples.start // SHARD, -(-samples.stop // SHARD)):
+        ids = dataset.ids[index * SHARD : (index + 1) * SHARD]
+        parts.append(Part(index, sample_digests([(sample, _fingerprint(dataset.source, sample)) for sample in ids])))
+    return parts
 
 
 def _fingerprint(source: ImageSource, sample: str) -> str:

@@ -13,10 +13,11 @@ from fpp_sweep import __version__
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.clip import Clip
 from fpp_sweep.core.diagram import reliability_diagram
-from fpp_sweep.core.files import written_whole
 from fpp_sweep.core.metrics import Interval, Metrics, intervals
 from fpp_sweep.core.prompt import is_file_name, save_prompt
-from fpp_sweep.core.trial import DatasetResult, TrialResult, mean_metrics
+from fpp_sweep.core.tables import write_predictions
+from fpp_sweep.core.trial import TrialResult, mean_metrics
+from fpp_sweep.files import written_whole
 
 # name in Metrics, heading, decimals as the papers print them
 COLUMNS = (
@@ -157,29 +158,9 @@ def write_trial(out: Path, clip: Clip, result: TrialResult) -> None:
     details = {"config": result.config.flat(), "config_key": result.config.key(), "seed": result.seed}
     for name, found in result.datasets.items():
         save_prompt(found.prompt, clip, folder / f"{name}.prompt.safetensors", {**details, "dataset": name})
-        _write_predictions(found, folder / f"{name}.predictions.parquet")
+        write_predictions(found.predictions, found.classes, folder / f"{name}.predictions.parquet")
         title = f"{name}: {trial_title(result)}"
         reliability_diagram(found.predictions, folder / f"{name}.reliability.png", title=title)
-
-
-def _write_predictions(found: DatasetResult, path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    made = found.predictions
-    columns = {
-        "id": list(made.ids),
-        "label": made.labels,
-        "predicted": made.predicted,
-        "label_name": [found.classes[label] for label in made.labels],
-        "predicted_name": [found.classes[label] for label in made.predicted],
-        "confidence": made.confidence,
-        "in_top5": made.in_top5,
-        "nll": made.nll,
-        "brier": made.brier,
-    }
-    with written_whole(path) as partial:
-        parquet.write_table(pyarrow.table(columns), partial)
 
 
 def write_results(

@@ -1,4 +1,4 @@
-"""A trial's units of work, runnable anywhere: pretrain a prompt, adapt a shard of a dataset, join the shards.
+"""Running a trial's units of work, anywhere: pretrain a prompt, adapt to a shard of a dataset.
 
 Each is a pure function of its task, the model and the data: run again, elsewhere or in other pieces, it gives the same.
 """
@@ -6,9 +6,9 @@ Each is a pure function of its task, the model and the data: run again, elsewher
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -18,51 +18,11 @@ from fpp_sweep.core.clip import Clip
 from fpp_sweep.core.datasets.base import Dataset
 from fpp_sweep.core.features import Features
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
-from fpp_sweep.core.methods import TextModel, build_method
+from fpp_sweep.core.methods import Method, TextModel, build_method
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.prompt import Prompt, open_prompt
 from fpp_sweep.core.seeds import torch_generator
-
-BATCH = 64  # samples whose views are in memory at a time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PretrainTask:
-    """Make the prompt that a (config, dataset, seed) starts from; one for all shards and methods that share it."""
-
-    config: TrialConfig
-    dataset: str
-    seed: int
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for tasks with equal prompts: what follows the prompt does not matter."""
-        if self.config.prompt != "fpp":
-            return (self.config.prompt,)
-        return ("fpp", self.config.init, self.config.fpp, self.dataset, self.seed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalTask:
-    """Adapt to and predict the samples start..stop of a dataset."""
-
-    config: TrialConfig
-    dataset: str
-    split: str
-    seed: int
-    start: int
-    stop: int
-
-
-def split(task: EvalTask, shards: int) -> list[EvalTask]:
-    """The same work in contiguous pieces whose sizes differ by one at most.
-
-    >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=10)
-    >>> [(part.start, part.stop) for part in split(task, 3)]
-    [(0, 3), (3, 6), (6, 10)]
-    """
-    size = task.stop - task.start
-    edges = [task.start + size * shard // shards for shard in range(shards + 1)]
-    return [replace(task, start=a, stop=b) for a, b in pairwise(edges) if b > a]
+from fpp_sweep.core.units import BATCH, EvalTask, PretrainTask
 
 
 def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int) -> ClassTexts:
@@ -123,29 +83,46 @@ def flatness_weight(config: TrialConfig, dataset: Dataset, source_classes: int) 
     return fpp.weight(len(dataset.classes) if fpp.lambda_classes == "dataset" else source_classes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Adapter:
+    """A method at its start on a dataset: all that a prompt fixes, for any shard of it."""
+
+    method: Method[Any]
+    model: TextModel
+    state: Any
+
+
+def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prompt) -> Adapter:
+    """Set a config's method up for all of a dataset, whatever shards of it follow."""
+    texts = class_texts(clip, dataset.classes, len(prompt.context))
+    model = TextModel(texts=texts, logit_scale=clip.logit_scale)
+    method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
+    # the form of the gradient is that of the whole dataset, whatever the shard: forms differ in the last bits
+    return Adapter(method=method, model=model, state=method.start(model, prompt.context, len(dataset)))
+
+
 def evaluate(
     clip: Clip,
     task: EvalTask,
     dataset: Dataset,
     features: Features,
-    prompt: Prompt,
+    adapter: Adapter,
     on_samples: Callable[[int], None] = lambda count: None,
 ) -> Predictions:
     """Run an EvalTask on the features of its dataset; samples whose image could not be read are not there."""
-    config = task.config
-    texts = class_texts(clip, dataset.classes, len(prompt.context))
-    model = TextModel(texts=texts, logit_scale=clip.logit_scale)
-    method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
-    first, last = np.searchsorted(features.kept, [task.start, task.stop])
-    # the form of the gradient is that of the whole dataset, whatever the shard: forms differ in the last bits
-    state = method.start(model, prompt.context, len(dataset))
+    method, state = adapter.method, adapter.state
     parts = []
-    for start in range(first, last, BATCH):
-        stop = min(start + BATCH, last)
+    # batches begin at multiples of their size, so that a sample's company, and with it the last bits, is the same in
+    # any shard that begins at one too
+    for edge in range(task.start // BATCH * BATCH, task.stop, BATCH):
+        inside = max(edge, task.start), min(edge + BATCH, task.stop)
+        start, stop = np.searchsorted(features.kept, inside).tolist()
+        if start == stop:
+            continue
         views = features.batch(start, stop)[:, : method.views].to(clip.device)
-        logits, state = method.predict(model, state, views)
+        logits, state = method.predict(adapter.model, state, views)
         if not logits.isfinite().all():
-            raise FloatingPointError(f"{config.method} on {task.dataset}: logits are not finite after adaptation")
+            raise FloatingPointError(f"{task.config.method} on {task.dataset}: logits are not finite after adaptation")
         positions = features.kept[start:stop]
         probabilities = logits.softmax(-1).float().cpu().numpy()
         parts.append(Predictions.of([dataset.ids[i] for i in positions], dataset.labels[positions], probabilities))

@@ -16,7 +16,8 @@ from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.metrics import Metrics, Predictions, score
 from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.core.shards import Skipped
-from fpp_sweep.core.tasks import EvalTask, PretrainTask, evaluate, make_prompt
+from fpp_sweep.core.tasks import evaluate, make_adapter, make_prompt
+from fpp_sweep.core.units import EvalTask, PretrainTask
 from fpp_sweep.errors import InputError
 from fpp_sweep.progress import Bar
 
@@ -62,7 +63,7 @@ class Bench:
     on_bad_image: Literal["fail", "skip"] = "fail"
     workers: int = 0
     show: bool = True  # progress
-    _prompts: dict[tuple[object, ...], Prompt] = field(default_factory=dict)
+    _prompts: dict[str, Prompt] = field(default_factory=dict)
 
     def run(self, config: TrialConfig, datasets: Sequence[Dataset], seed: int) -> TrialResult:
         """Pretrain where the config says so, adapt, predict and score."""
@@ -82,7 +83,8 @@ class Bench:
         clock.append(perf_counter())
         task = EvalTask(config=config, dataset=dataset.name, split=dataset.split, seed=seed, start=0, stop=len(dataset))
         with self._bar(f"{dataset.name}: {config.method}", len(features), "images") as bar:
-            predictions = evaluate(self.clip, task, dataset, features, prompt, bar.advance)
+            adapter = make_adapter(self.clip, config, dataset, prompt)
+            predictions = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
         clock.append(perf_counter())
         seconds = [stop - start for start, stop in pairwise(clock)]
         return DatasetResult(
