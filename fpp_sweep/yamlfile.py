@@ -1,0 +1,353 @@
+"""YAML whose values know where they stand, so that a complaint names the line, and rules that read them.
+
+Values are those of YAML 1.2: `1e-3` is a number and `on` a word, which YAML 1.1 has the other way round. Tags, aliases
+and keys that come twice are refused: a file that is read makes no objects, and does not grow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fpp_sweep.errors import InputError, unknown
+
+_INT = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+@dataclass(slots=True)
+class Node:
+    """A value, where it was read (`file:line`), and the dotted path that leads to it."""
+
+    value: Any  # None, bool, int, float, str, list[Node] or dict[str, Node]
+    where: str
+    path: str = ""
+
+    def error(self, problem: object) -> InputError:
+        return InputError(": ".join(filter(None, (self.where, self.path, str(problem)))))
+
+    def mapping(self, known: Iterable[str] | None = None) -> dict[str, Node]:
+        """Its entries; with `known` keys, no others."""
+        if not isinstance(self.value, dict):
+            raise self.error(f"must be a mapping (key: value), got {shown(self.value)}")
+        if known is not None:
+            names = list(known)
+            for key, node in self.value.items():
+                if key not in names:
+                    raise InputError(f"{node.where}: {unknown('key', node.path, _below(self.path, names))}")
+        return self.value
+
+    def items(self) -> list[Node]:
+        if not isinstance(self.value, list):
+            raise self.error(f"must be a list, such as [{_example(self.value)}], got {shown(self.value)}")
+        return self.value
+
+    def scalar(self) -> Any:
+        if isinstance(self.value, dict | list):
+            raise self.error(f"must be a single value, got {shown(self.value)}")
+        return self.value
+
+    def plain(self) -> Any:
+        """The value without its whereabouts."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+def read(path: Path, kind: str) -> Node:
+    """A file's one document."""
+    try:
+        content = path.read_bytes()
+    except IsADirectoryError:
+        raise InputError(f"{kind} {path} is a folder; give the file") from None
+    except FileNotFoundError:
+        raise InputError(f"{kind} {path} does not exist") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise InputError(f"{kind} {path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not UTF-8 text (byte {content[error.start]:#04x})") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, file: str) -> Node:
+    """One document; an empty one is None.
+
+    >>> node = parse("a: {b: 1e-3}", "x.yaml").value["a"].value["b"]
+    >>> node.value, node.where, node.path
+    (0.001, 'x.yaml:1', 'a.b')
+    """
+    try:
+        tree = _Loader(text).get_single_node()
+        return Node(None, f"{file}:1") if tree is None else _node(tree, file, "", None)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(f"{file}:{line}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        problem = getattr(error, "reason", None) or "unreadable"
+        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
+        raise InputError(f"{file}:{line}: not valid YAML: {problem}") from None
+    except RecursionError:
+        raise InputError(f"{file}: not valid YAML: nested too deeply") from None
+
+
+def of_plain(value: Any, where: str, path: str = "") -> Node:
+    """Values that were never YAML, as a document: those of a record, say."""
+    if isinstance(value, Mapping):
+        return Node({key: of_plain(each, where, _join(path, key)) for key, each in value.items()}, where, path)
+    if isinstance(value, list | tuple):
+        return Node([of_plain(each, where, _join(path, str(place))) for place, each in enumerate(value)], where, path)
+    return Node(value, where, path)
+
+
+def at(node: Node, where: str, path: str) -> Node:
+    """The same value as if it stood elsewhere."""
+    return of_plain(node.plain(), where, path)
+
+
+def dump(value: Any) -> str:
+    """YAML that `parse` reads back to the same value: words that look like its numbers are quoted.
+
+    >>> dump({"a": 0.001, "b": "1e-3", "c": "on"})
+    "a: 0.001\\nb: '1e-3'\\nc: on\\n"
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes the tree of a document; its values are made by `_scalar`."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name and type
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        problem = None
+        if (tag := getattr(event, "tag", None)) is not None:
+            problem = f"tag {tag.replace('tag:yaml.org,2002:', '!!')} is not allowed here"
+        elif isinstance(event, yaml.AliasEvent):
+            problem = f"alias *{event.anchor} is not allowed here; write the value out"
+        if problem is not None:
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name and type
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Unicode's own line breaks are folded in any style but this one, which escapes them."""
+    style = '"' if set(text) & {"\x85", "\u2028", "\u2029"} else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+for _tag, _pattern in (
+    ("tag:yaml.org,2002:null", "~?|null|Null|NULL"),
+    ("tag:yaml.org,2002:bool", "true|True|TRUE|false|False|FALSE"),
+    ("tag:yaml.org,2002:int", _INT.pattern),
+    ("tag:yaml.org,2002:float", _FLOAT.pattern),
+):
+    _Dumper.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})$"), None)
+
+
+def _node(tree: yaml.Node, file: str, path: str, line: int | None) -> Node:
+    """A tree of PyYAML's as ours; a value stands on its key's line."""
+    line = tree.start_mark.line + 1 if line is None else line
+    where = f"{file}:{line}"
+    if isinstance(tree, yaml.MappingNode):
+        return Node(_entries(tree, file, path), where, path)
+    if isinstance(tree, yaml.SequenceNode):
+        children = [_node(each, file, _join(path, str(place)), None) for place, each in enumerate(tree.value)]
+        return Node(children, where, path)
+    assert isinstance(tree, yaml.ScalarNode)
+    try:
+        return Node(_scalar(tree), where, path)
+    except ValueError as error:  # digits without end
+        raise InputError(f"{where}: {path}: {error}") from None
+
+
+def _entries(tree: yaml.MappingNode, file: str, path: str) -> dict[str, Node]:
+    entries: dict[str, Node] = {}
+    for key, value in tree.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise InputError(f"{file}:{line}: a key must be a word, not a {key.id}")
+        name = key.value
+        if name in entries:
+            first = entries[name].where.rpartition(":")[2]
+            raise InputError(f"{file}:{line}: key {_join(path, name)!r} comes twice, first in line {first}")
+        entries[name] = _node(value, file, _join(path, name), line)
+    return entries
+
+
+def _scalar(tree: yaml.ScalarNode) -> Any:
+    text: str = tree.value
+    if tree.style is not None:  # quoted, or a block of text
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text.replace(".inf", "inf").replace(".nan", "nan") if text.lower()[-1] in "fn" else text)
+    return text
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _below(path: str, names: Iterable[str]) -> list[str]:
+    return [_join(path, name) for name in names]
+
+
+def _example(value: Any) -> str:
+    return "..." if value is None or isinstance(value, dict) else str(value)
+
+
+def shown(value: Any) -> str:
+    """A value in a complaint."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a key's value is read and checked, and the same in a JSON schema's words."""
+
+    read: Callable[[Node], Any]
+    schema: Mapping[str, Any]
+
+
+def text() -> Rule:
+    def check(node: Node) -> str:
+        if not isinstance(node.value, str) or not node.value.strip():
+            raise node.error(f"must be text, got {shown(node.value)}")
+        return node.value
+
+    return Rule(check, {"type": "string", "minLength": 1})
+
+
+def flag() -> Rule:
+    def check(node: Node) -> bool:
+        if not isinstance(node.value, bool):
+            raise node.error(f"must be true or false, got {shown(node.value)}")
+        return node.value
+
+    return Rule(check, {"type": "boolean"})
+
+
+def whole(least: int) -> Rule:
+    def check(node: Node) -> int:
+        value = node.value
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise node.error(f"must be a whole number, got {shown(value)}")
+        if value < least:
+            raise node.error(f"must be >= {least}, got {value}")
+        return value
+
+    return Rule(check, {"type": "integer", "minimum": least})
+
+
+def number(above: float | None = None, least: float | None = None) -> Rule:
+    """A finite number, > `above`, >= `least`."""
+    limits = {"exclusiveMinimum": above, "minimum": least}
+
+    def check(node: Node) -> float:
+        value = node.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise node.error(f"must be a number, got {shown(value)}")
+        if above is not None and value <= above:
+            raise node.error(f"must be > {above:g}, got {value}")
+        if least is not None and value < least:
+            raise node.error(f"must be >= {least:g}, got {value}")
+        return float(value)
+
+    return Rule(check, {"type": "number"} | {name: limit for name, limit in limits.items() if limit is not None})
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PART = r"[0-9]+(?:\.[0-9]+)?[smhd]"
+
+
+def duration() -> Rule:
+    """Seconds, or words such as 90s, 5m, 1h30m, 2d."""
+    seconds = number(above=0)
+
+    def check(node: Node) -> float:
+        if not isinstance(node.value, str):
+            return float(seconds.read(node))
+        if not re.fullmatch(f"(?:{_PART})+", node.value):
+            raise node.error(f"must be a duration such as 90s, 5m, 1h30m or seconds, got {shown(node.value)}")
+        total = sum(float(part[:-1]) * _UNITS[part[-1]] for part in re.findall(_PART, node.value))
+        return float(seconds.read(Node(total, node.where, node.path)))
+
+    return Rule(check, {"anyOf": [seconds.schema, {"type": "string", "pattern": f"^({_PART})+$"}]})
+
+
+def one_of(kind: str, names: Iterable[str]) -> Rule:
+    known = list(names)
+
+    def check(node: Node) -> str:
+        if not isinstance(node.value, str):
+            raise node.error(f"must be one of {', '.join(known)}, got {shown(node.value)}")
+        if node.value not in known:
+            raise node.error(unknown(kind, node.value, known))
+        return node.value
+
+    return Rule(check, {"enum": known})
+
+
+def list_of(each: Rule, least: int = 1, most: int | None = None) -> Rule:
+    """A list without repetitions, as a tuple."""
+
+    def check(node: Node) -> tuple[Any, ...]:
+        items = node.items()
+        if len(items) < least:
+            raise node.error(f"must have at least {least} {'entry' if least == 1 else 'entries'}, is empty")
+        if most is not None and len(items) > most:
+            raise node.error(f"must have at most {most} entries, has {len(items)}")
+        values: list[Any] = []
+        for item in items:
+            value = each.read(item)
+            if value in values:
+                raise item.error(f"{shown(value)} comes twice")
+            values.append(value)
+        return tuple(values)
+
+    limits = {"minItems": least} | ({} if most is None else {"maxItems": most})
+    return Rule(check, {"type": "array", "items": each.schema, "uniqueItems": True, **limits})
+
+
+def maybe(rule: Rule) -> Rule:
+    """Nothing, or what the rule says."""
+    schema = {"anyOf": [rule.schema, {"type": "null"}]}
+    return Rule(lambda node: None if node.value is None else rule.read(node), schema)
+
+
+def section(node: Node, rules: Mapping[str, Rule]) -> dict[str, Any]:
+    """The keys that a mapping has, each read by its rule."""
+    return {key: rules[key].read(child) for key, child in node.mapping(rules).items()}
