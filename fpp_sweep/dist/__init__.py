@@ -1,0 +1,1 @@
+"""The sweep over processes and machines: workers that hold models, their keeper, trials, the search."""
