@@ -1,0 +1,316 @@
+"""What MLflow should show of a sweep: plain values computed from its records, the same ones each time.
+
+One run for the sweep and, below it, one for each trial and baseline. A run's metrics are few enough to read (the rest
+is in its `metrics.csv`), its texts fit MLflow's limits, and every number has the step and the time of the record that
+it comes from, so that writing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fpp_sweep.records import Found, SweepInfo, TrialRecord
+
+ID_TAG = "fpp_sweep.id"  # names a run for good: it is looked up by this before it is created
+SWEEP_TAG = "fpp_sweep.sweep"  # the same for all runs of a sweep
+PARENT_TAG = "mlflow.parentRunId"  # what makes a run a child in MLflow
+
+KEY_LIMIT = 250  # MLflow's, of the names of params, metrics and tags
+PARAM_LIMIT = 6000  # MLflow's; it cuts longer ones without a word
+TAG_LIMIT = 5000  # of hosted MLflow; the open one allows 8000
+REASON_LIMIT = 500  # a table's cell, and one line; the traceback is an artifact
+NAME_LIMIT = 80  # of a run: what the legend of a chart still shows
+# six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
+METRICS_LIMIT = 32
+STATUS = {
+    "running": "RUNNING",
+    "complete": "FINISHED",
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of a metric."""
+
+    key: str
+    value: float
+    step: int
+    time: int  # milliseconds since 1970
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredRun:
+    """A run as MLflow should show it."""
+
+    id: str
+    name: str
+    status: str
+    started: int  # milliseconds since 1970
+    finished: int | None
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    points: Sequence[Point] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)  # artifacts made here: name -> content
+
+
+def safe_name(name: str) -> str:
+    """A name that MLflow accepts for a metric or param, on every system, and that no other name is given.
+
+    >>> safe_name("ece/dtd")
+    'ece/dtd'
+    >>> safe_name("ece/my data (new)!").startswith("ece/my data _new__-")
+    True
+    """
+    plain = "/".join(part for part in re.sub(r"[^A-Za-z0-9_./ -]", "_", name).split("/") if part.strip("."))
+    plain = plain.lstrip(".").strip()
+    if plain == name and name and len(name) <= KEY_LIMIT:
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{plain[: KEY_LIMIT - 9]}-{digest}"
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text, or its beginning and a note of how long it was.
+
+    >>> shortened("a" * 100, 40)
+    'aaaaaaaaaaaaaaaaaaaa... (100 characters)'
+    """
+    note = f"... ({len(text)} characters)"
+    return text if len(text) <= limit else text[: limit - len(note)] + note
+
+
+def sweep_id(info: SweepInfo) -> str:
+    """A sweep's name in tags: two sweeps of one name, on two machines, differ in when they were made."""
+    return f"{safe_name(info.name)}@{info.created:.3f}"
+
+
+def run_id(info: SweepInfo, record: TrialRecord | None = None) -> str:
+    """The identity of a sweep's run, or of a record's in it."""
+    return f"{sweep_id(info)}/{record.name}" if record else sweep_id(info)
+
+
+def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> DesiredRun:
+    """A trial's or baseline's run; its parent's tag is for whoever knows the parent."""
+    found = record.found.get(info.search_split)
+    tags = {
+        ID_TAG: run_id(info, record),
+        SWEEP_TAG: sweep_id(info),
+        "sweep": info.name,
+        "record": record.name,
+        "kind": record.kind,
+        "state": record.state,
+        "origin": record.origin,
+        "key": record.key,
+        "attempt": str(record.attempt),
+        "on_front": str(on_front).lower(),
+        "search_split": info.search_split,
+        "searched": ", ".join(record.params),
+        "mlflow.source.name": "fpp_sweep.tune",
+        **{key: info.tags[key] for key in ("seeds", "model") if key in info.tags},
+        **_git(info),
+    }
+    if record.reason:
+        tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
+    if record.constraints:
+        tags["feasible"] = str(record.feasible).lower()
+    texts = {"metrics.csv": metrics_table(record.found)} if record.found else {}
+    if record.details:
+        texts["traceback.txt"] = record.details
+    return DesiredRun(
+        id=run_id(info, record),
+        name=run_name(record),
+        status=STATUS[record.state],
+        started=_milliseconds(record.started or info.created),
+        finished=None if record.finished is None else _milliseconds(record.finished),
+        params={safe_name(key): param_text(value) for key, value in {**record.params, **record.config}.items()},
+        tags=_tags(tags),
+        points=list(_trial_points(info, record, found)) if found else [],
+        texts=texts,
+    )
+
+
+def run_name(record: TrialRecord) -> str:
+    """What a run is called in MLflow's tables and legends: sorts by number, and says what was tried.
+
+    >>> run_name(TrialRecord(name="trial-0007", kind="trial", state="complete", number=7, params={"fpp.gamma2": 0.15}))
+    '0007 gamma2=0.15'
+    >>> run_name(TrialRecord(name="baseline-otpt", kind="baseline", state="complete"))
+    'baseline otpt'
+    """
+    if record.kind == "baseline":
+        return shortened(record.name.replace("-", " ", 1), NAME_LIMIT)
+    words = [record.name.removeprefix("trial-")]
+    if record.origin not in ("sampled", "grid"):
+        words.append(record.origin.replace("trial-", ""))
+    words += [f"{key.rpartition('.')[2]}={_brief(value)}" for key, value in record.params.items()]
+    return shortened(" ".join(words), NAME_LIMIT)
+
+
+def param_text(value: Any) -> str:
+    """A setting as `--set` takes it.
+
+    >>> param_text(True), param_text(None), param_text(0.005)
+    ('true', 'none', '0.005')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return shortened(value if isinstance(value, str) else json.dumps(value), PARAM_LIMIT)
+
+
+def metrics_table(found: Mapping[str, Found]) -> str:
+    """All metrics of all datasets and splits, as CSV: a row for each dataset, and one for their average."""
+    metrics = sorted({metric for each in found.values() for metric in each.average})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["split", "dataset", *metrics])
+    for split, each in found.items():
+        for dataset, values in [*each.datasets.items(), ("average", each.average), ("deviation", each.deviation)]:
+            if values:
+                writer.writerow([split, dataset, *(values.get(metric, "") for metric in metrics)])
+    return text.getvalue()
+
+
+def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> DesiredRun:
+    """The sweep's own run; `front` is the document report/front.json, or empty."""
+    import yaml
+
+    tags = {
+        **info.tags,
+        ID_TAG: run_id(info),
+        SWEEP_TAG: sweep_id(info),
+        "sweep": info.name,
+        "kind": "sweep",
+        "state": info.state,
+        "search_split": info.search_split,
+        "objectives": ", ".join(f"{each.metric} {each.goal}" for each in info.objectives),
+        "mlflow.source.name": "fpp_sweep.tune",
+        "mlflow.note.content": description(info, records, front),
+        **_git(info),
+    }
+    return DesiredRun(
+        id=run_id(info),
+        name=shortened(info.name, KEY_LIMIT),
+        status=STATUS[info.state],
+        started=_milliseconds(info.created),
+        finished=None if info.finished is None else _milliseconds(info.finished),
+        tags=_tags(tags),
+        points=list(_sweep_points(info, records, front)),
+        texts={"space.yaml": yaml.safe_dump(_plain(info.space), sort_keys=False, allow_unicode=True)},
+    )
+
+
+def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> str:
+    """What stands on top of the sweep's page: what it searches, and its front beside the baselines."""
+    metrics = [each.metric for each in info.objectives]
+    goals = " and ".join(f"{each.metric} ({each.goal})" for each in info.objectives)
+    members = set(front_members(front))
+    lines = [
+        f"Search for {goals} on split `{info.search_split}`. Artifacts: `report/sweep.html` (open this), "
+        "`report/front.csv`, `report/best/`, `space.yaml`.",
+        "",
+        "| front and baselines | " + " | ".join(metrics) + " |",
+        "|" + "---|" * (len(metrics) + 1),
+    ]
+    shown = [each for each in records if each.values is not None and (each.name in members or each.kind == "baseline")]
+    shown.sort(key=lambda each: (each.kind == "baseline", each.name))
+    for record in shown[:40]:
+        name = run_name(record).replace("|", "/")
+        lines.append(f"| {name} | " + " | ".join(f"{value:.2f}" for value in record.values or ()) + " |")
+    return "\n".join(lines)
+
+
+def front_members(front: Mapping[str, Any]) -> list[str]:
+    """The names of the records on the front."""
+    return [str(member["name"]) for member in front.get("members", ())]
+
+
+def _trial_points(info: SweepInfo, record: TrialRecord, found: Found) -> Iterator[Point]:
+    """At most METRICS_LIMIT metrics: what is compared first, and datasets only as whole sets."""
+    time = _milliseconds(record.finished or record.started or info.created)
+    for key, value in _limited(_groups(info, record, found)).items():
+        yield Point(safe_name(key), float(value), 0, time)
+
+
+def _groups(info: SweepInfo, record: TrialRecord, found: Found) -> Iterator[dict[str, float]]:
+    """Metrics in the order of their importance; a group is shown whole or not at all."""
+    objectives = list(dict.fromkeys(each.metric.partition("/")[0] for each in info.objectives))
+    main = [metric for metric in dict.fromkeys([*objectives, "accuracy", "ece"]) if metric in found.average]
+    others = [metric for metric in found.average if metric not in main]
+    wall = {} if record.finished is None else {"seconds": record.finished - record.started}
+    yield {metric: found.average[metric] for metric in main}
+    yield {**wall, "device_seconds": found.device_seconds}
+    for split, each in record.found.items():
+        if split != info.search_split:
+            yield {f"{split}/{metric}": each.average[metric] for metric in main if metric in each.average}
+    yield {metric: found.average[metric] for metric in others[: 6 - min(len(main), 6)]}
+    for metric in main:
+        yield {f"{metric}/{name}": values[metric] for name, values in found.datasets.items() if metric in values}
+    yield {f"{metric}_deviation": value for metric, value in found.deviation.items() if metric in main}
+
+
+def _limited(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    chosen: dict[str, float] = {}
+    for group in groups:
+        if len(chosen) + len(group) <= METRICS_LIMIT:
+            chosen |= group
+    return chosen
+
+
+def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> Iterator[Point]:
+    """Counts, device hours and hypervolume over the number of trials that have ended."""
+    ended = [each for each in records if each.state in ("complete", "failed") and each.finished is not None]
+    baselines = sum(_device_seconds(each) for each in ended if each.kind == "baseline")
+    trials = [(each.finished or 0.0, each.name, each) for each in ended if each.kind == "trial"]
+    complete = failed = 0
+    seconds = baselines
+    times = [_milliseconds(info.created)]
+    for step, (finished, _, record) in enumerate(sorted(trials, key=lambda each: each[:2]), start=1):
+        complete += record.state == "complete"
+        failed += record.state == "failed"
+        seconds += _device_seconds(record)
+        times.append(_milliseconds(finished))
+        yield Point("trials_complete", complete, step, times[-1])
+        yield Point("trials_failed", failed, step, times[-1])
+        yield Point("device_hours", round(seconds / 3600, 6), step, times[-1])
+    for step, value in front.get("hypervolume", ()):
+        yield Point("hypervolume", float(value), int(step), times[min(int(step), len(times) - 1)])
+
+
+def _device_seconds(record: TrialRecord) -> float:
+    return sum(each.device_seconds for each in record.found.values())
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _tags(tags: Mapping[str, str]) -> dict[str, str]:
+    return {safe_name(key): shortened(str(value), TAG_LIMIT) for key, value in tags.items()}
+
+
+def _git(info: SweepInfo) -> dict[str, str]:
+    """The commit where MLflow's own column looks for it."""
+    commit = info.tags.get("git_commit")
+    return {"mlflow.source.git.commit": commit} if commit else {}
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else param_text(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

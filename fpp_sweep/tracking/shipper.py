@@ -1,0 +1,358 @@
+"""From the sweep's folder to MLflow, as often as it takes.
+
+Every attempt compares what MLflow should show with what it was last brought, and mends the difference; nothing is
+queued, so nothing is lost when the process or the server dies. `shipped.json` remembers what was brought, to save work:
+without it everything is compared again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.errors import InputError
+from fpp_sweep.files import written_whole
+from fpp_sweep.records import SweepFolder, TrialRecord
+from fpp_sweep.tracking.desired import DesiredRun, front_members, run_id, sweep_id, sweep_run, trial_run
+from fpp_sweep.tracking.store import EXPERIMENT, Store, absolute, is_server, one_line, run_url, shown
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
+REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one
+SAVE_EVERY = 1.0  # seconds; shipped.json is a memory aid, and rewriting it for each of 2,000 records costs minutes
+PARENT = "sweep"  # the parent's name in shipped.json; trials are called trial-..., baseline-...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What one delivery in the foreground did."""
+
+    records: int  # brought up to date now
+    created: int  # runs that MLflow did not have
+    restored: tuple[str, ...]  # names of runs that were in MLflow's bin
+
+
+@dataclass(frozen=True, slots=True)
+class ShipperStatus:
+    """How the delivery in the background is doing."""
+
+    pending: int  # records that MLflow does not show as they are
+    delivered: int  # records brought up to date since the start
+    error: str | None  # why it does not go on, one line
+    since: float | None  # seconds since 1970: when that began
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What a run was last brought."""
+
+    run: str = ""
+    digest: str = ""
+    files: dict[str, Any] = field(default_factory=dict)  # artifact -> what tells that it changed
+
+
+class Shipper:
+    """Brings MLflow up to date from a thread; whoever changes the folder nudges it and never waits."""
+
+    def __init__(self, folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> None:
+        self._delivery = _Delivery(folder, uri, experiment, restore=False)
+        self._status = ShipperStatus(0, 0, None, None)
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._given_up = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mlflow-shipper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def nudge(self) -> None:
+        """Something in the folder changed."""
+        self._wake.set()
+
+    def status(self) -> ShipperStatus:
+        return self._status
+
+    def close(self, timeout: float) -> int:
+        """Deliver what can be delivered in that many seconds; the number of records that were not."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._given_up.set()
+        return len(self._delivery.pending(thorough=True))
+
+    def _work(self) -> None:
+        pause = FIRST_PAUSE
+        thorough = True
+        while not self._given_up.is_set():
+            last = self._closing.is_set()
+            self._wake.clear()
+            if self._attempt(thorough=thorough or last):
+                pause, thorough = FIRST_PAUSE, False
+                if last:
+                    break
+                self._closing.wait(REST)
+                self._wake.wait()
+            else:
+                thorough = True
+                if last:
+                    self._given_up.wait(FIRST_PAUSE)
+                else:
+                    self._closing.wait(pause)  # closing is worth an attempt at once
+                pause = min(2 * pause, LONGEST_PAUSE)
+        self._delivery.disconnect()
+
+    def _attempt(self, *, thorough: bool) -> bool:
+        """One delivery; whether MLflow answered."""
+        error: str | None = None
+        reached = True
+        try:
+            self._note(None, len(self._delivery.pending(thorough=thorough)))
+            for problem in self._delivery.deliver(thorough=thorough, stop=self._given_up.is_set, done=self._count):
+                error = problem
+        except Exception as failure:  # whatever MLflow, its database or the disk came up with
+            self._delivery.disconnect()
+            error, reached = one_line(failure), False
+        self._note(error, None)
+        return reached
+
+    def _count(self, pending: int) -> None:
+        self._status = replace(self._status, pending=pending, delivered=self._status.delivered + 1)
+
+    def _note(self, error: str | None, pending: int | None) -> None:
+        status = self._status
+        if pending is not None:
+            self._status = replace(status, pending=pending)
+        elif error is None:
+            self._status = replace(status, error=None, since=None)
+        else:
+            self._status = replace(status, error=error, since=status.since or time.time())
+
+
+def ship(folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> Delivered:
+    """Bring MLflow up to date now; runs in MLflow's bin come back, since somebody asks for them."""
+    delivery = _Delivery(folder, uri, experiment, restore=True)
+    records = 0
+
+    def count(_: int) -> None:
+        nonlocal records
+        records += 1
+
+    try:
+        problems = list(delivery.deliver(thorough=True, stop=lambda: False, done=count))
+        store = delivery.store
+    except InputError:
+        raise
+    except Exception as error:
+        problems, store = [one_line(error)], None
+    finally:
+        delivery.disconnect()
+    if problems or store is None:
+        left = len(delivery.pending(thorough=True))
+        raise InputError(
+            f"MLflow at {shown(uri)}: {problems[0]}; {records} records delivered, {left} left for another sync"
+        )
+    return Delivered(records, store.created, tuple(store.restored))
+
+
+def parent_url(folder: SweepFolder, uri: str) -> str | None:
+    """The sweep's page, if the store is a server and has the sweep."""
+    memory = _read_json(folder.path / "shipped.json")
+    run = memory.get("runs", {}).get(PARENT, {}).get("run")
+    return run_url(uri, memory["experiment"], run) if is_server(uri) and run else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A run that is not as it should be."""
+
+    name: str
+    run: DesiredRun
+    files: Mapping[str, Path]
+    digest: str
+
+
+class _Delivery:
+    """The comparison of a folder with MLflow; used by one thread, but `pending` by any."""
+
+    def __init__(self, folder: SweepFolder, uri: str, experiment: str, *, restore: bool) -> None:
+        self._folder = folder
+        self._uri = absolute(uri)
+        self._experiment = experiment
+        self._restore = restore
+        self._file = folder.path / "shipped.json"
+        self._memory = _read_memory(self._file)
+        self._saved = 0.0
+        self._records: dict[str, tuple[tuple[int, int], TrialRecord]] = {}
+        self._settled: dict[str, tuple[tuple[int, int], bool]] = {}  # record -> what it was like when brought
+        self.store: Store | None = None
+        self._lock: int | None = None
+
+    def pending(self, *, thorough: bool) -> list[_Item]:
+        """Runs that differ from what was brought; artifacts of unchanged records are looked at only when thorough."""
+        info = self._folder.info()
+        front = _read_json(self._folder.report / "front.json")
+        members = set(front_members(front))
+        items = []
+        records = self._read_records()
+        for name, (stamp, record) in records.items():
+            if thorough or self._settled.get(name) != (stamp, name in members):
+                run = trial_run(info, record, on_front=name in members)
+                items.append(_item(name, run, self._folder.artifacts(name), ""))
+        run = sweep_run(info, [record for _, record in records.values()], front)
+        items.append(_item(PARENT, run, self._folder.report, "report/"))
+        return [item for item in items if self._memory.get(item.name, _Memory()).digest != item.digest]
+
+    def deliver(self, *, thorough: bool, stop: Callable[[], bool], done: Callable[[int], None]) -> Iterator[str]:
+        """Bring MLflow up to date; yields what it refuses, raises when it does not answer."""
+        store = self._connected()
+        settled = {
+            name: (stamp, name in set(front_members(_read_json(self._folder.report / "front.json"))))
+            for name, (stamp, _) in self._read_records().items()
+        }
+        items = self.pending(thorough=thorough)
+        try:
+            for position, item in enumerate(items):
+                if stop():
+                    return
+                try:
+                    self._bring(store, item)
+                except Exception as error:
+                    if not store.alive():
+                        raise
+                    settled.pop(item.name, None)
+                    yield f"{item.name}: {one_line(error)}"
+                    continue
+                done(len(items) - position - 1)
+            self._settled = settled
+        finally:
+            self._save(store)
+
+    def disconnect(self) -> None:
+        """Let others deliver; what MLflow has is looked up anew next time."""
+        self.store = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _connected(self) -> Store:
+        if self.store is None:
+            if self._lock is None:
+                self._lock = _only_shipper(self._folder)
+            known_runs = {memory.run for memory in self._memory.values()}
+            store = Store(self._uri, self._experiment, sweep_id(self._folder.info()), known_runs)
+            self._forget_what_is_gone(store)
+            self.store = store
+        return self.store
+
+    def _forget_what_is_gone(self, store: Store) -> None:
+        """Another store, a new database, a run that was deleted for good: bring it again."""
+        there = {known.run_id for known in store.runs.values() if not (known.deleted and self._restore)}
+        self._memory = {name: memory for name, memory in self._memory.items() if memory.run in there}
+        self._settled = {}
+
+    def _bring(self, store: Store, item: _Item) -> None:
+        parent = None if item.name == PARENT else self._parent_of(store)
+        run = store.bring(item.run, parent, restore=self._restore)
+        memory = self._memory.get(item.name, _Memory())
+        if run is None:  # deleted by a user, who will have had a reason
+            self._memory[item.name] = _Memory(store.runs[item.run.id].run_id, item.digest)
+            return
+        files = dict(memory.files) if memory.run == run else {}
+        for name, text in item.run.texts.items():
+            stamp = hashlib.sha256(text.encode()).hexdigest()
+            if files.get(name) != stamp:
+                store.write_text(run, name, text)
+                files[name] = stamp
+        for name, path in item.files.items():
+            try:
+                stamp_of_file = list(_stamp(path))
+                if files.get(name) != stamp_of_file:
+                    store.upload(run, name, path)
+                    files[name] = stamp_of_file
+            except FileNotFoundError:  # rewritten under another name meanwhile; the next look sees that
+                continue
+        store.end(run, item.run)
+        self._memory[item.name] = _Memory(run, item.digest, files)
+        if time.monotonic() - self._saved > SAVE_EVERY:
+            self._save(store)
+
+    def _parent_of(self, store: Store) -> str:
+        """The sweep's run, which children need before it is complete."""
+        info = self._folder.info()
+        known = store.runs.get(run_id(info))
+        if known is not None and not (known.deleted and self._restore):
+            return known.run_id
+        return str(store.bring(sweep_run(info, [], {}), None, restore=self._restore))
+
+    def _read_records(self) -> dict[str, tuple[tuple[int, int], TrialRecord]]:
+        """All records, parsed once for each time that they were written."""
+        current: dict[str, tuple[tuple[int, int], TrialRecord]] = {}
+        for path in sorted((self._folder.path / "trials").glob("[!.]*.json")):
+            stamp = _stamp(path)
+            known = self._records.get(path.stem)
+            current[path.stem] = known if known and known[0] == stamp else (stamp, self._folder.trial(path.stem))
+        self._records = current
+        return current
+
+    def _save(self, store: Store) -> None:
+        self._saved = time.monotonic()
+        runs = {name: asdict(memory) for name, memory in self._memory.items()}
+        with written_whole(self._file) as partial:
+            partial.write_text(json.dumps({"experiment": store.experiment_id, "runs": runs}) + "\n")
+
+
+def _item(name: str, run: DesiredRun, folder: Path, prefix: str) -> _Item:
+    files = {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in _files(folder)}
+    stamps = {}
+    for artifact, path in files.items():
+        try:
+            stamps[artifact] = _stamp(path)
+        except FileNotFoundError:
+            continue
+    return _Item(name, run, files, hashlib.sha256(repr((run, stamps)).encode(errors="surrogatepass")).hexdigest())
+
+
+def _files(folder: Path) -> list[Path]:
+    """Finished files below a folder: those being written have a leading dot."""
+    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when a file is written: files here are replaced, never edited."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A document, or nothing where there is none that can be read."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _read_memory(path: Path) -> dict[str, _Memory]:
+    try:
+        return {name: _Memory(**each) for name, each in _read_json(path).get("runs", {}).items()}
+    except (TypeError, AttributeError):
+        return {}
+
+
+def _only_shipper(folder: SweepFolder) -> int:
+    """A lock on delivering this sweep, which goes with the process: two at once would create runs twice."""
+    descriptor = os.open(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"{folder.path.name} is being delivered to MLflow by another process; wait for it") from None
+    return descriptor

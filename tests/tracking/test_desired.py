@@ -1,0 +1,137 @@
+import posixpath
+import re
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpp_sweep.records import TrialRecord
+from fpp_sweep.tracking.desired import (
+    KEY_LIMIT,
+    METRICS_LIMIT,
+    PARAM_LIMIT,
+    REASON_LIMIT,
+    TAG_LIMIT,
+    description,
+    metrics_table,
+    param_text,
+    run_name,
+    safe_name,
+    sweep_run,
+    trial_run,
+)
+from tests.sweeps import CREATED, DATASETS, found, sweep_info, trial
+
+INFO = sweep_info("perturb-20261120-185232")
+FRONT = {"members": [{"name": "trial-0005", "values": [58.0, 8.0]}], "hypervolume": [[1, 10.0], [2, 12.5]]}
+
+
+def metrics(run):
+    return {point.key: point.value for point in run.points}
+
+
+@given(st.text(max_size=300))
+def test_any_name_becomes_one_that_mlflow_takes(name):
+    safe = safe_name(name)
+    assert re.fullmatch(r"[A-Za-z0-9_./ -]+", safe)
+    assert len(safe) <= KEY_LIMIT
+    assert posixpath.normpath(safe) == safe
+    assert safe not in (".", "..")
+    assert not safe.startswith(("/", "../"))
+
+
+@given(st.lists(st.text(max_size=20), unique=True, min_size=2))
+def test_different_names_stay_different(names):
+    assert len({safe_name(name) for name in names}) == len(names)
+
+
+def test_a_long_text_says_that_it_was_cut():
+    text = param_text("x" * 7000)
+    assert len(text) <= PARAM_LIMIT
+    assert text.endswith("... (7000 characters)")
+
+
+def test_averages_and_datasets_have_a_metric_each_and_test_has_its_own():
+    record = replace(trial(2), found={"val": found(2), "test": found(1)})
+    shown = metrics(trial_run(INFO, record, on_front=True))
+    assert shown["accuracy"] == found(2).average["accuracy"]
+    assert shown["ece/tiny_digits"] == found(2).datasets["tiny_digits"]["ece"]
+    assert shown["test/ece"] == found(1).average["ece"]
+    assert shown["seconds"] == 50.0
+    assert shown["device_seconds"] == 45.0
+
+
+def test_a_sweep_on_test_has_plain_names_for_it():
+    record = replace(trial(2), found={"test": found(2)})
+    shown = metrics(trial_run(replace(INFO, search_split="test"), record, on_front=False))
+    assert "accuracy" in shown
+    assert not [key for key in shown if key.startswith("test/")]
+
+
+def test_eleven_datasets_fit_and_forty_leave_out_datasets_as_a_whole():
+    eleven = [f"dataset {number}" for number in range(11)]
+    record = replace(trial(0), found={"val": found(0, eleven), "test": found(0, eleven)})
+    assert {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven} <= set(
+        metrics(trial_run(INFO, record, on_front=False))
+    )
+    record = replace(trial(0), found={"val": found(0, [f"d{number}" for number in range(40)])})
+    shown = metrics(trial_run(INFO, record, on_front=False))
+    assert len(shown) <= METRICS_LIMIT
+    assert {"accuracy", "ece", "brier"} <= set(shown)
+    assert not [key for key in shown if "/d" in key]
+
+
+def test_the_table_has_what_the_metrics_leave_out():
+    table = metrics_table({"val": found(0), "test": found(1)}).splitlines()
+    assert table[0] == "split,dataset,accuracy,brier,ece,sce"
+    assert len(table) == 1 + 2 * (len(DATASETS) + 2)
+
+
+def test_names_of_runs_sort_by_number_and_say_what_was_tried():
+    names = [run_name(trial(number)) for number in (0, 2, 11)]
+    assert names == sorted(names)
+    assert names[0] == "0000 code gamma2=0.1 class_var=0.001"
+    assert names[1] == "0002 gamma2=0.289 class_var=0.003"
+    retry = TrialRecord(name="trial-0004", kind="trial", state="running", origin="retry of trial-0003")
+    assert run_name(retry) == "0004 retry of 0003"
+
+
+def test_all_settings_are_params_and_the_resolved_value_counts():
+    record = replace(trial(1), params={"fpp.gamma2": "x2"}, config={"fpp.gamma2": 30.0, "fpp.align": True, "a": None})
+    assert trial_run(INFO, record, on_front=False).params == {"fpp.gamma2": "30.0", "fpp.align": "true", "a": "none"}
+
+
+def test_a_failed_trial_tells_why_in_one_line_and_keeps_its_traceback():
+    run = trial_run(INFO, replace(trial(3, failed=True), reason="bad\nthing " * 200), on_front=False)
+    assert run.status == "FAILED"
+    assert "\n" not in run.tags["reason"]
+    assert len(run.tags["reason"]) <= REASON_LIMIT
+    assert run.tags["reason"].endswith("characters)")
+    assert "Traceback" in run.texts["traceback.txt"]
+
+
+def test_tags_fit():
+    run = sweep_run(replace(INFO, tags={"command line (all)!": "x" * 9000}), [], {})
+    assert all(len(value) <= TAG_LIMIT for value in run.tags.values())
+    assert all(safe_name(key) == key for key in run.tags)
+
+
+def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
+    records = [trial(0), trial(1, failed=True), trial(2), trial(3, running=True)]
+    points = sweep_run(INFO, records, FRONT).points
+    series = {key: [(p.step, p.value) for p in points if p.key == key] for key in {p.key for p in points}}
+    assert series["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
+    assert series["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
+    assert series["device_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
+    assert series["hypervolume"] == [(1, 10.0), (2, 12.5)]
+    assert points[0].time == round((CREATED + 50) * 1000)
+
+
+def test_the_same_records_give_the_same_run():
+    assert repr(trial_run(INFO, trial(4), on_front=True)) == repr(trial_run(INFO, trial(4), on_front=True))
+
+
+def test_the_description_shows_the_front_beside_the_baselines():
+    text = description(INFO, [trial(4), trial(5)], FRONT)
+    assert "| 0005 gamma2=1.42 class_var=0.006 | 58.00 | 8.00 |" in text
+    assert "0004" not in text

@@ -1,0 +1,362 @@
+import os
+import socket
+import sqlite3
+import time
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.errors import InputError
+from fpp_sweep.records import SweepFolder
+from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, parent_url, ship, ui_command
+from fpp_sweep.tracking.store import connect
+from tests.sweeps import build_sweep, found, trial
+from tests.tracking.stores import as_sets, contents, free_port, rows
+
+
+def wait_until(holds, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(database):
+    return dict(rows(database, "select name, status from runs where lifecycle_stage = 'active'"))
+
+
+def tags(database, name):
+    return dict(rows(database, "select key, value from tags join runs using (run_uuid) where name = ?", name))
+
+
+def latest(database, name):
+    return dict(rows(database, "select key, value from latest_metrics join runs using (run_uuid) where name = ?", name))
+
+
+def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1")
+    delivered = ship(folder, uri)
+    assert (delivered.records, delivered.created) == (10, 10)
+    found_runs = runs(database)
+    assert found_runs["perturb-1"] == "FINISHED"
+    assert found_runs["0003 gamma2=0.491 class_var=0.004"] == "FAILED"
+    assert found_runs["baseline zero_shot"] == "FINISHED"
+    ((parent,),) = rows(database, "select run_uuid from runs where name = 'perturb-1'")
+    children = rows(database, "select count(*) from tags where key = 'mlflow.parentRunId' and value = ?", parent)
+    assert children == [(9,)]
+    assert latest(database, "0005 gamma2=1.42 class_var=0.006")["test/accuracy"] == 57.0
+    assert tags(database, "0005 gamma2=1.42 class_var=0.006")["on_front"] == "true"
+    assert tags(database, "0004 gamma2=0.835 class_var=0.005")["on_front"] == "false"
+    assert "non-finite" in tags(database, "0003 gamma2=0.491 class_var=0.004")["reason"]
+
+
+def test_artifacts_lie_beside_the_database_wherever_the_command_is_started(
+    tmp_path, database, uri, monkeypatch, tmp_path_factory
+):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=())
+    monkeypatch.chdir(database.parent)
+    relative = "sqlite:///mlflow.db"
+    check_store(relative)
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    ship(folder, uri)
+    artifacts = tmp_path / "mlartifacts" / "fpp_sweep"
+    for name in (
+        "report/sweep.html",
+        "report/best/trial-0005.yaml",
+        "space.yaml",
+        "metrics.csv",
+        "traceback.txt",
+        "prompts/tiny_digits-0.safetensors",
+    ):
+        assert list(artifacts.glob(f"*/artifacts/{name}")), name
+
+
+def test_delivering_again_changes_nothing_even_without_the_memory(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1")
+    ship(folder, uri)
+    before = as_sets(contents(database))
+    assert ship(folder, uri).records == 0
+    (folder.path / "shipped.json").unlink()
+    assert ship(folder, uri).created == 0
+    assert as_sets(contents(database)) == before
+
+
+def test_a_spoiled_memory_is_no_memory(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1)
+    ship(folder, uri)
+    before = as_sets(contents(database))
+    for spoiled in ("", "[]", '{"runs": 3}', '{"runs": {"sweep": {"what": 1}}}'):
+        (folder.path / "shipped.json").write_text(spoiled)
+        ship(folder, uri)
+    assert as_sets(contents(database)) == before
+
+
+def test_a_new_database_gets_everything(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    ship(folder, uri)
+    before = as_sets(contents(database))
+    rows_to_delete = ("metrics", "latest_metrics", "params", "tags", "runs")
+    with sqlite3.connect(database) as connection:
+        for table in rows_to_delete:
+            connection.execute(f"delete from {table}")
+    connection.close()
+    ship(folder, uri)
+    assert as_sets(contents(database)) == before
+
+
+def test_a_trial_is_shown_while_it_runs_then_with_what_it_found(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=3, running=(2,), state="running", report=False)
+    ship(folder, uri)
+    name = "0002 gamma2=0.289 class_var=0.003"
+    assert runs(database)[name] == "RUNNING"
+    folder.write_trial(trial(2))
+    assert ship(folder, uri).records == 2  # the trial, and the sweep that counts it
+    assert runs(database)[name] == "FINISHED"
+    assert latest(database, name)["accuracy"] == found(2).average["accuracy"]
+
+
+def test_a_trial_that_runs_again_after_an_interruption_is_running_and_has_no_reason(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1, report=False)
+    name = "0000 code gamma2=0.1 class_var=0.001"
+    stopped = replace(trial(0, running=True), state="interrupted", reason="Ctrl-C", finished=trial(0).finished)
+    folder.write_trial(stopped)
+    ship(folder, uri)
+    assert (runs(database)[name], tags(database, name)["reason"]) == ("KILLED", "Ctrl-C")
+    folder.write_trial(replace(trial(0, running=True), attempt=2))
+    ship(folder, uri)
+    assert runs(database)[name] == "RUNNING"
+    assert "reason" not in tags(database, name)
+    assert tags(database, name)["attempt"] == "2"
+
+
+def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_old(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
+    ship(folder, uri)
+    record = trial(1)
+    lower = replace(found(1), average={**found(1).average, "accuracy": 1.5})
+    folder.write_trial(replace(record, found={"val": lower}))
+    ship(folder, uri)
+    (folder.path / "shipped.json").unlink()
+    ship(folder, uri)
+    name = "0001 gamma2=0.17 class_var=0.002"
+    assert latest(database, name)["accuracy"] == 1.5
+    history = rows(
+        database, "select value from metrics join runs using (run_uuid) where name = ? and key = 'accuracy'", name
+    )
+    assert sorted(history) == [(1.5,), (found(1).average["accuracy"],)]
+
+
+def test_a_changed_param_is_told_because_mlflow_keeps_the_first(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1, report=False)
+    ship(folder, uri)
+    record = trial(0)
+    folder.write_trial(replace(record, config={**record.config, "fpp.draws": 9}))
+    ship(folder, uri)
+    assert tags(database, "0000 code gamma2=0.1 class_var=0.001")["changed_params"] == "fpp.draws: 4 -> 9"
+
+
+def test_the_report_is_uploaded_again_only_when_it_changed(tmp_path, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2)
+    ship(folder, uri)
+    (page,) = (tmp_path / "mlartifacts").glob("*/*/artifacts/report/sweep.html")
+    (table,) = (tmp_path / "mlartifacts").glob("*/*/artifacts/report/front.csv")
+    table.unlink()
+    (folder.report / "sweep.html").write_text("<h1>new</h1>")
+    ship(folder, uri)
+    assert page.read_text() == "<h1>new</h1>"
+    assert not table.exists()
+
+
+def test_hostile_names_arrive(tmp_path, database, uri):
+    hostile = ["my data (new)!", "../../etc/passwd", "größe", "a'b; drop table runs --", "x" * 400, "a//b", "50%#?"]
+    folder = build_sweep(tmp_path / "it's a 'sweep'", baselines=(), trials=1, datasets=hostile[:1], report=False)
+    record = trial(0, hostile)
+    folder.write_trial(replace(record, config={**record.config, "prompt": "y" * 7000, "odd key (1)": "'"}))
+    artifact = folder.artifacts(record.name) / "prompts" / "50%#? größe (1).txt"
+    artifact.write_text("safe and sound")
+    ship(folder, uri)
+    keys = rows(database, "select distinct key from metrics where key like 'ece/%'")
+    assert len(keys) == len(hostile)
+    stored = (tmp_path / "mlartifacts").glob("*/*/artifacts/prompts/50*")
+    assert [path.read_text() for path in stored] == ["safe and sound"]
+
+
+def test_a_run_that_a_user_deleted_stays_so_until_sync_is_asked(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    ship(folder, uri)
+    name = "0001 gamma2=0.17 class_var=0.002"
+    ((run,),) = rows(database, "select run_uuid from runs where name = ?", name)
+    connect(uri).delete_run(run)
+    folder.write_trial(replace(trial(1), origin="point"))
+    shipper = Shipper(folder, uri)
+    shipper.start()
+    assert shipper.close(60) == 0
+    assert name not in runs(database)
+    assert shipper.status().error is None
+    folder.write_trial(trial(1))
+    assert ship(folder, uri).restored == (name,)
+    assert name in runs(database)
+    assert rows(database, "select count(*) from runs") == [(6,)]
+
+
+def test_a_deleted_experiment_is_an_error_that_says_how_to_get_it_back(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1)
+    ship(folder, uri)
+    client = connect(uri)
+    client.delete_experiment(client.get_experiment_by_name("fpp_sweep").experiment_id)
+    for attempt in (lambda: ship(folder, uri), lambda: check_store(uri)):
+        with pytest.raises(InputError, match="experiments restore"):
+            attempt()
+
+
+def test_two_sweeps_of_one_name_have_runs_of_their_own(tmp_path, database, uri):
+    first = build_sweep(tmp_path / "a" / "perturb-1", trials=1)
+    second = build_sweep(tmp_path / "b" / "perturb-1", trials=1)
+    second.write_info(replace(second.info(), created=second.info().created + 1))
+    ship(first, uri)
+    assert ship(second, uri).created == 5
+    assert rows(database, "select count(*) from runs") == [(10,)]
+
+
+def test_a_run_created_twice_by_a_slow_server_is_one_again(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    ship(folder, uri)
+    before = as_sets(contents(database))
+    client = connect(uri)
+    for run in client.search_runs([client.get_experiment_by_name("fpp_sweep").experiment_id]):
+        client.create_run(run.info.experiment_id, run.info.start_time, run.data.tags, run.info.run_name)
+    ship(folder, uri)
+    assert as_sets(contents(database)) == before
+
+
+def test_only_one_process_delivers_a_sweep(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    shipper = Shipper(folder, uri)
+    shipper.start()
+    wait_until(lambda: shipper.status().delivered == 5)
+    with pytest.raises(InputError, match="another process"):
+        ship(SweepFolder(folder.path), uri)
+    assert shipper.close(60) == 0
+    assert ship(folder, uri).records == 0
+
+
+def test_the_shipper_follows_the_folder_and_ends_with_all_delivered(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, running=(0, 1), state="running", report=False)
+    shipper = Shipper(folder, uri)
+    shipper.start()
+    wait_until(lambda: shipper.status().delivered == 6)
+    for number in (0, 1):
+        folder.write_trial(trial(number))
+        shipper.nudge()
+    folder.write_info(replace(folder.info(), state="finished", finished=folder.info().created + 100))
+    assert shipper.close(60) == 0
+    assert set(runs(database).values()) == {"FINISHED"}
+    assert shipper.status().pending == 0
+
+
+def test_a_record_that_mlflow_refuses_does_not_hold_up_the_others(tmp_path, database, uri, monkeypatch):
+    folder = build_sweep(tmp_path / "perturb-1", trials=3, report=False)
+    monkeypatch.setattr("fpp_sweep.tracking.shipper.trial_run", with_a_bad_param("trial-0001"))
+    with pytest.raises(InputError, match=r"trial-0001: .*; 6 records delivered, 1 left"):
+        ship(folder, uri)
+    assert "0002 gamma2=0.289 class_var=0.003" in runs(database)
+
+
+def with_a_bad_param(name):
+    from fpp_sweep.tracking.desired import trial_run
+
+    def changed(info, record, *, on_front):
+        run = trial_run(info, record, on_front=on_front)
+        return replace(run, params={"not (allowed)": "1"}) if record.name == name else run
+
+    return changed
+
+
+def test_a_hanging_server_holds_up_neither_a_nudge_nor_the_end(tmp_path):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:  # accepts, and never answers
+        shipper = Shipper(folder, f"http://127.0.0.1:{hanging.getsockname()[1]}")
+        shipper.start()
+        began = time.monotonic()
+        for _ in range(100):
+            shipper.nudge()
+        assert time.monotonic() - began < 0.5
+        wait_until(lambda: shipper.status().pending == 6)
+        began = time.monotonic()
+        assert shipper.close(1.0) == 6
+        assert time.monotonic() - began < 3
+
+
+def test_an_unreachable_server_is_told_with_the_time_since_when(tmp_path):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    shipper = Shipper(folder, f"http://127.0.0.1:{free_port()}")
+    shipper.start()
+    wait_until(lambda: shipper.status().error)
+    status = shipper.status()
+    assert (status.error, status.pending, status.delivered) == ("connection refused", 6, 0)
+    assert abs(status.since - time.time()) < 60
+    assert shipper.close(0.5) == 6
+
+
+@pytest.mark.parametrize("kind", ["refused", pytest.param("hanging", marks=pytest.mark.slow)])
+def test_a_server_that_is_not_there_at_the_start_is_one_line_in_seconds(kind, empty_database):
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        port = hanging.getsockname()[1] if kind == "hanging" else free_port()
+        began = time.monotonic()
+        with pytest.raises(InputError, match="cannot be used") as refusal:
+            check_store(f"http://127.0.0.1:{port}")
+    assert time.monotonic() - began < 12
+    assert "\n" not in str(refusal.value)
+    assert ("connection refused" if kind == "refused" else "no answer in time") in str(refusal.value)
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "ftp://x", "sqlite:///", "databricks"])
+def test_a_store_of_another_kind_is_refused(uri):
+    with pytest.raises(InputError, match="give sqlite:///FILE"):
+        check_store(uri)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    (tmp_path / "notes.db").write_text("no database" * 100)
+    with pytest.raises(InputError, match="not usable as MLflow's database"):
+        check_store(f"sqlite:///{tmp_path}/notes.db")
+    with pytest.raises(InputError, match="not usable as MLflow's database"):
+        check_store(f"sqlite:///{tmp_path}")
+
+
+def test_a_database_of_a_newer_mlflow_is_refused(database, uri):
+    with sqlite3.connect(database) as connection:
+        connection.execute("update alembic_version set version_num = 'abcdef012345'")
+    connection.close()
+    with pytest.raises(InputError, match="MLflow cannot use this database"):
+        check_store(uri)
+
+
+def test_a_password_is_not_shown():
+    assert "secret" not in ui_command("postgresql://me:secret@db/mlflow")
+    with pytest.raises(InputError) as refusal:
+        check_store("ftp://me:secret@db/mlflow")
+    assert "secret" not in str(refusal.value)
+
+
+def test_the_command_that_opens_the_ui_works_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ui_command(DEFAULT_URI) == f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db"
+    assert ui_command("sqlite:////data/my runs.db") == "mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'"
+    assert ui_command("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
+
+
+def test_a_file_has_no_page_and_a_server_one_only_for_what_it_has(tmp_path):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    assert parent_url(folder, "http://127.0.0.1:5000") is None
+    (folder.path / "shipped.json").write_text('{"experiment": "7", "runs": {"sweep": {"run": "abc"}}}')
+    assert parent_url(folder, "http://127.0.0.1:5000/") == "http://127.0.0.1:5000/#/experiments/7/runs/abc"
+    assert parent_url(folder, "sqlite:///mlflow.db") is None
+
+
+def test_the_surroundings_that_a_user_chose_stay(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    connect("http://127.0.0.1:1")
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
