@@ -1,0 +1,27 @@
+"""What a sweep found, from its records alone: the front as tables, picture and page, and the configs on it."""
+
+from __future__ import annotations
+
+from fpp_sweep.records import SweepFolder
+from fpp_sweep.report.front import Front, front_of, write_configs, write_tables
+
+__all__ = ["Front", "front_of", "write_report"]
+
+
+def write_report(folder: SweepFolder, *, pages: bool) -> Front:
+    """Bring `report/` up to date: tables and configs in milliseconds; `pages` adds picture, importances and page, which
+    take seconds."""
+    info, records = folder.info(), folder.trials()
+    front = front_of(info, records)
+    write_tables(folder.report, info, front)
+    write_configs(folder.report / "best", info, front)
+    if pages:
+        from fpp_sweep.report.importance import importances, write_importances
+        from fpp_sweep.report.page import write_page
+        from fpp_sweep.report.pictures import write_picture
+
+        found = importances(info, [*front.trials, *front.infeasible])
+        write_importances(folder.report / "importances.json", found)
+        write_picture(folder.report / "front.png", info, front)
+        write_page(folder.report / "sweep.html", info, records, front, found)
+    return front
