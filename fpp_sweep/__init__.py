@@ -1,6 +1,48 @@
 """Calibrated test-time prompt tuning of CLIP, as trials that can be searched.
 
-Importing the package loads nothing heavy: torch, open_clip and matplotlib come with the modules that use them.
+In a notebook (docs/library.md):
+
+    from fpp_sweep import load_space, run_sweep, Sweep
+
+    sweep = run_sweep(load_space("search_spaces/perturb.yaml", ["search.trials=8"]))
+    sweep = Sweep.open("sweeps/perturb-20261120-185232")
+    sweep.front(), sweep.best("knee"), sweep.table()
+
+Importing the package loads nothing heavy: every name below is loaded when it is first asked for, and torch, Ray, Optuna
+and MLflow with the functions that use them.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fpp_sweep.config import TrialConfig as TrialConfig
+    from fpp_sweep.config import preset as preset
+    from fpp_sweep.errors import InputError as InputError
+    from fpp_sweep.space import Space as Space
+    from fpp_sweep.space import load_space as load_space
+    from fpp_sweep.sweep import Options as Options
+    from fpp_sweep.sweep import Sweep as Sweep
+    from fpp_sweep.sweep import run_sweep as run_sweep
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "InputError": "errors",
+    "Options": "sweep",
+    "Space": "space",
+    "Sweep": "sweep",
+    "TrialConfig": "config",
+    "load_space": "space",
+    "preset": "config",
+    "run_sweep": "sweep",
+}
+__all__ = ["InputError", "Options", "Space", "Sweep", "TrialConfig", "__version__", "load_space", "preset", "run_sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fpp_sweep' has no attribute {name!r}")
+    return getattr(import_module(f"fpp_sweep.{_HOMES[name]}"), name)

@@ -18,7 +18,7 @@ def blocks(path: Path, language: str) -> list[str]:
 
 def test_the_first_two_commands_set_up_and_run_the_job_and_the_tests():
     job, tests = blocks(ROOT / "README.md", "sh")
-    assert job.strip().endswith("python -m fpp_sweep.evaluate")
+    assert job.strip().endswith("python -m fpp_sweep.tune --space search_spaces/perturb.yaml")
     assert tests.strip().endswith("python -m pytest")
     assert job.count("\n") == tests.count("\n") == 1
 

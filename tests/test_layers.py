@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fpp_sweep"
 CLUSTER = {"ray", "mlflow", "optuna"}
-COMMANDS = ("evaluate", "datasets", "cache", "tiny.train")
+COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "tiny.train")
 
 
 def imports(path: Path) -> set[str]:
@@ -40,6 +40,25 @@ def test_the_core_does_not_import_the_commands(path):
     assert not imports(path) & commands
 
 
+@pytest.mark.parametrize(("folder", "other"), [("dist", "tracking"), ("tracking", "dist"), ("report", "dist")])
+def test_search_tracking_and_report_do_not_know_each_other(folder, other):
+    for path in modules(folder):
+        assert not {name for name in imports(path) if name.startswith(f"fpp_sweep.{other}")}, path
+
+
+@pytest.mark.parametrize("folder", ["dist", "tracking", "report"])
+def test_only_dist_knows_ray_and_only_tracking_knows_mlflow(folder):
+    allowed = {"dist": {"ray", "optuna"}, "tracking": {"mlflow"}, "report": {"optuna"}}[folder]
+    for path in modules(folder):
+        assert {name.split(".")[0] for name in imports(path)} & CLUSTER <= allowed, path
+
+
+def test_a_trials_process_loads_no_torch():
+    code = "import sys, fpp_sweep.dist.conductor, fpp_sweep.core.metrics; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_config_and_errors_need_the_standard_library_only():
     for name in ("config.py", "errors.py", "cli.py"):
         outside = {module.split(".")[0] for module in imports(PACKAGE / name)} - sys.stdlib_module_names
@@ -62,7 +81,8 @@ def test_help_answers_fast_because_it_loads_nothing_heavy(command):
         f"import sys, runpy; sys.argv = ['x', '--help']\n"
         f"try: runpy.run_module('fpp_sweep.{command}', run_name='__main__')\n"
         "except SystemExit as end: assert not end.code, end.code\n"
-        "heavy = {'torch', 'open_clip', 'numpy', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'torch', 'open_clip', 'numpy', 'sklearn', 'matplotlib', 'ray', 'mlflow', 'optuna', 'plotly'}\n"
+        "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     began = time.perf_counter()

@@ -1,0 +1,40 @@
+"""Bring MLflow up to date from a sweep's folder: `python -m fpp_sweep.sync sweeps/NAME`.
+
+For a sweep that ended while MLflow could not be reached, or to copy one to another MLflow. It may be called as often as
+you like: every run, param and metric arrives once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fpp_sweep.cli import parser, run
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    from fpp_sweep.records import SweepFolder
+    from fpp_sweep.tracking import DEFAULT_URI, check_store, parent_url, ship, ui_command
+
+    folder = SweepFolder.open(args.folder)
+    uri = args.tracking_uri or folder.info().tracking_uri or DEFAULT_URI
+    check_store(uri)
+    delivered = ship(folder, uri)
+    print(f"{folder.info().name}: {delivered.records} records brought up to date, {delivered.created} of them new")
+    if delivered.restored:
+        print(f"back from MLflow's bin: {', '.join(delivered.restored)}")
+    print(f"see them: {parent_url(folder, uri) or ui_command(uri)}")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("sync", __doc__ or "")
+    add = options.add_argument
+    add("folder", type=Path, metavar="SWEEP_FOLDER", help="such as sweeps/perturb-20261120-185232")
+    add("--tracking-uri", metavar="URI", help="default: the sweep's own")
+    return options.parse_args(argv)
+
+
+if __name__ == "__main__":
+    run(main)

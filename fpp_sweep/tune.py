@@ -1,0 +1,140 @@
+"""Search FPP's settings: `python -m fpp_sweep.tune --space search_spaces/perturb.yaml`.
+
+Runs a sweep over what the space file asks for (docs/spaces.md): on this machine, or with --address auto on the Ray
+cluster that it belongs to. Trials are searched on the validation split; the front and the baselines are then run on the
+test split, too. Whatever ends a sweep early, the same command with --resume goes on with it.
+
+    python -m fpp_sweep.tune --space search_spaces/smoke.yaml
+    python -m fpp_sweep.tune --space search_spaces/perturb.yaml --model ViT-B-16/openai --data-root DATA \\
+        --datasets fine_grained --address auto
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fpp_sweep.cli import parser, run, sleep_when_idle
+
+if TYPE_CHECKING:
+    from fpp_sweep.space import Space
+
+# flags that are short for a key of the space
+SHORT = {
+    "model": "work.model",
+    "data_root": "work.data_root",
+    "dataset_file": "work.dataset_file",
+    "datasets": "work.datasets",
+    "limit": "work.limit",
+    "seed": "work.seeds",
+    "actors": "work.actors",
+    "trials": "search.trials",
+    "wall_clock": "search.wall_clock",
+    "search_split": "search.split",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    sleep_when_idle()
+    space = read_space(args)
+    if args.dry_run:
+        from fpp_sweep.estimate import dry_run
+
+        print(dry_run(space))
+        return
+    from fpp_sweep.sweep import InterruptedSweep, Options, run_sweep
+
+    words = sys.argv[1:] if argv is None else argv
+    options = Options(
+        root=args.out,
+        name=args.name,
+        resume=args.resume,
+        address=args.address,
+        tracking_uri=args.tracking_uri,
+        verbose=args.verbose,
+        command=shlex.join(["python", "-m", "fpp_sweep.tune", *words]),
+    )
+    try:
+        sweep = run_sweep(space, options)
+    except InterruptedSweep:
+        again = words if args.resume else [*words, "--resume"]
+        print(f"interrupted; to go on:\n    {shlex.join(['python', '-m', 'fpp_sweep.tune', *again])}", file=sys.stderr)
+        sys.exit(130)
+    from fpp_sweep.display import final_table
+    from fpp_sweep.tracking import parent_url, ui_command
+
+    info = sweep.info
+    if info.tags.get("ended"):
+        print(f"ended: {info.tags['ended']}", file=sys.stderr)
+    print(final_table(info, sweep.trials()))
+    print(f"\n{work_line(info.tags)}")
+    print(f"sweep: {sweep.folder.path}   best configs: {sweep.folder.report / 'best'}")
+    url = parent_url(sweep.folder, info.tracking_uri)
+    print(f"MLflow: {url}" if url else f"MLflow UI: {ui_command(info.tracking_uri)}")
+    if info.state != "finished":
+        raise SystemExit(1)
+
+
+def work_line(tags: Mapping[str, str]) -> str:
+    """What the sweep took."""
+    tasks, known, loads, lost = (tags[f"work_{key}"] for key in ("tasks", "at_hand", "model_loads", "workers_lost"))
+    return f"work: {tasks} tasks run, {known} results at hand, {loads} model loads, {lost} workers lost"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("tune", __doc__ or "")
+    add = options.add_argument
+    add("--space", type=Path, required=True, metavar="YAML", help="such as search_spaces/perturb.yaml")
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the space file")
+    add("--config", type=Path, metavar="YAML", help="settings that trials start from, such as a sweep's best/knee.yaml")
+    add("--model", help="tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint")
+    add("--data-root", metavar="DIR", help="folder of the datasets in CoOp's layout")
+    add("--dataset-file", metavar="YAML", help="datasets of your own")
+    add("--datasets", nargs="+", metavar="NAME", help="names or groups: tiny, fine_grained, ...")
+    add("--limit", metavar="N", help="images per dataset")
+    add("--seed", nargs="+", metavar="N", help="every trial runs once for each")
+    add("--trials", metavar="N", help="budget")
+    add("--wall-clock", metavar="TIME", help="budget, such as 30m or 2h; begun trials are finished")
+    add("--search-split", choices=("val", "test"), help="test: the paper's practice; the sweep is tagged with it")
+    add("--actors", metavar="N", help="workers, each with a model; default: one for each GPU, else for each core")
+    add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: a session of our own")
+    add("--tracking-uri", metavar="URI", help="of MLflow; default: sqlite:///mlflow.db here")
+    add("--out", type=Path, default=Path("sweeps"), metavar="DIR", help="folder of sweeps; default: sweeps")
+    add("--name", metavar="NAME", help="of the sweep; default: the space's and the time")
+    add("--resume", action="store_true", help="go on with this space's last sweep, or with that of --name")
+    add("--dry-run", action="store_true", help="show resolved configs, tasks and an estimate of the cost; run nothing")
+    add("--verbose", action="store_true", help="let Ray's workers talk")
+    return options.parse_args(argv)
+
+
+def read_space(args: argparse.Namespace) -> Space:
+    """The space file with everything that the command line says otherwise; later flags win."""
+    from fpp_sweep.configfile import read_config
+    from fpp_sweep.space import load_space
+
+    found = []
+    for flag, key in SHORT.items():
+        value = getattr(args, flag)
+        if isinstance(value, list):
+            found.append(f"{key}=[{', '.join(value)}]")
+        elif value is not None:
+            found.append(f"{key}={value}")
+    found += args.set
+    space = load_space(args.space, found)
+    if args.config is None:
+        return space
+    searched = {param.key for param in space.searched()}
+    settings = {key: value for key, value in read_config(args.config).items() if key not in searched}
+    # JSON is YAML; `none` is how a setting says that it has no value, where null would take the key out
+    start = [f"base.{key}={'none' if value is None else json.dumps(value)}" for key, value in settings.items()]
+    return load_space(args.space, [*start, *found])
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,318 @@
+"""The main command, as its users run it: real processes, real signals, a real study and a real MLflow store."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.dist.inline import InlineExecutor
+from fpp_sweep.dist.trial import run_trial
+from fpp_sweep.dist.work import Names, UnitStore
+from fpp_sweep.dist.worker import Worker
+from fpp_sweep.records import SweepFolder
+from fpp_sweep.space import load_space
+from fpp_sweep.sweep import make_plan, worker_spec
+
+ROOT = Path(__file__).parent.parent
+# two datasets would show no more here than one
+SMALL = """
+base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+params:
+  fpp.gamma1: {low: 0.1, high: 10, log: true}
+search: {trials: 4, concurrency: 1}
+work: {datasets: [scenes], limit: 10, baselines: [zero_shot], actors: 1}
+"""
+
+
+def command(folder, *words, space=SMALL):
+    (folder / "small.yaml").write_text(space)
+    return [sys.executable, "-m", "fpp_sweep.tune", "--space", "small.yaml", *words]
+
+
+def environment(folder):
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def tune(folder, *words, space=SMALL, code=0):
+    done = subprocess.run(
+        command(folder, *words, space=space), cwd=folder, env=environment(folder), capture_output=True, text=True
+    )
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def only_sweep(folder) -> SweepFolder:
+    (path,) = (folder / "sweeps").glob("*/sweep.json")
+    return SweepFolder.open(path.parent)
+
+
+def study_states(sweep):
+    with closing(sqlite3.connect(sweep.study_file)) as study:
+        return [state for (state,) in study.execute("SELECT state FROM trials ORDER BY number")]
+
+
+def descendants(pid):
+    """Processes below a process, with their command lines."""
+    found, parents = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+        except (OSError, ValueError):  # gone meanwhile
+            continue
+    below = {pid}
+    while grown := {child for child, parent in parents.items() if parent in below} - below:
+        below |= grown
+    return {each: found[each] for each in below - {pid} if each in found}
+
+
+def started(folder, *words, space=SMALL):
+    return subprocess.Popen(
+        command(folder, *words, space=space),
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a test run in the background of a shell ignores SIGINT, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def wait_for(condition, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+def complete(folder):
+    return [path for path in (folder / "sweeps").glob("*/trials/trial-*.json") if '"complete"' in path.read_text()]
+
+
+@pytest.mark.slow  # Ray, two workers, MLflow
+def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
+    done = tune(tmp_path, space=(ROOT / "search_spaces/smoke.yaml").read_text())
+    sweep = only_sweep(tmp_path)
+    assert sweep.info().state == "finished"
+    assert "front of small-" in done.stdout
+    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db" in done.stdout
+    assert sweep.info().tags["work_model_loads"] == "1"  # as many as there are workers, not trials
+    assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
+    records = {record.name: record for record in sweep.trials()}
+    assert set(records) == {"baseline-zero_shot", "baseline-tpt", *(f"trial-{number:04d}" for number in range(4))}
+    members = [member["name"] for member in json.loads((sweep.report / "front.json").read_text())["members"]]
+    assert members
+    for name in (*members, "baseline-tpt"):
+        assert set(records[name].found) == {"val", "test"}
+    artifacts = {
+        path.relative_to(sweep.artifacts(members[0])).as_posix() for path in sweep.artifacts(members[0]).rglob("*.*")
+    }
+    assert {
+        "prompts/digits.seed0.safetensors",
+        "val/digits.seed0.predictions.parquet",
+        "test/reliability.png",
+    } <= artifacts
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
+        assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 2 + 4,)
+    assert "Traceback" not in done.stderr
+    best = sweep.report / "best/knee.yaml"
+    words = [
+        "--config",
+        best,
+        "--datasets",
+        "scenes",
+        "--limit",
+        "10",
+        "--out",
+        tmp_path / "results",
+        "--cache",
+        tmp_path / "cache",
+    ]
+    subprocess.run([sys.executable, "-m", "fpp_sweep.evaluate", *words], check=True, capture_output=True, cwd=ROOT)
+
+
+@pytest.mark.slow  # several drivers in a row
+def test_killed_drivers_change_nothing_but_the_time():
+    """The same as `python -m benchmarks.resume` with more kills and trials."""
+    words = [sys.executable, "-m", "benchmarks.resume", "--kills", "2", "--trials", "4"]
+    done = subprocess.run(words, cwd=ROOT, env=environment(ROOT), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 kills, 4 trials: 0 finished trials run again" in done.stdout
+
+
+@pytest.mark.slow  # two drivers
+def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
+    processes, err = interrupted(tmp_path, signal.SIGINT, "--trials", "6")
+    assert "--resume" in err.splitlines()[-1]
+    wait_for(lambda: not any(line == _line(pid) for pid, line in processes.items()))
+    before = {path.name: path.read_text() for path in complete(tmp_path)}
+    sweep = only_sweep(tmp_path)
+    changed = tune(tmp_path, "--resume", "--set", "params.fpp.gamma1.high=3", code=2)
+    (line,) = changed.stderr.splitlines()
+    assert "params.fpp.gamma1.high: 10" in line
+    assert "-> 3" in line
+    tune(tmp_path, "--trials", "5", "--resume")  # a budget may change
+    assert sweep.info().state == "finished"
+    states = {record.name: record.state for record in sweep.trials()}
+    assert states == {"baseline-zero_shot": "complete", **{f"trial-{number:04d}": "complete" for number in range(5)}}
+    assert study_states(sweep) == ["COMPLETE"] * 5
+    for name, text in before.items():
+        now, then = json.loads((sweep.path / "trials" / name).read_text()), json.loads(text)
+        assert (now["started"], now["attempt"], now["values"]) == (then["started"], then["attempt"], then["values"])
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
+        assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", 7)]
+
+
+@pytest.mark.slow
+def test_a_machine_that_shuts_down_interrupts_as_well(tmp_path):
+    interrupted(tmp_path, signal.SIGTERM)
+
+
+def interrupted(folder, kind, *words):
+    """Send a driver a signal when a trial has ended; the processes that it had, and what it said."""
+    driver = started(folder, *words)
+    wait_for(lambda: complete(folder))
+    processes = descendants(driver.pid)
+    assert any("RemoteWorker" in line for line in processes.values())
+    driver.send_signal(kind)
+    out, err = driver.communicate(timeout=90)
+    assert driver.returncode == 130, out + err
+    assert "Traceback" not in err
+    sweep = only_sweep(folder)
+    assert sweep.info().state == "interrupted"
+    assert not [record for record in sweep.trials() if record.state == "running"]
+    return processes, err
+
+
+def _line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return None
+
+
+@pytest.mark.slow
+def test_killed_workers_cost_time_and_no_result(tmp_path):
+    """First one, then the other of two workers is killed while the sweep is under way."""
+    space = SMALL.replace("actors: 1", "actors: 2")
+    driver = started(tmp_path, "--trials", "8", space=space)
+
+    def workers():
+        return {pid for pid, line in descendants(driver.pid).items() if "ray::RemoteWorker" in line}
+
+    wait_for(lambda: complete(tmp_path))
+    victims = sorted(wait_for(lambda: workers() if len(workers()) == 2 else None))
+    for victim in victims:
+        there = workers()
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda there=there: workers() - there)
+    out, err = driver.communicate(timeout=180)
+    assert driver.returncode == 0, out + err
+    sweep = only_sweep(tmp_path)
+    assert int(sweep.info().tags["work_workers_lost"]) == len(victims)  # or the test proves nothing
+    assert [record.state for record in sweep.trials()] == ["complete"] * 9
+    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
+
+
+def assert_same_as_in_one_process(sweep, space, cache):
+    """Every trial again, in this process, with one worker: the same bits."""
+    space = replace(space, work=replace(space.work, cache=str(cache)))
+    worker = Worker(worker_spec(space, gpus=0.0))
+    plan = make_plan(space, worker)
+    datasets = {(facts.name, part): facts for part, all_facts in plan.datasets.items() for facts in all_facts}
+    inline = InlineExecutor(worker, Names(worker.facts().digest, datasets), UnitStore(cache / "units"))
+    for record in sweep.trials():
+        found, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline.results)
+        assert dict(found.average) == dict(record.found["val"].average), record.name
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason(tmp_path):
+    """A learning rate under which numbers overflow; a prompt file that comes and goes."""
+    space = """
+base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+params: {fpp.lr: [0.01, 1e38]}
+search: {sampler: grid, concurrency: 1}
+work: {datasets: [scenes], limit: 10, baselines: [], actors: 1}
+"""
+    done = tune(tmp_path, space=space)
+    sweep = only_sweep(tmp_path)
+    good, bad = sorted(sweep.trials(), key=lambda record: record.params["fpp.lr"])
+    assert (good.state, bad.state) == ("complete", "failed")
+    assert "finite" in bad.reason
+    assert bad.values is None
+    assert sorted(study_states(sweep)) == ["COMPLETE", "FAIL"]
+    assert bad.reason[:40] in done.stderr
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
+        assert store.execute("SELECT count(*) FROM runs WHERE status = 'FAILED'").fetchone() == (1,)
+        assert store.execute("SELECT count(*) FROM tags WHERE key = 'reason'").fetchone() == (1,)
+
+
+@pytest.mark.slow
+def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
+    words = ["--set", "work.unit_timeout=0.01", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]
+    done = tune(tmp_path, *words, code=1)
+    sweep = only_sweep(tmp_path)
+    assert {record.state for record in sweep.trials()} == {"failed"}
+    assert all("no result after 0.01 s" in record.reason for record in sweep.trials())
+    assert study_states(sweep) == ["FAIL", "FAIL"]
+    assert "2 trials in a row failed" in done.stdout + done.stderr
+    assert sweep.info().state == "failed"
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--space", "nowhere.yaml"], "nowhere.yaml"),
+        (["--resume"], "nothing to resume"),
+        (["--resume", "--name", "gone"], "gone"),
+        (["--name", "../out"], "--name '../out'"),
+        (["--set", "search.trails=3"], "did you mean"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--trials", "none"], "search.trials"),
+        (["--frobnicate"], "--frobnicate"),
+    ],
+)
+def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path, words, complaint):
+    done = tune(tmp_path, *words, code=2)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert complaint in line
+    assert not list((tmp_path / "sweeps").glob("*/*")) if (tmp_path / "sweeps").exists() else True
+
+
+@pytest.mark.slow  # Ray is started first
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--datasets", "scenes", "dtd"], "dtd"),
+        (["--set", "work.gpus_per_actor=3"], "this machine has 0 GPUs"),
+        (["--address", "127.0.0.1:PORT"], "cannot be reached"),
+        (["--tracking-uri", "http://127.0.0.1:PORT"], "MLflow"),
+    ],
+)
+def test_what_is_not_there_is_told_in_a_line_before_any_trial(tmp_path, words, complaint):
+    done = tune(tmp_path, *(word.replace("PORT", str(free_port())) for word in words), code=2)
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+    assert line.startswith("error: ")
+    assert complaint in line
+    assert not list((tmp_path / "sweeps").glob("*/*"))
