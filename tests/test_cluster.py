@@ -1,0 +1,169 @@
+"""The cluster files: what Ray's launcher accepts, and what a cluster that is safe and whole must have."""
+
+import re
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"
+BOTH = pytest.mark.parametrize("path", [CLOUD, ONPREM], ids=lambda path: path.stem)
+COMMANDS = (
+    "setup_commands",
+    "head_setup_commands",
+    "worker_setup_commands",
+    "head_start_ray_commands",
+    "worker_start_ray_commands",
+)
+# what nobody else can know: where, what machines, how many, whose key
+OWN_VALUES = {
+    CLOUD: ["max_workers", "region", "availability_zone", "ImageId", "InstanceType: g", "VolumeSize"],
+    ONPREM: ["head_ip", "worker_ips", "ssh_user", "ssh_private_key"],
+}
+
+
+def read(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+def start_command(path: Path, kind: str) -> str:
+    (command,) = [each for each in read(path)[f"{kind}_start_ray_commands"] if "ray start" in each]
+    return command
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("ray.autoscaler._private.util")
+
+
+@BOTH
+def test_rays_launcher_accepts_it(launcher, path):
+    prepared = launcher.prepare_config(read(path))
+    launcher.validate_config(prepared)
+    workers = [kind for kind in prepared["available_node_types"].values() if kind["max_workers"]]
+    assert [(kind["min_workers"], kind["max_workers"]) for kind in workers] == [(0, 4) if path == CLOUD else (2, 2)]
+
+
+def test_rays_launcher_refuses_a_key_that_it_does_not_know(launcher):
+    refused = pytest.importorskip("jsonschema").ValidationError
+    with pytest.raises(refused, match="idle_timeout_minute"):
+        launcher.validate_config(launcher.prepare_config(read(CLOUD) | {"idle_timeout_minute": 5}))
+
+
+@BOTH
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_commands_are_bash_also_in_the_shell_that_the_launcher_puts_around_them(path, kind):
+    for command in read(path)[kind]:
+        wrapped = f"source ~/.bashrc; export OMP_NUM_THREADS=1 && ({command})"
+        subprocess.run(["bash", "-n", "-c", wrapped], check=True, capture_output=True)
+
+
+@BOTH
+def test_every_node_gets_the_token_and_every_process_asks_for_it(path):
+    config = read(path)
+    assert config["file_mounts"]["~/.ray/auth_token"] == "~/fpp_cluster/auth_token"
+    for kind in ("head", "worker"):
+        before, _, _ = start_command(path, kind).partition("ray start")
+        assert re.search(r"export [^;]*RAY_AUTH_MODE=token", before)
+    # clients are shells of `ray exec` and `ray attach`: they read .bashrc
+    (profile,) = [each for each in config["setup_commands"] if ".bashrc" in each]
+    assert "chmod 600 ~/.ray/auth_token" in profile
+
+
+@BOTH
+def test_a_new_shell_on_a_node_has_the_environment_the_mode_and_the_cache(path, tmp_path):
+    (profile,) = [each for each in read(path)["setup_commands"] if ".bashrc" in each]
+    (tmp_path / "fpp_cluster/env/bin").mkdir(parents=True)
+    (tmp_path / ".ray").mkdir()
+    token = tmp_path / ".ray/auth_token"
+    token.write_text("0" * 64)
+    (tmp_path / ".bashrc").write_text("export EARLIER=kept\n")
+    clean = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    for _ in range(2):  # a node may be set up again
+        subprocess.run(["bash", "-c", profile], env=clean, check=True)
+    shown = subprocess.run(
+        ["bash", "-c", '. ~/.bashrc; echo "$EARLIER $RAY_AUTH_MODE $FPP_SWEEP_CACHE ${PATH%%:*}"'],
+        env=clean,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout.split() == ["kept", "token", f"{tmp_path}/fpp_cluster/cache", f"{tmp_path}/fpp_cluster/env/bin"]
+    assert (tmp_path / ".bashrc").read_text().count("environment.sh") == 1
+    assert token.stat().st_mode & 0o777 == 0o600
+
+
+@BOTH
+def test_all_nodes_install_the_same(path):
+    config = read(path)
+    assert config["head_setup_commands"] == config["worker_setup_commands"] == []
+    assert config["setup_commands"] == read(CLOUD)["setup_commands"]
+    assert config["file_mounts"] == read(CLOUD)["file_mounts"]
+    install = "\n".join(config["setup_commands"])
+    assert re.search(r"--python 3\.\d+\.\d+ ", install)  # Ray compares the last number, too
+    assert "-r ~/fpp_cluster/versions.txt" in install
+    assert "--no-deps --editable ~/fpp_cluster/project" in install
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["head", "worker"])
+def test_ray_starts_with_what_it_would_otherwise_guess_wrongly(path, kind):
+    before, start, options = start_command(path, kind).partition("ray start")
+    assert "unset OMP_NUM_THREADS" in before  # the launcher exports 1
+    assert re.search(r"--object-store-memory=\d+", options)  # else a share of what happens to be free
+    assert start
+    if kind == "head":
+        assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in options
+        assert ("RAY_enable_autoscaler_v2=0" in before) == (path == ONPREM)
+    else:
+        assert "--address=$RAY_HEAD_IP:6379" in options
+
+
+@BOTH
+def test_nothing_listens_to_the_world(path):
+    text = path.read_text()
+    assert not re.search(r"0\.0\.0\.0|::(?!1)", text)
+    assert "--dashboard-host=127.0.0.1" in start_command(path, "head")
+    (mlflow,) = [each for each in read(path)["head_start_ray_commands"] if "mlflow server" in each]
+    assert "--host 127.0.0.1 --port 5000" in mlflow
+    allowed = re.search(r'--allowed-hosts "(.*?)"', mlflow)
+    assert allowed
+    assert {host.removesuffix(":*") for host in allowed[1].split(",")} == {"localhost", "127.0.0.1"}
+    assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in mlflow
+
+
+@BOTH
+def test_what_is_the_users_is_marked(path):
+    lines = path.read_text().splitlines()
+    for value in OWN_VALUES[path]:
+        places = [number for number, line in enumerate(lines) if re.match(rf"[^#]*\b{value}", line)]
+        assert places, value
+        for number in places:
+            block = [lines[number]]  # the line itself, and comment lines right above
+            while lines[number - 1].lstrip().startswith("#"):
+                number -= 1
+                block.append(lines[number])
+            assert "CHANGE" in "\n".join(block) or "*" in block[0], block[0]
+
+
+def test_cloud_machines_come_when_asked_for_and_go_when_idle():
+    config = read(CLOUD)
+    worker = config["available_node_types"]["gpu_worker"]
+    assert worker["min_workers"] == 0
+    assert worker["max_workers"] == config["max_workers"]
+    assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert "InstanceMarketOptions" not in config["available_node_types"]["head"]["node_config"]  # it holds the sweeps
+    assert 0 < config["idle_timeout_minutes"] <= 30
+    assert config["provider"]["cache_stopped_nodes"] is False
+
+
+def test_the_document_makes_every_file_that_is_shipped():
+    document = (ROOT / "docs/cluster.md").read_text()
+    for local in read(CLOUD)["file_mounts"].values():
+        assert local in document, local
