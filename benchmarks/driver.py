@@ -1,0 +1,174 @@
+"""What a sweep costs beside its work: `python -m benchmarks.driver`.
+
+- Trials of a task that does nothing, through all that a real one goes through: Ray Tune, Optuna's study, the trial's
+  process, the keeper, scoring, files, records. At one trial at a time, so that nothing hides behind anything else.
+- What `ask` takes in a study that has many trials already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.cli import Parser, parser, run
+from fpp_sweep.records import SweepFolder, TrialRecord
+from fpp_sweep.space import Space, parse_space
+
+SPACE = """
+params:
+  fpp.gamma1: {low: 0.1, high: 10, log: true}
+  fpp.gamma2: {low: 0.1, high: 10, log: true}
+  fpp.context_var: {low: x0.01, high: x10, log: true}
+  fpp.class_var: {low: x0.01, high: x10, log: true}
+search: {trials: TRIALS, split: test, concurrency: 1, max_failures: 1}
+work: {baselines: [], datasets: [scenes]}
+"""
+SAMPLES, CLASSES = 10, 3
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    for count in args.asked:
+        print(f"ask with {count} trials in the study: {1000 * asked(count):.0f} ms", flush=True)
+    print_overhead(args.trials)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options: Parser = parser("driver", __doc__ or "")
+    options.prog = "python -m benchmarks.driver"
+    options.add_argument("--trials", type=int, default=200, metavar="N", help="that do nothing")
+    options.add_argument("--asked", type=int, nargs="*", default=[100, 500, 2000], metavar="N", help="sizes of a study")
+    return options.parse_args(argv)
+
+
+def space_of(trials: int) -> Space:
+    return parse_space(SPACE.replace("TRIALS", str(trials)), "driver.yaml")
+
+
+def asked(count: int) -> float:
+    """Seconds for the next ask, a median of five; the study is filled with random trials."""
+    import optuna
+
+    from fpp_sweep.dist.study import SweepStudy
+
+    space = space_of(10 * count)
+    with tempfile.TemporaryDirectory() as scratch:
+        study = SweepStudy(Path(scratch) / "study.db", "asked", space)
+        inner = study._study
+        distributions: dict[str, optuna.distributions.BaseDistribution] = {
+            param.key: optuna.distributions.FloatDistribution(float(param.low or 0), float(param.high or 0), log=True)
+            for param in space.searched()
+        }
+        random = optuna.samplers.RandomSampler(seed=0)
+        source = optuna.create_study(sampler=random, directions=["maximize", "minimize"])
+        for _ in range(count):
+            trial = source.ask(distributions)
+            source.tell(trial, list(trial.params.values())[:2])
+        inner.add_trials(source.trials)
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            number, _, values = study.ask()
+            times.append(time.perf_counter() - began)
+            record = TrialRecord(
+                name="x", kind="trial", state="complete", number=number, params=values, values=[1.0, 1.0]
+            )
+            study.tell(record)
+    return statistics.median(times)
+
+
+def print_overhead(trials: int) -> None:
+    import ray
+
+    from fpp_sweep.core.metrics import Predictions
+    from fpp_sweep.dist.conductor import Brief, Conductor, conduct
+    from fpp_sweep.dist.keeper import Keeper
+    from fpp_sweep.dist.pool import ActorSpec, KeeperActor, Pool, session
+    from fpp_sweep.dist.study import SweepStudy
+    from fpp_sweep.dist.trial import Plan
+    from fpp_sweep.dist.work import DatasetFacts, Done, ModelFacts, Names, UnitStore
+
+    facts = ModelFacts(
+        name="none", digest="none", embedding_scale=1.0, device="none", node="here", pid=os.getpid(), seconds=0.0
+    )
+    data = DatasetFacts(name="scenes", split="test", group="tiny", classes=("a", "b", "c"), size=SAMPLES, digest="none")
+
+    class NothingToDo:
+        """A worker that answers at once."""
+
+        def __init__(self) -> None:
+            self.facts = facts
+
+        async def run(self, task: Any, prompt: bytes | None) -> Done:
+            import numpy as np
+
+            if not hasattr(task, "start"):
+                return Done(prompt=b"prompt", seconds={"pretrain": 0.0})
+            probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)
+            labels = np.arange(SAMPLES) % CLASSES
+            return Done(predictions=Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities), seconds={})
+
+        async def gone(self) -> None:
+            await asyncio.Event().wait()
+
+        def kill(self) -> None:
+            pass
+
+    class IdleKeeper(KeeperActor):
+        def __init__(self, units: Path) -> None:
+            async def hire() -> NothingToDo:
+                return NothingToDo()
+
+            self._needs = ActorSpec(actors=1, cpus=1, gpus=0, env={})
+            names = Names("none", {("scenes", "test"): data})
+            self._keeper = Keeper(
+                hire=hire, wanted=lambda: 1, names=names, store=UnitStore(units), attempts=1, timeout=60.0
+            )
+            self._staff = None
+
+    space = space_of(trials)
+    with tempfile.TemporaryDirectory() as scratch, session(None, cpus=2, gpus=0, verbose=False):
+        folder = SweepFolder(Path(scratch) / "driver")
+        folder.path.mkdir()
+        actor: Any = ray.remote(IdleKeeper)
+        pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.units))
+        pool.open()
+        ends: list[float] = []
+
+        def changed(record: TrialRecord, part: str) -> None:
+            if record.state == "complete":
+                ends.append(time.monotonic())
+
+        conductor = Conductor(
+            space,
+            folder,
+            SweepStudy(folder.study_file, "driver", space),
+            concurrency=1,
+            spent=0.0,
+            gpus_per_actor=0.0,
+            on_change=changed,
+            stopped=lambda: None,
+        )
+        conductor.begin()
+        plan = Plan(datasets={"test": (data,)}, seeds=(0,), shards=None)
+        brief = Brief(
+            folder=folder, pool=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
+        )
+        conduct(conductor, brief, scratch, ray.util.get_node_ip_address())
+    gaps = [later - earlier for earlier, later in pairwise(ends)]
+    cores, load = os.cpu_count(), os.getloadavg()[0]
+    print(f"{len(ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")
+    for label, part in (("all", gaps), ("the last fifty", gaps[-50:])):
+        print(f"  {label}: {1000 * statistics.median(part):.0f} ms a trial (median), at most {1000 * max(part):.0f}")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,172 @@
+"""Kill a sweep's driver again and again, resume it each time: `python -m benchmarks.resume --kills 20 --trials 30`.
+
+Two sweeps of the same space, one at a time: one is left alone, the driver of the other is killed with SIGKILL at random
+moments. At the end both must have found the same: the same trials with the same values and the same front, in the
+folder, in Optuna's study and in MLflow; no trial may be left running, none may be there twice, and none that had
+finished may have been run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.cli import parser, run
+from fpp_sweep.errors import InputError
+
+SPACE = """
+base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+params:
+  fpp.gamma1: {low: 0.1, high: 10, log: true}
+  fpp.gamma2: {low: 0.1, high: 20, log: true}
+search: {trials: TRIALS, concurrency: 1}
+work: {datasets: [scenes], limit: 10, baselines: [zero_shot], actors: 1}
+"""
+STARTING, WORKING = 20.0, 1.0  # seconds: the longest delay of a kill
+WRITES = 9  # records: a trial writes three
+# what a run of the same thing at another time may have otherwise
+TIMES = ("started", "finished", "attempt", "found", "details")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
+        expected = undisturbed(root)
+        found, kills = disturbed(root, args.kills, random.Random(args.seed))
+        compare(root, expected, found)
+    rerun = found["rerun"]
+    print(
+        f"{kills} kills, {args.trials} trials: {rerun} finished trials run again, results equal to the undisturbed run"
+    )
+    if rerun:
+        sys.exit(1)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("resume", __doc__ or "")
+    options.add_argument("--kills", type=int, default=20, metavar="N")
+    options.add_argument("--trials", type=int, default=30, metavar="N")
+    options.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")
+    return options.parse_args(argv)
+
+
+def start(root: Path, name: str, *, resume: bool) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
+    command += ["--tracking-uri", f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
+    env = os.environ | {"FPP_SWEEP_CACHE": str(root / "cache"), "PYTHONPATH": str(Path(__file__).parent.parent)}
+    with (root / f"{name}.log").open("a") as log:
+        return subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=log, text=True)
+
+
+def undisturbed(root: Path) -> dict[str, Any]:
+    if start(root, "alone", resume=False).wait():
+        raise InputError((root / "alone.log").read_text()[-2000:])
+    return state(root, "alone")
+
+
+def disturbed(root: Path, kills: int, draw: random.Random) -> tuple[dict[str, Any], int]:
+    """Kill, resume, kill, ...; then let it finish."""
+    folder = root / "sweeps/killed"
+    killed = rerun = 0
+    before: dict[str, str] = {}
+    while True:
+        driver = start(root, "killed", resume=(folder / "sweep.json").is_file())
+        moment = "at the end"
+        if killed < kills:
+            moment = strike(driver, folder, draw)
+        code = driver.wait()
+        now = finished(folder)
+        rerun += sum(now.get(name) != text for name, text in before.items())
+        before = now
+        if code == -signal.SIGKILL:
+            killed += 1
+            print(f"kill {killed}, {moment}: {len(now)} trials have finished", flush=True)
+            continue
+        if code:
+            raise InputError((root / "killed.log").read_text()[-2000:])
+        return {**state(root, "killed"), "rerun": rerun}, killed
+
+
+def strike(driver: subprocess.Popen[str], folder: Path, draw: random.Random) -> str:
+    """Kill the driver: one time in four while it starts, else some moments after it has written some records."""
+    starting = draw.random() < 0.25
+    delay = draw.uniform(0, STARTING if starting else WORKING)
+    writes = 0 if starting else draw.randint(1, WRITES)
+    seen, now = 0, records(folder)
+    while seen < writes and driver.poll() is None:
+        time.sleep(0.01)
+        before, now = now, records(folder)
+        seen += sum(now[name] != before.get(name) for name in now)
+    try:
+        driver.wait(delay)
+    except subprocess.TimeoutExpired:
+        os.kill(driver.pid, signal.SIGKILL)
+    return f"{delay:.2f} s after {'its start' if starting else f'record {writes}'}"
+
+
+def records(folder: Path) -> dict[str, int]:
+    """Every record and when it was written."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "trials").glob("[!.]*.json")}
+
+
+def finished(folder: Path) -> dict[str, str]:
+    """What stands in the records of trials that have come to an end, apart from what the test split adds."""
+    texts = {}
+    for path in (folder / "trials").glob("trial-*.json"):
+        record = json.loads(path.read_text())
+        if record["state"] == "complete":
+            record["found"].pop("test", None)
+            texts[path.stem] = json.dumps(record)
+    return texts
+
+
+def state(root: Path, name: str) -> dict[str, Any]:
+    """What a sweep has come to, everywhere."""
+    folder = root / "sweeps" / name
+    records = {}
+    for path in sorted((folder / "trials").glob("[!.]*.json")):
+        record = json.loads(path.read_text())
+        averages = {split: found["average"] for split, found in record["found"].items()}
+        records[path.stem] = {key: value for key, value in record.items() if key not in TIMES} | {"averages": averages}
+    front = [member["name"] for member in json.loads((folder / "report/front.json").read_text())["members"]]
+    with closing(sqlite3.connect(folder / "study.db")) as study:
+        trials = study.execute("SELECT number, state FROM trials ORDER BY number").fetchall()
+        values = study.execute(
+            "SELECT number, objective, value FROM trial_values JOIN trials USING (trial_id) ORDER BY 1, 2"
+        ).fetchall()
+    with closing(sqlite3.connect(root / f"{name}.db")) as store:
+        runs = store.execute("SELECT name, status FROM runs ORDER BY name").fetchall()
+        metrics = store.execute(
+            "SELECT r.name, m.key, count(*) FROM metrics m JOIN runs r USING (run_uuid)"
+            " WHERE r.name NOT LIKE ? GROUP BY 1, 2 ORDER BY 1, 2",
+            (f"{name}%",),
+        ).fetchall()
+    runs = sorted((run.replace(name, "NAME"), status) for run, status in runs)
+    return {"records": records, "front": front, "study": trials, "values": values, "runs": runs, "metrics": metrics}
+
+
+def compare(root: Path, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    for part in ("records", "front", "study", "values", "runs", "metrics"):
+        if found[part] != expected[part]:
+            kept = Path(tempfile.mkdtemp(prefix="resume-"))
+            for name, what in (("expected", expected), ("found", found)):
+                (kept / f"{name}.json").write_text(json.dumps(what[part], indent=1))
+            raise InputError(f"{part} differ from the undisturbed run's; see {kept}")
+
+
+if __name__ == "__main__":
+    run(main)
