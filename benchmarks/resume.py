@@ -1,9 +1,9 @@
 """Kill a sweep's driver again and again, resume it each time: `python -m benchmarks.resume --kills 20 --trials 30`.
 
 Two sweeps of the same space, one at a time: one is left alone, the driver of the other is killed with SIGKILL at random
-moments. At the end both must have found the same: the same trials with the same values and the same front, in the
-folder, in Optuna's study and in MLflow; no trial may be left running, none may be there twice, and none that had
-finished may have been run again.
+moments, spread over the sweep so that every kill finds something to do. At the end both must have found the same: the
+same trials with the same values and the same front, in the folder, in Optuna's study and in MLflow; no trial may be
+left running, none may be there twice, and none that had finished may have been run again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ params:
 search: {trials: TRIALS, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], actors: 1}
 """
-STARTING, WORKING = 20.0, 1.0  # seconds: the longest delay of a kill
-WRITES = 9  # records: a trial writes three
+STARTING = 20.0  # seconds: the longest delay of a kill while the driver starts
+WRITES = 3  # of a trial's record
 # what a run of the same thing at another time may have otherwise
 TIMES = ("started", "finished", "attempt", "found", "details")
 
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         root = Path(scratch)
         (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
         expected = undisturbed(root)
-        found, kills = disturbed(root, args.kills, random.Random(args.seed))
+        pace = pace_of(root / "sweeps/alone")
+        found, kills = disturbed(root, args.kills, WRITES * args.trials, pace, random.Random(args.seed))
         compare(root, expected, found)
     rerun = found["rerun"]
     print(
@@ -78,7 +79,14 @@ def undisturbed(root: Path) -> dict[str, Any]:
     return state(root, "alone")
 
 
-def disturbed(root: Path, kills: int, draw: random.Random) -> tuple[dict[str, Any], int]:
+def pace_of(folder: Path) -> float:
+    """Seconds from one write of a record to the next."""
+    trials = [json.loads(path.read_text()) for path in (folder / "trials").glob("trial-*.json")]
+    seconds = max(trial["finished"] for trial in trials) - min(trial["started"] for trial in trials)
+    return float(seconds) / (WRITES * len(trials))
+
+
+def disturbed(root: Path, kills: int, writes: int, pace: float, draw: random.Random) -> tuple[dict[str, Any], int]:
     """Kill, resume, kill, ...; then let it finish."""
     folder = root / "sweeps/killed"
     killed = rerun = 0
@@ -87,7 +95,8 @@ def disturbed(root: Path, kills: int, draw: random.Random) -> tuple[dict[str, An
         driver = start(root, "killed", resume=(folder / "sweep.json").is_file())
         moment = "at the end"
         if killed < kills:
-            moment = strike(driver, folder, draw)
+            share = (writes - WRITES * len(before)) // (kills - killed + 1)  # what is left of the sweep, shared out
+            moment = strike(driver, folder, max(share, 1), pace, draw)
         code = driver.wait()
         now = finished(folder)
         rerun += sum(now.get(name) != text for name, text in before.items())
@@ -101,11 +110,11 @@ def disturbed(root: Path, kills: int, draw: random.Random) -> tuple[dict[str, An
         return {**state(root, "killed"), "rerun": rerun}, killed
 
 
-def strike(driver: subprocess.Popen[str], folder: Path, draw: random.Random) -> str:
+def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: float, draw: random.Random) -> str:
     """Kill the driver: one time in four while it starts, else some moments after it has written some records."""
     starting = draw.random() < 0.25
-    delay = draw.uniform(0, STARTING if starting else WORKING)
-    writes = 0 if starting else draw.randint(1, WRITES)
+    delay = draw.uniform(0, STARTING if starting else pace)
+    writes = 0 if starting else draw.randint(1, most)
     seen, now = 0, records(folder)
     while seen < writes and driver.poll() is None:
         time.sleep(0.01)
