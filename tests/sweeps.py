@@ -162,7 +162,7 @@ def write_report(folder: SweepFolder, numbers: Sequence[int]) -> None:
     best = trial(numbers[-1])
     document = {
         "members": [{"name": best.name, "values": list(best.values or ())}],
-        "hypervolume": [[count, 1000.0 + 10 * count] for count in range(1, len(numbers) + 1)],
+        "hypervolume": [[trial(number).finished, 1000.0 + 10 * count] for count, number in enumerate(numbers, start=1)],
     }
     _write(folder.report / "front.json", json.dumps(document))
     _write(folder.report / "front.csv", f"name,accuracy,ece\n{best.name},60,8\n")

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -269,27 +270,31 @@ def _limited(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> Iterator[Point]:
-    """Counts, device hours and hypervolume over the number of trials that have ended."""
-    ended = [each for each in records if each.state in ("complete", "failed") and each.finished is not None]
-    baselines = sum(_device_seconds(each) for each in ended if each.kind == "baseline")
-    trials = [(each.finished or 0.0, each.name, each) for each in ended if each.kind == "trial"]
+    """Counts, device hours of the search and hypervolume over the number of trials that have ended.
+
+    What is said of a step never changes afterwards: MLflow would keep both.
+    """
+    ended = [
+        (each.finished, each.name, each) for each in records if each.finished and each.state in ("complete", "failed")
+    ]
     complete = failed = 0
-    seconds = baselines
-    times = [_milliseconds(info.created)]
-    for step, (finished, _, record) in enumerate(sorted(trials, key=lambda each: each[:2]), start=1):
+    seconds = 0.0
+    times: list[float] = []
+    for finished, _, record in sorted(ended, key=lambda each: each[:2]):
+        searched = record.found.get(info.search_split)
+        seconds += searched.device_seconds if searched else 0.0
+        if record.kind == "baseline":
+            continue
         complete += record.state == "complete"
         failed += record.state == "failed"
-        seconds += _device_seconds(record)
-        times.append(_milliseconds(finished))
-        yield Point("trials_complete", complete, step, times[-1])
-        yield Point("trials_failed", failed, step, times[-1])
-        yield Point("device_hours", round(seconds / 3600, 6), step, times[-1])
-    for step, value in front.get("hypervolume", ()):
-        yield Point("hypervolume", float(value), int(step), times[min(int(step), len(times) - 1)])
-
-
-def _device_seconds(record: TrialRecord) -> float:
-    return sum(each.device_seconds for each in record.found.values())
+        times.append(finished)
+        when = _milliseconds(finished)
+        yield Point("trials_complete", complete, len(times), when)
+        yield Point("trials_failed", failed, len(times), when)
+        yield Point("device_hours", round(seconds / 3600, 6), len(times), when)
+    for finished, value in front.get("hypervolume", ()):
+        if step := bisect_right(times, finished):
+            yield Point("hypervolume", float(value), step, _milliseconds(finished))
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,3 +1,4 @@
+import json
 import posixpath
 import re
 from dataclasses import replace
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpp_sweep.records import TrialRecord
+from fpp_sweep.report import write_report
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
     METRICS_LIMIT,
@@ -20,10 +22,13 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from tests.sweeps import CREATED, DATASETS, found, sweep_info, trial
+from tests.sweeps import CREATED, DATASETS, build_sweep, found, sweep_info, trial
 
 INFO = sweep_info("perturb-20261120-185232")
-FRONT = {"members": [{"name": "trial-0005", "values": [58.0, 8.0]}], "hypervolume": [[1, 10.0], [2, 12.5]]}
+FRONT = {
+    "members": [{"name": "trial-0005", "values": [58.0, 8.0]}],
+    "hypervolume": [[trial(0).finished, 10.0], [trial(2).finished, 12.5]],
+}
 
 
 def metrics(run):
@@ -123,8 +128,23 @@ def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
     assert series["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
     assert series["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
     assert series["device_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
-    assert series["hypervolume"] == [(1, 10.0), (2, 12.5)]
+    assert series["hypervolume"] == [(1, 10.0), (3, 12.5)]
     assert points[0].time == round((CREATED + 50) * 1000)
+
+
+def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path):
+    folder = build_sweep(tmp_path / "made", trials=4)
+
+    def points():
+        write_report(folder, pages=False)
+        return sweep_run(folder.info(), folder.trials(), json.loads((folder.report / "front.json").read_text())).points
+
+    folder.write_info(replace(folder.info(), reference=[40.0, 20.0]))
+    before = points()
+    assert [point.step for point in before if point.key == "hypervolume"] == [1, 2, 3]  # the fourth failed
+    for record in folder.trials():
+        folder.write_trial(replace(record, found={**record.found, "test": found(9)}))
+    assert points() == before
 
 
 def test_the_same_records_give_the_same_run():
