@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from benchmarks import peak
-from benchmarks.harness import Ratio, Spent, Spread, equal, finish, measure, parse, rounds
+from benchmarks.harness import Ratio, Spent, Spread, compile_option, equal, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.compiling import OFTEN
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient
 from fpp_sweep.core.methods.penalties import orthogonality
 from fpp_sweep.core.methods.tpt import Start, Tpt
@@ -77,6 +78,7 @@ def _options(options: Parser) -> None:
     options.add_argument("--naive-up-to", type=int, default=101, metavar="K", help="measure naive on more by scaling")
     options.add_argument("--whole-jacobian-up-to", type=int, default=10, metavar="K", help="on more: a part, scaled")
     options.add_argument("--memory-of", type=int, nargs="*", default=[], metavar="K", help="peak memory for K classes")
+    compile_option(options)
 
 
 def measured(args: Any, classes: int) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
         ids = world.token_ids[:naive_classes]
         return adapt_one(world.naive, ids, world.context, world.views[0], logit_scale=LOGIT_SCALE)
 
-    def engine(method: Tpt, first: FirstGradient) -> Any:
+    def engine(method: Tpt, first: FirstGradient, world: World = world) -> Any:
         start = started(method, world, first)
         return lambda: method.predict(world.model, start, world.views)
 
@@ -109,11 +111,28 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
         "jacobian": (engine(tpt, jacobian), batch),
         "pullback": (engine(tpt, pulling), batch),
     }
+    if args.compile:
+        other = world.compiled()
+        with torch.no_grad():
+            forms = {"jacobian": jacobian, "pullback": ByPullback(other.texts, other.context)}
+        for name, first in forms.items():
+            works[f"compiled {name}"] = engine(tpt, first, other), batch
+            warmed(works[f"compiled {name}"][0], works[name][0], f"K = {classes}, {name}", args.device)
     spent: dict[str, Any] = dict(rounds(works, args.repeats, args.device))
     penalties = {"tpt": (engine(tpt, jacobian), batch), "otpt": (engine(otpt, jacobian), batch)}
     spent |= rounds(penalties, 1 if args.quick else 2 * args.repeats + 1, args.device)
     scaled = naive_classes < classes
     return {**spent, "once": once, "images": images, "tokens": tokens, "batch": batch, "naive_scaled": scaled}
+
+
+def warmed(compiled: Any, eager: Any, what: str, device: str) -> None:
+    """Call until it is compiled; it gives the same."""
+    began = now(device)
+    for _ in range(OFTEN):
+        compiled()
+    logits, _ = compiled()
+    print(f"{what}: compiled within {(now(device) - began).wall:.0f} s")
+    equal(logits.softmax(-1), eager()[0].softmax(-1), f"{what}, compiled", predictions=True)
 
 
 def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, FirstGradient]:
@@ -183,6 +202,11 @@ def row(classes: int, found: dict[str, Any]) -> dict[str, object]:
     for name, ratio in forms.items():
         cells[name] = f"{mark}{ratio.wall}"
         cells[f"{name}, CPU"] = f"{mark}{ratio.cpu.median:.1f}"
+    for name in ("jacobian", "pullback"):
+        if f"compiled {name}" in found:
+            faster = Ratio.of(found[name], found[f"compiled {name}"])
+            cells[f"{name}: engine / compiled"] = f"{faster.wall:.2f}"
+            cells[f"{name}: engine / compiled, CPU"] = f"{faster.cpu:.2f}"
     cells["O-TPT / TPT"] = f"{slower.wall:.3f}"
     return {**cells, "O-TPT / TPT, CPU": f"{slower.cpu:.3f}"}
 

@@ -125,6 +125,11 @@ def parse(module: str, description: str, extend: Callable[[Parser], None], argv:
     return args
 
 
+def compile_option(options: Parser) -> None:
+    """For benchmarks of what `evaluate --compile` compiles."""
+    options.add_argument("--compile", action="store_true", help="measure the engine through torch.compile beside it")
+
+
 def require_open_clip() -> None:
     """For benchmarks of whole models; those of the text tower do without."""
     if importlib.util.find_spec("open_clip") is None:

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Ratio, Spent, equal, finish, measure, now, parse
+from benchmarks.harness import Ratio, Spent, compile_option, equal, finish, measure, now, parse
 from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import FppConfig
 from fpp_sweep.core.classes import Noise
-from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from fpp_sweep.core.compiling import OFTEN
+from fpp_sweep.core.fpp import Pretrained, draw_noise, draw_start, pretrain
 from tests.reference import naive
 
 DRAWS = 4
@@ -37,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         ratio = Ratio.of(spent["naive"], spent["engine"])
         raw[str(count)] = {**spent, "tokens": len(world.texts.layout)}
         cells = {"K": count, "as": TEST_SETS[count][0], "tokens": len(world.texts.layout)}
-        rows.append({**cells, "step": ratio.wall, "step, CPU": ratio.cpu})
+        row = {**cells, "step": ratio.wall, "step, CPU": ratio.cpu}
+        if args.compile:
+            faster = Ratio.of(spent["engine"], spent["compiled"])
+            row |= {"engine / compiled": f"{faster.wall:.2f}", "engine / compiled, CPU": f"{faster.cpu:.2f}"}
+        rows.append(row)
     notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall, and CPU seconds."]
     finish(args, rows, raw, notes)
 
@@ -45,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _options(options: Parser) -> None:
     text = "10, 47 and 101 unless given; the naive side of 397 takes 20 GiB"
     options.add_argument("--classes", type=int, nargs="+", choices=sorted(TEST_SETS), metavar="K", help=text)
+    compile_option(options)
 
 
 def check(world: World) -> None:
@@ -78,11 +84,26 @@ def scaled(noise: naive.Noise) -> Noise:
 def measured(world: World, args: Any) -> dict[str, list[Spent]]:
     step = naive_steps(world)
     next(step)
-    spent: dict[str, list[Spent]] = {"naive": [], "engine": []}
+    engines = {"engine": world}
+    if args.compile:
+        engines["compiled"] = compiled(world, args.device)
+    spent: dict[str, list[Spent]] = {"naive": [], **{name: [] for name in engines}}
     for _ in range(args.repeats):
         spent["naive"].append(measure(lambda: next(step), device=args.device))
-        spent["engine"].append(engine_step(world, args.device))
+        for name, each in engines.items():
+            spent[name].append(engine_step(each, args.device)[1])
     return spent
+
+
+def compiled(world: World, device: str) -> World:
+    """The same, its step compiled by now."""
+    other = world.compiled()
+    began = now(device)
+    found, _ = engine_step(other, device, OFTEN + 1)
+    print(f"K = {len(world.texts)}: compiled within {(now(device) - began).wall:.0f} s")
+    expected, _ = engine_step(world, device, OFTEN + 1)
+    equal(found.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {OFTEN + 2} steps")
+    return other
 
 
 def naive_steps(world: World) -> Iterator[None]:
@@ -105,9 +126,9 @@ def naive_steps(world: World) -> Iterator[None]:
         yield
 
 
-def engine_step(world: World, device: str) -> Spent:
+def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[Pretrained, Spent]:
     """What a step costs, without what comes before the first one."""
-    config = FppConfig(steps=1 + ENGINE_STEPS, draws=DRAWS)
+    config = FppConfig(steps=1 + steps, draws=DRAWS)
     clocks: list[Spent] = []
     noise = draw_noise(world.texts, len(world.context), config, torch.Generator().manual_seed(1))
     start = draw_start(world.context, config, torch.Generator().manual_seed(2))
@@ -115,8 +136,8 @@ def engine_step(world: World, device: str) -> Spent:
     def tick() -> None:
         clocks.append(now(device))
 
-    pretrain(world.texts, world.context, config, weight=1.0, start=start, noise=noise, on_step=tick)
-    return (clocks[-1] - clocks[0]) * (1 / ENGINE_STEPS)
+    found = pretrain(world.texts, world.context, config, weight=1.0, start=start, noise=noise, on_step=tick)
+    return found, (clocks[-1] - clocks[0]) * (1 / steps)
 
 
 if __name__ == "__main__":

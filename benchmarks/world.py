@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,9 @@ class World:
     @property
     def model(self) -> TextModel:
         return TextModel(texts=self.texts, logit_scale=LOGIT_SCALE)
+
+    def compiled(self) -> World:
+        return replace(self, texts=replace(self.texts, tower=self.texts.tower.compiled()))
 
 
 def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:

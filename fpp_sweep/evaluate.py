@@ -91,6 +91,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--workers", type=int, metavar="N", help="processes that make views; default: 1 to 4, 0 for the embedded model")
     add("--threads", type=int, metavar="N", help="of torch; default: one for the embedded model, else all cores")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
+    add("--compile", action="store_true", help="torch.compile, for long runs of few classes on a GPU (docs/engine.md)")
     return options.parse_args(argv)
 
 
@@ -155,8 +156,9 @@ def open_bench(args: argparse.Namespace) -> Bench:
     small = args.model == "tiny"
     torch.set_num_threads(args.threads or (1 if small else cores()))
     workers = 0 if small else min(4, max(1, cores() - 1))
+    clip = load(args.model, choose_device(args.device))
     return Bench(
-        clip=load(args.model, choose_device(args.device)),
+        clip=clip.compiled() if args.compile else clip,
         cache=FeatureCache(cache, exact=args.exact_cache),
         on_bad_image=args.on_bad_image,
         workers=workers if args.workers is None else args.workers,

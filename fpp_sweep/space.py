@@ -158,6 +158,7 @@ class Work:
     gpus_per_actor: float | None = None  # none: 1 where there are GPUs, else 0
     cpus_per_actor: float = 1.0
     threads: int | None = None  # of torch, in an actor; none: its CPUs
+    compile: bool = False  # as of `evaluate`
     cache: str | None = None  # folder of image features
     attempts: int = 3  # per unit of work
     unit_timeout: float = 3600.0  # seconds
@@ -301,7 +302,7 @@ FREE = {
     "question",
     *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures")),
     *(f"work.{key}" for key in ("data_root", "shards", "actors", "gpus_per_actor", "cpus_per_actor", "threads")),
-    *(f"work.{key}" for key in ("cache", "attempts", "unit_timeout", "baselines", "tracking_uri")),
+    *(f"work.{key}" for key in ("compile", "cache", "attempts", "unit_timeout", "baselines", "tracking_uri")),
 }
 
 
@@ -365,6 +366,7 @@ WORK: dict[str, Rule] = {
     "gpus_per_actor": maybe(number(least=0)),
     "cpus_per_actor": number(least=0),
     "threads": maybe(whole(1)),
+    "compile": flag(),
     "cache": maybe(text()),
     "attempts": whole(1),
     "unit_timeout": duration(),

@@ -466,6 +466,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         cache=work.cache,
         device="cuda" if gpus else "cpu",
         threads=work.threads or max(1, int(work.cpus_per_actor)),
+        compile=work.compile,
         folder=os.getcwd(),
     )
 

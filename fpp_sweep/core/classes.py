@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.layout import Layout
+from fpp_sweep.core.layout import Layout, Sight
 from fpp_sweep.core.text import TextTower, Tokenizer
 from fpp_sweep.errors import InputError
 
@@ -91,10 +91,10 @@ class ClassTexts:
                 f"but the model has {self.tower.positions}; use a shorter prompt or name"
             )
 
-    def features(self, context: Tensor) -> Tensor:
+    def features(self, context: Tensor, sight: Sight | None = None) -> Tensor:
         """Unit text features (*B, K, D) of contexts (*B, n, W)."""
         flat = context.reshape(-1, *context.shape[-2:])
-        features = self.tower.features(self.prefix(flat), self.nodes[None], self.layout)
+        features = self.tower.features(self.prefix(flat), self.nodes[None], self.layout, sight)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
     def rows_at_once(self) -> int:
@@ -105,10 +105,10 @@ class ClassTexts:
         """SOS in front of contexts (B, n, W)."""
         return torch.cat([self.sos.expand(len(context), 1, -1), context], dim=1)
 
-    def noisy_features(self, context: Tensor, noise: Noise) -> Tensor:
+    def noisy_features(self, context: Tensor, noise: Noise, sight: Sight | None = None) -> Tensor:
         """Unit text features (J, K, D) of one context (n, W) under J perturbations of the input embeddings."""
         if noise.sos.shape[1] == 1:
-            return self.tower.features(*self.perturbed(context, noise), self.layout)
+            return self.tower.features(*self.perturbed(context, noise), self.layout, sight)
         perturbed = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)  # (J, K, 1 + n, W)
         tokens = self.layout.to_tokens(self.nodes[None])
         bare = self.layout.apart(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,10 @@ class Clip:
     @property
     def device(self) -> torch.device:
         return self.text.device
+
+    def compiled(self) -> Clip:
+        """The same model with a text tower that goes through torch.compile; InputError where that cannot be used."""
+        return replace(self, text=self.text.compiled())
 
     def is_strange(self, text: str) -> bool:
         """Whether the text has words that mean nothing to this model."""

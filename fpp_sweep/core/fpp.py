@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fpp_sweep.config import Distance, FppConfig
 from fpp_sweep.core.classes import ClassTexts, Noise
+from fpp_sweep.core.compiling import eagerly
+from fpp_sweep.core.layout import Sight
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.pullback import Pullback
 
@@ -25,6 +27,25 @@ class Pretrained:
 
     context: Tensor  # (n, W)
     losses: Tensor  # (steps, 2): alignment, and the flatness term as it enters the loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Loss:
+    """What is minimised: the distances of both terms, where they are there, and what has no gradient."""
+
+    align: Distance | None
+    flat: Distance | None
+    detach: str
+    weight: Tensor  # of flatness; scalar
+
+    @classmethod
+    def of(cls, config: FppConfig, weight: float, device: torch.device) -> Loss:
+        return cls(
+            align=config.align_distance if config.align else None,
+            flat=config.flat_distance if config.flat else None,
+            detach=config.detach,
+            weight=torch.tensor(weight, device=device),
+        )
 
 
 def pretrain(
@@ -46,9 +67,12 @@ def pretrain(
     with torch.no_grad():
         target = texts.features(predefined)
     context, state = start.clone(), None
+    loss = Loss.of(config, weight, context.device)
+    sight = texts.layout.sight(1 + len(context))
+    run = texts.tower.run if config.noise_shared else eagerly  # else each class has a layout of its own: no small step
     losses = torch.zeros(config.steps, 2)
     for step in range(config.steps):
-        terms, gradient = _terms(texts, context, target, next(noise), config, weight)
+        terms, gradient = run(_terms, texts, sight, context, target, next(noise), loss)
         losses[step] = terms
         if not torch.isfinite(losses[step].sum()):
             align, flat = losses[step].tolist()
@@ -77,57 +101,65 @@ def cosine(step: int, steps: int, first: float, final: float) -> float:
 
 
 def _terms(
-    texts: ClassTexts, context: Tensor, target: Tensor, noise: Noise, config: FppConfig, weight: float
+    texts: ClassTexts, sight: Sight, context: Tensor, target: Tensor, noise: Noise, loss: Loss
 ) -> tuple[Tensor, Tensor]:
     """The terms of the loss at a context, and the loss's gradient there."""
-    if config.flat and config.detach != "noisy":
-        return _by_autograd(texts, context, target, noise, config, weight)
+    if loss.flat and loss.detach != "noisy":
+
+        def terms_at(context: Tensor) -> Tensor:
+            return _losses(texts.features(context, sight), texts.noisy_features(context, noise, sight), target, loss)
+
+        return _with_gradient(terms_at, context)
     with torch.no_grad():
-        pullback, noisy = _forward(texts, context, noise if config.flat else None)
-    clean = pullback.features[0].requires_grad_()
-    terms = _losses(clean, noisy, target, config, weight)
-    (of_features,) = torch.autograd.grad(terms.sum(), clean)
+        pullback, noisy = _forward(texts, sight, context, noise if loss.flat else None)
+    terms, of_features = _with_gradient(lambda clean: _losses(clean, noisy, target, loss), pullback.features[0])
     with torch.no_grad():
         places = torch.arange(1, 1 + len(context), device=context.device)
-        return terms.detach(), pullback(of_features[None], places)[0]
+        return terms, pullback(of_features[None], places)[0]
 
 
-def _forward(texts: ClassTexts, context: Tensor, noise: Noise | None) -> tuple[Pullback, Tensor | None]:
-    """The clean features, with the way back from them, and the noisy ones."""
-    prefix, nodes = texts.prefix(context[None]), texts.nodes[None]
-    if noise is None:
-        return Pullback(texts.tower, prefix, nodes, texts.layout), None
-    draws, rows = noise.sos.shape[:2]
-    if rows > 1 or draws >= texts.rows_at_once():
-        return Pullback(texts.tower, prefix, nodes, texts.layout), texts.noisy_features(context, noise)
-    noisy_prefix, noisy_nodes = texts.perturbed(context, noise)
-    prefix, nodes = torch.cat([prefix, noisy_prefix]), torch.cat([nodes, noisy_nodes])
-    pullback = Pullback(texts.tower, prefix, nodes, texts.layout)
-    return pullback, pullback.features[1:]
+def _with_gradient(terms_at: Callable[[Tensor], Tensor], place: Tensor) -> tuple[Tensor, Tensor]:
+    """Terms there, and the gradient of their sum."""
+    if torch.compiler.is_compiling():  # which knows this form of autograd only; without, it is the slower one
 
+        def total(place: Tensor) -> tuple[Tensor, Tensor]:
+            terms = terms_at(place)
+            return terms.sum(), terms
 
-def _by_autograd(
-    texts: ClassTexts, context: Tensor, target: Tensor, noise: Noise, config: FppConfig, weight: float
-) -> tuple[Tensor, Tensor]:
-    """For gradients through the noisy branch."""
-    context = context.detach().clone().requires_grad_()
-    clean, noisy = texts.features(context), texts.noisy_features(context, noise)
-    terms = _losses(clean, noisy, target, config, weight)
-    (gradient,) = torch.autograd.grad(terms.sum(), context)
+        of_total, terms = torch.func.grad(total, has_aux=True)(place)
+        return terms, of_total
+    place = place.detach().requires_grad_()
+    terms = terms_at(place)
+    (gradient,) = torch.autograd.grad(terms.sum(), place)
     return terms.detach(), gradient
 
 
-def _losses(clean: Tensor, noisy: Tensor | None, target: Tensor, config: FppConfig, weight: float) -> Tensor:
+def _forward(texts: ClassTexts, sight: Sight, context: Tensor, noise: Noise | None) -> tuple[Pullback, Tensor | None]:
+    """The clean features, with the way back from them, and the noisy ones."""
+    prefix, nodes = texts.prefix(context[None]), texts.nodes[None]
+    if noise is None:
+        return Pullback(texts.tower, prefix, nodes, texts.layout, sight), None
+    draws, rows = noise.sos.shape[:2]
+    if rows > 1 or draws >= texts.rows_at_once():
+        pullback = Pullback(texts.tower, prefix, nodes, texts.layout, sight)
+        return pullback, texts.noisy_features(context, noise, sight)
+    noisy_prefix, noisy_nodes = texts.perturbed(context, noise)
+    prefix, nodes = torch.cat([prefix, noisy_prefix]), torch.cat([nodes, noisy_nodes])
+    pullback = Pullback(texts.tower, prefix, nodes, texts.layout, sight)
+    return pullback, pullback.features[1:]
+
+
+def _losses(clean: Tensor, noisy: Tensor | None, target: Tensor, loss: Loss) -> Tensor:
     """The alignment and the flatness term, as they enter the loss."""
     zero = clean.new_zeros(())
-    align = distance(clean, target, config.align_distance) if config.align else zero
-    if noisy is None:
+    align = distance(clean, target, loss.align) if loss.align else zero
+    if noisy is None or loss.flat is None:
         return torch.stack([align, zero])
-    steady = clean.detach() if config.detach == "clean" else clean
-    flat = distance(steady.expand_as(noisy), noisy, config.flat_distance)
-    if config.flat_distance == "cosine":
+    steady = clean.detach() if loss.detach == "clean" else clean
+    flat = distance(steady.expand_as(noisy), noisy, loss.flat)
+    if loss.flat == "cosine":
         flat = flat - 1  # the released code drops the constant of 1 - cos; its logged losses are reproduced this way
-    return torch.stack([align, weight * flat])
+    return torch.stack([align, loss.weight * flat])
 
 
 def distance(first: Tensor, second: Tensor, kind: Distance) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.layout import Layout
+from fpp_sweep.core.layout import Layout, Sight
 from fpp_sweep.core.text import Block, TextTower, add_linear, norm
 
 NORM_EPSILON = 1e-5  # torch's LayerNorm
@@ -100,12 +100,14 @@ class BlockAt:
 class Pullback:
     """d features / d embeddings at the first of some prompts, transposed and applied to gradients."""
 
-    def __init__(self, tower: TextTower, prefix: Tensor, nodes: Tensor, layout: Layout) -> None:
+    def __init__(
+        self, tower: TextTower, prefix: Tensor, nodes: Tensor, layout: Layout, sight: Sight | None = None
+    ) -> None:
         """Run the tower on prefixes (J, P, W) and nodes (J or 1, N, W), keeping what the way back to the first needs.
 
         The others share the forward pass's matrix products, which small prompts alone do not fill.
         """
-        self.tower, self.layout, self.sight = tower, layout, layout.sight(prefix.shape[1])
+        self.tower, self.layout, self.sight = tower, layout, sight or layout.sight(prefix.shape[1])
         self._blocks: list[BlockAt] = []
         states = tower.embed(prefix, nodes, layout)
         self._rows = states.shape[1]

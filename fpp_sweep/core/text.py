@@ -6,14 +6,15 @@ longest EOT can be cut without changing a result, and what many texts begin with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fpp_sweep.core.compiling import Compiler, Runner, eagerly
 from fpp_sweep.core.layout import Layout, Sight
 
 Activation = Literal["quick_gelu", "gelu"]
@@ -85,6 +86,7 @@ class TextTower:
     projection: Affine  # (D, W), with the last LayerNorm's scale and shift in it
     heads: int
     activation: Activation
+    run: Runner = eagerly  # what is called again and again
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], *, heads: int, activation: Activation) -> TextTower:
@@ -130,14 +132,18 @@ class TextTower:
         values = {item.name: moved(getattr(self, item.name)) for item in fields(self) if item.name != "blocks"}
         return TextTower(blocks=blocks, **values)
 
-    def features(self, prefix: Tensor, nodes: Tensor, layout: Layout) -> Tensor:
+    def compiled(self) -> TextTower:
+        """The same tower that compiles what is called again and again; InputError where torch cannot."""
+        return replace(self, run=Compiler(self.device, _tensors(self), known=(TextTower, Block)))
+
+    def features(self, prefix: Tensor, nodes: Tensor, layout: Layout, sight: Sight | None = None) -> Tensor:
         """Unit features (B, K, D) of K texts that all begin with the same prefix.
 
         `prefix` (B, P, W) holds the embeddings that the K texts share (SOS and context), one row for each of B prompts;
         `nodes` (B or 1, N, W) holds what follows it, as `layout` says. The prefix is computed once for all K texts; the
         last block computes EOT's output only.
         """
-        sight = layout.sight(prefix.shape[1])
+        sight = sight or layout.sight(prefix.shape[1])
         states = self.embed(prefix, nodes, layout)
         for block in self.blocks[:-1]:
             looks = self.look(self.heads_of(sight.to_slots(self.qkv(block, states)), sight), sight.hidden)
@@ -208,3 +214,14 @@ def add_linear(states: Tensor, rows: Tensor, affine: Affine) -> Tensor:
 
 def norm(states: Tensor) -> Tensor:
     return F.layer_norm(states, states.shape[-1:])
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Those of a tower or of a part of it."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, TextTower | Block):
+        yield from _tensors(tuple(getattr(value, item.name) for item in fields(value)))
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _tensors(each)

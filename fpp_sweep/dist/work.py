@@ -34,6 +34,7 @@ class WorkerSpec:
     cache: str | None = None
     device: str = "auto"
     threads: int = 1  # of torch
+    compile: bool = False
     folder: str | None = None  # what relative paths are relative to
 
 

@@ -38,7 +38,8 @@ class Worker:
 
         torch.set_num_threads(spec.threads)
         self.spec = spec
-        self.clip = load(spec.model, choose_device(spec.device))
+        clip = load(spec.model, choose_device(spec.device))
+        self.clip = clip.compiled() if spec.compile else clip
         self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache())
         self._root = Path(spec.data_root) if spec.data_root else None
         self._custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else {}

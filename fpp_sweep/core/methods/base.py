@@ -30,8 +30,9 @@ class TextModel:
     logit_scale: float
 
     def features(self, context: Tensor) -> Tensor:
-        """(*B, n, W) -> (*B, K, D)."""
-        return self.texts.features(context)
+        """(*B, n, W) -> (*B, K, D), batch after batch."""
+        sight = self.texts.layout.sight(1 + context.shape[-2])
+        return self.texts.tower.run(ClassTexts.features, self.texts, context, sight)
 
     def logits(self, views: Tensor, features: Tensor) -> Tensor:
         """(*B, V, D) views against (*B, K, D) or (K, D) text features -> (*B, V, K)."""

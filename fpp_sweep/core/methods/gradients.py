@@ -38,11 +38,14 @@ class ByPullback:
     def __init__(self, texts: ClassTexts, context: Tensor) -> None:
         self._pullback = Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.layout)
         self._places = torch.arange(1, 1 + len(context), device=context.device)
-        self._at_once = texts.rows_at_once()
+        self._at_once, self._run = texts.rows_at_once(), texts.tower.run
         self.features = self._pullback.features[0]
 
     def back(self, gradients: Tensor) -> Tensor:
-        return halving(lambda part: self._pullback(part, self._places), gradients, self._at_once)
+        return halving(self._back, gradients, self._at_once)
+
+    def _back(self, gradients: Tensor) -> Tensor:
+        return self._run(Pullback.__call__, self._pullback, gradients, self._places)
 
 
 class ByJacobian:

@@ -37,7 +37,7 @@ class ZeroShot:
 
     @torch.no_grad()
     def start(self, model: TextModel, context: Tensor, samples: int) -> Tensor:
-        return model.features(context)
+        return model.texts.features(context)
 
     def predict(self, model: TextModel, state: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
         return model.logits(views[:, :1], state)[:, 0], state
