@@ -61,7 +61,7 @@ def dry_run(space: Space) -> str:
         # a cache of its own: features that are at hand would look free
         worker = Worker(replace(worker_spec(space, 1.0 if gpu else 0.0), cache=cache))
         plan = make_plan(space, worker)
-        notes = check(space, worker, plan)
+        notes = [*check(space, worker, plan).notes, *space.left_out()]
         actors = space.work.actors or (1 if gpu else max(1, int(cores() / space.work.cpus_per_actor)))
         with busy(min(actors, cores()) - 1):
             speeds = {facts.name: measured(worker, space, facts) for facts in plan.datasets[space.search.split]}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fpp_sweep.dist.keeper import KeeperStatus
     from fpp_sweep.dist.pool import Pool
     from fpp_sweep.dist.trial import Plan
-    from fpp_sweep.dist.work import ModelFacts, WorkerSpec
+    from fpp_sweep.dist.work import Checked, ModelFacts, WorkerSpec
     from fpp_sweep.dist.worker import Worker
     from fpp_sweep.tracking import Shipper
 
@@ -130,11 +130,7 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
         with _undone_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened
             folder.write_info(_begun(known, space, options, folder, uri))
-            with (
-                _meanwhile(check_store, uri) as checked,
-                _ready(space, options, folder, checked) as (pool, model, plan, gpus),
-            ):
-                folder.write_info(_with_facts(folder.info(), space, model, plan))
+            with _meanwhile(check_store, uri) as checked, _ready(space, options, folder, checked) as (pool, plan, gpus):
                 _run(_Run(space, folder, pool, plan, options, gpus, uri))
     return Sweep(folder)
 
@@ -416,8 +412,8 @@ _SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on 
 @contextmanager
 def _ready(
     space: Space, options: Options, folder: SweepFolder, checked: Callable[[], None]
-) -> Iterator[tuple[Pool, ModelFacts, Plan, float]]:
-    """Ray, the first worker, and everything that the space names found to be there."""
+) -> Iterator[tuple[Pool, Plan, float]]:
+    """Ray, the first worker, and everything that the space names found to be there, and what it was."""
     from fpp_sweep.dist.pool import ActorSpec, gpus_here, require_room, session, start_pool
     from fpp_sweep.dist.work import Names, TaskFailedError
 
@@ -445,12 +441,14 @@ def _ready(
         try:
             model = pool.open()
             plan = make_plan(space, pool)
-            for note in check(space, pool, plan):
+            found = check(space, pool, plan)
+            for note in (*found.notes, *space.left_out()):
                 print(f"note: {note}", file=sys.stderr)
         except TaskFailedError as error:
             raise InputError(error.failure.reason) from error
         pool.begin(Names(model.digest, plan.known()))
-        yield pool, model, plan, gpus
+        folder.write_info(with_facts(folder.info(), space, model, plan, found))
+        yield pool, plan, gpus
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:
@@ -486,8 +484,8 @@ def make_plan(space: Space, host: Pool | Worker) -> Plan:
     return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards)
 
 
-def check(space: Space, host: Pool | Worker, plan: Plan) -> list[str]:
-    """Fit every method and prompt that may be asked for to the model and the classes; what is worth a note."""
+def check(space: Space, host: Pool | Worker, plan: Plan) -> Checked:
+    """Fit every method and prompt that may be asked for to the model and the classes."""
     start = space.start()
     configs = [*space.baselines().values(), start]
     asked = {key: {getattr(config, key) for config in configs} for key in ("method", "prompt", "init")}
@@ -498,7 +496,7 @@ def check(space: Space, host: Pool | Worker, plan: Plan) -> list[str]:
         raise InputError("init: fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
     prompts = sorted((asked["prompt"] | asked["init"]) - {"fpp"})
     facts = [each for datasets in plan.datasets.values() for each in datasets]
-    return [*host.check(sorted(asked["method"]), prompts, facts), *space.left_out()]
+    return host.check(sorted(asked["method"]), prompts, facts)
 
 
 def _begun(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
@@ -528,8 +526,8 @@ def _begun(known: SweepInfo | None, space: Space, options: Options, folder: Swee
     )
 
 
-def _with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan) -> SweepInfo:
-    """What is known once a worker has opened the model and the datasets; it must be what it was."""
+def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, found: Checked) -> SweepInfo:
+    """What is known once a worker has opened model, datasets and prompts; it must be what it was."""
     datasets = plan.datasets[space.search.split]
     facts = {
         "model": model.name,
@@ -538,11 +536,14 @@ def _with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan) ->
         "datasets": ", ".join(each.name for each in datasets),
         "datasets_digest": ", ".join(each.digest for each in datasets),
     }
+    if found.prompts:
+        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(found.prompts.items()))
     for key, what in (
         ("model_digest", f"model {model.name} has other weights"),
         ("datasets_digest", "its data differ"),
+        ("prompts_digest", "a prompt file differs"),
     ):
-        if info.tags.get(key, facts[key]) != facts[key]:
+        if info.tags.get(key, facts.get(key)) != facts.get(key):
             raise InputError(f"{info.name} cannot be resumed: {what} than when it began; begin a new sweep instead")
     return _tagged(info, {**facts, "device": model.device})
 

@@ -1,11 +1,14 @@
 """What a sweep checks before it starts, with a real worker in this process; the rest is in test_tune.py."""
 
+from dataclasses import replace
+
 import pytest
 
+from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.dist.worker import Worker
 from fpp_sweep.errors import InputError
 from fpp_sweep.space import parse_space
-from fpp_sweep.sweep import Sweep, check, make_plan, worker_spec
+from fpp_sweep.sweep import Sweep, check, make_plan, with_facts, worker_spec
 from tests.sweeps import build_sweep
 
 SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {datasets: [scenes, digits], limit: 5}"
@@ -72,8 +75,30 @@ def test_a_prompt_or_method_that_is_not_there_is_told(worker, overrides, complai
 
 def test_words_that_the_embedded_model_never_saw_are_worth_a_note(worker):
     asked = space("base.init=quixotic zeppelins")
-    (note,) = [note for note in check(asked, worker, make_plan(asked, worker)) if "never saw" in note]
+    (note,) = check(asked, worker, make_plan(asked, worker)).notes
     assert "quixotic" in note
+    assert "never saw" in note
+
+
+def test_a_sweep_goes_on_with_the_model_the_data_and_the_prompts_that_it_began_with(worker, tmp_path):
+    file = tmp_path / "prompt.safetensors"
+    asked = space(f"base.prompt={file}")
+    model, plan = worker.facts(), make_plan(asked, worker)
+    info = build_sweep(tmp_path / "made", trials=1).info()
+    info = replace(info, tags={})
+
+    def opened(words, *, model=model, info=info):
+        save_prompt(open_prompt(worker.clip, words), worker.clip, file, {})
+        return with_facts(info, asked, model, plan, check(asked, worker, plan))
+
+    began = opened("a photo of a")
+    assert opened("a photo of a", info=began) == began
+    with pytest.raises(InputError, match="a prompt file differs"):
+        opened("a picture of a", info=began)
+    with pytest.raises(InputError, match="tiny has other weights"):
+        opened("a photo of a", info=began, model=replace(model, digest="another"))
+    with pytest.raises(InputError, match="its data differ"):
+        opened("a photo of a", info=replace(began, tags={**began.tags, "datasets_digest": "others"}))
 
 
 def test_a_sweeps_folder_is_read_as_a_table_and_a_front(tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 
 from fpp_sweep.dist.keeper import Keeper, KeeperStatus, LostError
 from fpp_sweep.dist.work import (
+    Checked,
     DatasetFacts,
     Done,
     Failure,
@@ -80,7 +81,7 @@ class RemoteWorker:
 
     def check(
         self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]
-    ) -> list[str] | Failure:
+    ) -> Checked | Failure:
         assert not isinstance(self._worker, Failure)
         try:
             return self._worker.check(methods, prompts, datasets)
@@ -185,8 +186,8 @@ class KeeperActor:
 
     async def check(
         self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]
-    ) -> list[str] | Failure:
-        found: list[str] | Failure = await _answer((await self._any()).handle.check.remote(methods, prompts, datasets))
+    ) -> Checked | Failure:
+        found: Checked | Failure = await _answer((await self._any()).handle.check.remote(methods, prompts, datasets))
         return found
 
     async def _any(self) -> _Actor:
@@ -229,7 +230,7 @@ class Pool:
     def describe(self, names: Sequence[str], part: str) -> list[DatasetFacts]:
         return self._ask(self.keeper.describe.remote(list(names), part))  # type: ignore[no-any-return]
 
-    def check(self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]) -> list[str]:
+    def check(self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]) -> Checked:
         return self._ask(self.keeper.check.remote(list(methods), list(prompts), list(datasets)))  # type: ignore[no-any-return]
 
     def begin(self, names: Names) -> None:

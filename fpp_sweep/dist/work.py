@@ -63,6 +63,14 @@ class DatasetFacts:
     digest: str  # of names and labels
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a worker found when it looked at everything that a sweep names."""
+
+    notes: tuple[str, ...]
+    prompts: Mapping[str, str]  # digests of prompts that are files
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Done:
     """What became of a task."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.config import EMBEDDED_LIMIT
 from fpp_sweep.core.units import EvalTask, PretrainTask
-from fpp_sweep.dist.work import DatasetFacts, Done, ModelFacts, Task, WorkerSpec
+from fpp_sweep.dist.work import Checked, DatasetFacts, Done, ModelFacts, Task, WorkerSpec
 from fpp_sweep.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class Worker:
             digest=hashlib.sha256(listing.encode()).hexdigest()[:16],
         )
 
-    def check(self, methods: Iterable[str], prompts: Iterable[str], datasets: Sequence[DatasetFacts]) -> list[str]:
-        """Fit every method and prompt to the model and to all class names before any work; what is worth a note."""
+    def check(self, methods: Iterable[str], prompts: Iterable[str], datasets: Sequence[DatasetFacts]) -> Checked:
+        """Fit every method and prompt to the model and to all class names before any work."""
         from fpp_sweep.core.methods import require_method
         from fpp_sweep.core.prompt import is_file_name, open_prompt
         from fpp_sweep.core.tasks import class_texts
@@ -85,15 +85,19 @@ class Worker:
         for method in methods:
             require_method(method)
         texts = {name for facts in datasets for name in facts.classes}
+        files = {}
         for prompt in prompts:
             context = open_prompt(self.clip, prompt).context
             for facts in datasets:
                 class_texts(self.clip, facts.classes, len(context))
-            if not is_file_name(prompt):
+            if is_file_name(prompt):
+                files[prompt] = hashlib.sha256(context.cpu().numpy().tobytes()).hexdigest()[:16]
+            else:
                 texts.add(prompt)
         strange = sorted(text for text in texts if self.clip.is_strange(text))
         told = f"{len(strange)} prompts or class names, such as {strange[0]!r}" if strange else ""
-        return [f"{told}, have words that model {self.clip.name} never saw"] if strange else []
+        notes = (f"{told}, have words that model {self.clip.name} never saw",) if strange else ()
+        return Checked(notes=notes, prompts=files)
 
     def run(self, task: Task, prompt: bytes | None = None) -> Done:
         """Run a task; an EvalTask whose prompt is pretrained gets it as the bytes that the PretrainTask gave."""
