@@ -18,7 +18,7 @@ from fpp_sweep.core.units import EvalTask, PretrainTask
 from fpp_sweep.dist.work import Done, Failure, ModelFacts, Names, Task, TaskFailedError, UnitStore
 
 STAFF_EVERY = 1.0  # seconds between two looks at who is missing
-BAD_STARTS = 3  # workers in a row that do not start: so will the next
+BAD_STARTS = 3  # times in a row that no worker starts while there is none: so will the next
 
 _COUNTED = ("loads", "lost", "done", "at_hand", "executions", "images", "held")
 
@@ -118,7 +118,7 @@ class Keeper:
                 self._give_up(Failure(reason=f"nobody knows how many workers there should be: {_told(error)}"))
                 return
             for _ in range(missing):
-                task = asyncio.create_task(self._employ())
+                task = asyncio.create_task(self._employ(self._bad_starts))
                 self._employed.add(task)
                 task.add_done_callback(self._employed.discard)
             await asyncio.sleep(STAFF_EVERY)
@@ -226,16 +226,18 @@ class Keeper:
         else:
             job.result.set_result(result)
 
-    async def _employ(self) -> None:
-        """A worker's life."""
+    async def _employ(self, bad_starts: int) -> None:
+        """A worker's life; before it were so many bad starts."""
         try:
             hand = await self.hire()
         except TaskFailedError as error:  # no other would do better
             self._give_up(error.failure)
             return
         except Exception as error:
-            self._bad_starts += 1
-            if self._bad_starts >= BAD_STARTS and not self.hands:  # else there is somebody to do the work
+            # none where somebody is there to do the work; one for all that began together, as their machine may be lost
+            if not self.hands and self._bad_starts == bad_starts:
+                self._bad_starts += 1
+            if self._bad_starts >= BAD_STARTS:
                 self._give_up(Failure(reason=f"workers do not start: {_told(error)}"))
             return
         self._model = self._model or hand.facts.digest

@@ -648,6 +648,50 @@ def test_two_bad_starts_are_forgiven(tmp_path):
     assert crew.started == 9
 
 
+def test_workers_that_are_lost_together_while_they_start_are_one_bad_start(tmp_path):
+    """As when a machine is lost, and its workers are started again before that is known."""
+
+    def starts(number):
+        if 4 <= number < 12:
+            raise LostError("its node was terminated")
+        return {}
+
+    crew = Crew(starts=starts)
+
+    async def scenario():
+        async with keeping(crew, tmp_path, workers=4) as keeper:
+            await until(lambda: len(keeper.hands) == 4)
+            for hand in crew.hands:
+                hand.kill()
+            await until(lambda: not keeper.hands)
+            return [done.skipped for done in await keeper.results(batches(2), 1)], keeper.status().fatal
+
+    assert run(scenario) == ([64, 64], None)
+
+
+def test_bad_starts_while_another_works_do_not_count_once_it_is_lost_too(tmp_path):
+    crew = Crew()
+
+    async def scenario():
+        async with keeping(crew, tmp_path) as keeper:
+            await keeper.first()
+            last = ["its node was terminated, too"]
+
+            def starts(number):
+                if keeper.hands:
+                    raise LostError("their node was terminated")
+                if last:
+                    raise LostError(last.pop())
+                return {}
+
+            crew.starts, keeper.wanted = starts, lambda: 2
+            await until(lambda: crew.started > 6)
+            crew.hands[0].kill()
+            return [done.skipped for done in await keeper.results(batches(2), 1)], keeper.status().fatal
+
+    assert run(scenario) == ([64, 64], None)
+
+
 def test_a_machine_on_which_nothing_starts_does_not_stop_the_others(tmp_path):
     def starts(number):
         if number:
