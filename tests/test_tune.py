@@ -7,41 +7,24 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.dist.inline import InlineExecutor
-from fpp_sweep.dist.trial import run_trial
-from fpp_sweep.dist.work import Names, UnitStore
-from fpp_sweep.dist.worker import Worker
-from fpp_sweep.records import SweepFolder
 from fpp_sweep.space import load_space
-from fpp_sweep.sweep import make_plan, worker_spec
-
-ROOT = Path(__file__).parent.parent
-# two datasets would show no more here than one
-SMALL = """
-base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
-params:
-  fpp.gamma1: {low: 0.1, high: 10, log: true}
-search: {trials: 4, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [zero_shot], actors: 1}
-"""
-
-
-def command(folder, *words, space=SMALL):
-    (folder / "small.yaml").write_text(space)
-    return [sys.executable, "-m", "fpp_sweep.tune", "--space", "small.yaml", *words]
-
-
-def environment(folder):
-    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
+from tests.drivers import (
+    ROOT,
+    SMALL,
+    assert_same_as_in_one_process,
+    command,
+    complete,
+    descendants,
+    environment,
+    only_sweep,
+    started,
+    wait_for,
+)
 
 
 def tune(folder, *words, space=SMALL, code=0):
@@ -52,54 +35,9 @@ def tune(folder, *words, space=SMALL, code=0):
     return done
 
 
-def only_sweep(folder) -> SweepFolder:
-    (path,) = (folder / "sweeps").glob("*/sweep.json")
-    return SweepFolder.open(path.parent)
-
-
 def study_states(sweep):
     with closing(sqlite3.connect(sweep.study_file)) as study:
         return [state for (state,) in study.execute("SELECT state FROM trials ORDER BY number")]
-
-
-def descendants(pid):
-    """Processes below a process, with their command lines."""
-    found, parents = {}, {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
-        except (OSError, ValueError):  # gone meanwhile
-            continue
-    below = {pid}
-    while grown := {child for child, parent in parents.items() if parent in below} - below:
-        below |= grown
-    return {each: found[each] for each in below - {pid} if each in found}
-
-
-def started(folder, *words, space=SMALL):
-    return subprocess.Popen(
-        command(folder, *words, space=space),
-        cwd=folder,
-        env=environment(folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # a test run in the background of a shell ignores SIGINT, and so would its children
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def wait_for(condition, seconds=120.0):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-    return found
-
-
-def complete(folder):
-    return [path for path in (folder / "sweeps").glob("*/trials/trial-*.json") if '"complete"' in path.read_text()]
 
 
 @pytest.mark.slow  # Ray, two workers, MLflow
@@ -225,18 +163,6 @@ def test_killed_workers_cost_time_and_no_result(tmp_path):
     assert int(sweep.info().tags["work_workers_lost"]) == len(victims)  # or the test proves nothing
     assert [record.state for record in sweep.trials()] == ["complete"] * 9
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
-
-
-def assert_same_as_in_one_process(sweep, space, cache):
-    """Every trial again, in this process, with one worker: the same bits."""
-    space = replace(space, work=replace(space.work, cache=str(cache)))
-    worker = Worker(worker_spec(space, gpus=0.0))
-    plan = make_plan(space, worker)
-    datasets = {(facts.name, part): facts for part, all_facts in plan.datasets.items() for facts in all_facts}
-    inline = InlineExecutor(worker, Names(worker.facts().digest, datasets), UnitStore(cache / "units"))
-    for record in sweep.trials():
-        found, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline.results)
-        assert dict(found.average) == dict(record.found["val"].average), record.name
 
 
 @pytest.mark.slow
