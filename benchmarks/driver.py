@@ -20,7 +20,8 @@ from typing import Any
 
 from fpp_sweep.cli import Parser, parser, run
 from fpp_sweep.records import SweepFolder, TrialRecord
-from fpp_sweep.space import Space, parse_space
+from fpp_sweep.space import Space
+from fpp_sweep.spacefile import parse_space
 
 SPACE = """
 params:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fpp_sweep.config import preset as preset
     from fpp_sweep.errors import InputError as InputError
     from fpp_sweep.space import Space as Space
-    from fpp_sweep.space import load_space as load_space
+    from fpp_sweep.spacefile import load_space as load_space
     from fpp_sweep.sweep import Options as Options
     from fpp_sweep.sweep import Sweep as Sweep
     from fpp_sweep.sweep import run_sweep as run_sweep
@@ -35,7 +35,7 @@ _HOMES = {
     "Space": "space",
     "Sweep": "sweep",
     "TrialConfig": "config",
-    "load_space": "space",
+    "load_space": "spacefile",
     "preset": "config",
     "run_sweep": "sweep",
 }

@@ -26,7 +26,8 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.display import Display, Status, trial_line
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.records import SweepFolder, SweepInfo, TrialRecord
-from fpp_sweep.space import Space, space_of
+from fpp_sweep.space import Space
+from fpp_sweep.spacefile import space_of
 
 if TYPE_CHECKING:
     from fpp_sweep.dist.conductor import Conductor

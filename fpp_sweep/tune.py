@@ -116,7 +116,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def read_space(args: argparse.Namespace) -> Space:
     """The space file with everything that the command line says otherwise; later flags win."""
     from fpp_sweep.configfile import read_config
-    from fpp_sweep.space import load_space
+    from fpp_sweep.spacefile import load_space
 
     found = []
     for flag, key in SHORT.items():

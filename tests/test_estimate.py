@@ -9,7 +9,7 @@ from fpp_sweep.dist.trial import tasks_of
 from fpp_sweep.dist.work import Names
 from fpp_sweep.dist.worker import Worker
 from fpp_sweep.estimate import Speed, costs, described, expected, measured, relevant, sampled
-from fpp_sweep.space import parse_space
+from fpp_sweep.spacefile import parse_space
 from fpp_sweep.sweep import make_plan, worker_spec
 
 SPACE = """

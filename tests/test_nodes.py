@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.space import load_space
+from fpp_sweep.spacefile import load_space
 from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, only_sweep, started, wait_for
 
 pytestmark = [

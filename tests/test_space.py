@@ -12,31 +12,35 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep import space as module
 from fpp_sweep.config import PRESETS, TrialConfig, preset
 from fpp_sweep.errors import InputError
 from fpp_sweep.space import (
     BASELINES,
-    CONSTRAINT,
+    FREE,
     METHODS,
-    OBJECTIVE,
-    PARAM,
     QUALITIES,
-    SEARCH,
-    TOP,
-    WORK,
     Constraint,
     Objective,
     Param,
     Search,
+    Space,
     Work,
+    published_points,
+)
+from fpp_sweep.spacefile import (
+    CONSTRAINT,
+    OBJECTIVE,
+    PARAM,
+    SEARCH,
+    TOP,
+    WORK,
     load_space,
     parse_space,
-    published_points,
-    schema,
     setting_types,
     space_of,
 )
+from fpp_sweep.spaceschema import main as print_schema
+from fpp_sweep.spaceschema import schema
 from fpp_sweep.yamlfile import dump, parse, read
 
 ROOT = Path(__file__).parent.parent
@@ -587,12 +591,12 @@ def test_the_tables_are_the_dataclasses_fields():
     for table, cls in ((SEARCH, Search), (WORK, Work), (OBJECTIVE, Objective), (CONSTRAINT, Constraint)):
         assert list(table) == [field.name for field in dataclasses.fields(cls)]
     assert set(PARAM) == {field.name for field in dataclasses.fields(Param)} - {"key", "kind"}
-    assert tuple(TOP) == tuple(field.name for field in dataclasses.fields(module.Space))
+    assert tuple(TOP) == tuple(field.name for field in dataclasses.fields(Space))
 
 
 def test_what_may_change_on_resume_is_there():
     leaves = {f"search.{key}" for key in SEARCH} | {f"work.{key}" for key in WORK} | set(TOP)
-    assert leaves >= module.FREE
+    assert leaves >= FREE
 
 
 def test_metrics_and_methods_are_the_cores():
@@ -609,7 +613,7 @@ def test_setting_types_are_the_configs():
 
 def test_reading_a_space_loads_nothing_heavy():
     code = (
-        "import sys, fpp_sweep.space as s; s.parse_space('params: {fpp.draws: [1]}', 'x.yaml')\n"
+        "import sys, fpp_sweep.spacefile as s; s.parse_space('params: {fpp.draws: [1]}', 'x.yaml')\n"
         "print({'torch', 'numpy', 'ray', 'optuna', 'mlflow'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -645,7 +649,7 @@ def test_all_that_the_paper_says_is_in_paper_vs_code():
 
 
 def test_the_schema_on_disk_is_the_one_that_is_printed(capsys):
-    module.main(["--schema"])
+    print_schema([])
     assert capsys.readouterr().out == (ROOT / "search_spaces/schema.json").read_text()
 
 

@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.dist.worker import Worker
 from fpp_sweep.errors import InputError
-from fpp_sweep.space import parse_space
+from fpp_sweep.spacefile import parse_space
 from fpp_sweep.sweep import Sweep, check, make_plan, with_facts, worker_spec
 from tests.sweeps import build_sweep
 

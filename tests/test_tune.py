@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.space import load_space
+from fpp_sweep.spacefile import load_space
 from tests.drivers import (
     ROOT,
     SMALL,

@@ -21,7 +21,7 @@ from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.penalties import dispersion
 from fpp_sweep.core.methods.tpt import Start, Tpt
 from fpp_sweep.dist.worker import Worker
-from fpp_sweep.space import parse_space
+from fpp_sweep.spacefile import parse_space
 from fpp_sweep.sweep import worker_spec
 from tests.clips import WordTokenizer
 from tests.texts import CLASSES, twins

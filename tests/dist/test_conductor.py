@@ -8,7 +8,7 @@ from ray.tune.search import Searcher
 from fpp_sweep.dist.conductor import Brief, Conductor, violations
 from fpp_sweep.dist.study import SweepStudy
 from fpp_sweep.records import Found, SweepFolder
-from fpp_sweep.space import parse_space
+from fpp_sweep.spacefile import parse_space
 
 SPACE = """
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}

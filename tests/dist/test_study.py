@@ -18,7 +18,7 @@ from fpp_sweep.core.pareto import front
 from fpp_sweep.dist import study as module
 from fpp_sweep.dist.study import SweepStudy
 from fpp_sweep.records import TrialRecord
-from fpp_sweep.space import parse_space
+from fpp_sweep.spacefile import parse_space
 
 SPACE = """
 params:
