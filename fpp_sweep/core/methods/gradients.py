@@ -55,14 +55,15 @@ class ByJacobian:
         """Build J, some classes at a time.
 
         Feature d of a class depends on the context through that class's own text only. So D passes, with one gradient
-        row for every class, give all of J, and the classes need not know of each other.
+        row for every class, give all of J, and the classes need not know of each other. They share SOS, from which no
+        way leads to the context.
         """
         self._context = context.shape
         size = len(texts.tower.projection[0])
         self.features = context.new_empty(len(texts), size)
         self._jacobian = context.new_empty(len(texts), size, context.numel())
-        prefix = texts.prefix(context[None]).expand(len(texts), -1, -1)[None]
-        rows, whole = texts.whole(prefix, texts.layout.to_tokens(texts.nodes[None]))
+        own = context.expand(1, len(texts), -1, -1)
+        rows, whole = texts.whole(own, texts.layout.to_tokens(texts.nodes[None]))
         lengths = whole.lengths
         at_once = max(1, texts.tower.rows_at_once() // lengths[-1])
         for classes, group in zip(texts.layout.order.split(at_once), _groups(rows[0], lengths, at_once), strict=True):
@@ -70,11 +71,11 @@ class ByJacobian:
 
     def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: list[int]) -> None:
         layout = Layout.of_lengths(lengths).on(rows.device)  # by length already, so places are texts
-        pullback = Pullback(texts.tower, rows[None, :0], rows[None], layout)
+        pullback = Pullback(texts.tower, texts.sos[None, None], rows[None], layout)
         self.features[classes] = pullback.features[0]
         tokens, size = self._context[0], pullback.features.shape[-1]
-        starts = layout.ends + 1 - torch.tensor(lengths, device=rows.device)
-        places = starts[:, None] + torch.arange(1, 1 + tokens, device=rows.device)
+        starts = 1 + layout.ends + 1 - torch.tensor(lengths, device=rows.device)  # after SOS
+        places = starts[:, None] + torch.arange(tokens, device=rows.device)
         at_once = max(1, texts.tower.rows_at_once() // len(layout))
 
         def pull(dimensions: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ def jacobian_costs(texts: ClassTexts, tokens: int) -> Costs:
     """Building J sends D rows through all whole texts; a sample costs a product with it."""
     tower = texts.tower
     size = len(tower.projection[0])
-    whole = sum(texts.layout.lengths) + len(texts) * (1 + tokens)
+    whole = sum(texts.layout.lengths) + len(texts) * tokens
     matrices = (affine[0] for block in tower.blocks for affine in (block.qkv, block.out, block.fc, block.proj))
     weights = sum(matrix.numel() for matrix in matrices)
     return Costs(once=size * whole, each=len(texts) * size * tokens * tower.width / weights)
