@@ -152,7 +152,7 @@ def print_overhead(trials: int) -> None:
             space,
             folder,
             SweepStudy(folder.study_file, "driver", space),
-            concurrency=1,
+            concurrency=lambda: 1,
             spent=0.0,
             gpus_per_actor=0.0,
             on_change=changed,

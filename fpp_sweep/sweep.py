@@ -168,7 +168,7 @@ class _Run:
             space,
             folder,
             SweepStudy(folder.study_file, folder.info().name, space),
-            concurrency=_concurrency(space, plan, pool.status().workers),
+            concurrency=lambda: _concurrency(space, plan, self.status.workers if self.status else 1),
             spent=self.spent,
             gpus_per_actor=gpus,
             on_change=self._changed,

@@ -121,13 +121,15 @@ class Conductor(Searcher):
         folder: SweepFolder,
         study: SweepStudy,
         *,
-        concurrency: int,
+        concurrency: Callable[[], int],
         spent: float,
         gpus_per_actor: float,
         on_change: Callable[[TrialRecord, str], None],
         stopped: Callable[[], str | None],
     ) -> None:
-        """`spent` seconds of earlier drivers count too; `on_change` hears of a record and the split just run."""
+        """`concurrency` says how many trials may run now; `spent` seconds of earlier drivers count too; `on_change` hears of
+        a record and the split just run.
+        """
         super().__init__()
         self.progress = Progress(total=self._budget(space, study))
         self.why_stopped: str | None = None
@@ -181,7 +183,7 @@ class Conductor(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        if len(self._running) >= self._concurrency:
+        if len(self._running) >= self._concurrency():
             return None
         job = self._next()
         if job is None:

@@ -25,11 +25,12 @@ class Sweep:
         self.folder = SweepFolder(path)
         path.mkdir(exist_ok=True)
         self.heard = []
+        self.at_once = self.space.search.concurrency
         self.conductor = Conductor(
             self.space,
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space),
-            concurrency=self.space.search.concurrency,
+            concurrency=lambda: self.at_once,
             spent=spent,
             gpus_per_actor=gpus,
             on_change=lambda record, part: self.heard.append((record.name, record.state, part)),
@@ -99,6 +100,21 @@ def test_no_more_run_at_once_than_asked_for(tmp_path):
     assert sweep.ask()[0] is not None
     assert sweep.ask()[0] is None
     sweep.end(trial, first)
+    assert sweep.ask()[0] is not None
+
+
+def test_workers_that_join_get_trials_too(tmp_path):
+    sweep = Sweep(tmp_path / "sweep")
+    asked = [sweep.ask() for _ in range(2)]
+    assert sweep.ask()[0] is None
+    sweep.at_once = 3
+    asked.append(sweep.ask())
+    assert sweep.ask()[0] is None
+    sweep.at_once = 1
+    for job, trial in asked[:2]:
+        sweep.end(trial, job)
+        assert sweep.ask()[0] is None
+    sweep.end(asked[2][1], asked[2][0])
     assert sweep.ask()[0] is not None
 
 
