@@ -153,6 +153,7 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
         (["search.trials=2"], {}, "all 2 trials"),
         (["search.wall_clock=100", "search.trials=null"], {"spent": 101.0}, "wall clock of 100 s used up"),
         (["search.gpu_hours=3", "search.trials=null"], {"gpus": 1.0}, "3 GPU-hours used up"),
+        (["search.gpu_hours=1.5", "search.trials=null"], {"gpus": 0.5}, "1.5 GPU-hours used up"),
     ],
 )
 def test_a_budget_that_is_used_up_ends_the_search_and_what_was_begun_is_finished(tmp_path, overrides, options, why):
@@ -218,6 +219,12 @@ def test_a_new_driver_adopts_what_was_running_and_tells_what_was_not_told(tmp_pa
     assert record.params == params
     assert record.attempt == (1 if ended else 2)
     assert [each.state.name for each in after.conductor._study._study.get_trials()] == ["COMPLETE"] * 4
+
+
+def test_what_has_been_on_the_test_split_is_not_sent_there_again(tmp_path):
+    before = Sweep(tmp_path / "sweep", "search.trials=1")
+    assert before.run()[-1] == "trial-0000 on test"
+    assert Sweep(tmp_path / "sweep", "search.trials=1").run() == []
 
 
 def test_whoever_shows_progress_hears_of_beginnings_and_ends(tmp_path):

@@ -122,7 +122,7 @@ def test_tags_fit():
 
 
 def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
-    records = [trial(0), trial(1, failed=True), trial(2), trial(3, running=True)]
+    records = [trial(2), trial(0), trial(1, failed=True), trial(3, running=True)]
     points = sweep_run(INFO, records, FRONT).points
     series = {key: [(p.step, p.value) for p in points if p.key == key] for key in {p.key for p in points}}
     assert series["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
