@@ -1,0 +1,184 @@
+"""What one trial costs on the paper's ten datasets: `python -m benchmarks.paper --device cuda`.
+
+The engine alone, on ViT-B-16's text tower, with the ten datasets' numbers of classes and of test images: pretraining,
+setting the method up, adapting to every image. A part of each is timed and scaled to the whole, so it is a projection;
+image features are taken as cached, as they are after a sweep's first trial.
+
+The share of the GEMM limit is that of the floating-point operations that are really done, per second, in those of a
+large matrix product of the same precision on the same device.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.adapt import MOST_IMAGES, TOKENS_AT_ONCE, build_jacobian, started
+from benchmarks.harness import Spent, Spread, equal, finish, measure, parse
+from benchmarks.peak import peak_bytes
+from benchmarks.pretrain import engine_step
+from benchmarks.world import SMALL, VIT_B_16, World, build
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import AdaptConfig, FppConfig
+from fpp_sweep.core.compiling import OFTEN
+from fpp_sweep.core.methods.gradients import JACOBIAN_BYTES, ByPullback, FirstGradient, jacobian_costs, pullback_costs
+from fpp_sweep.core.methods.tpt import Tpt
+
+# classes and test images
+DATASETS = {
+    "aircraft": (100, 3333),
+    "caltech101": (100, 2465),
+    "cars": (196, 8041),
+    "dtd": (47, 1692),
+    "eurosat": (10, 8100),
+    "flowers102": (102, 2463),
+    "food101": (101, 30300),
+    "pets": (37, 3669),
+    "sun397": (397, 19850),
+    "ucf101": (101, 3783),
+}
+QUICK = ("dtd", "eurosat")
+SIDE = {"cpu": 2048, "cuda": 8192}  # of the matrices whose product is the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One unit of work: seconds, and floating-point operations."""
+
+    spent: Spread
+    flops: float
+
+    def share(self, limit: float) -> float:
+        return self.flops / self.spent.median / limit
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("paper", __doc__ or "", _options, argv)
+    names = QUICK if args.quick and not args.datasets else args.datasets or list(DATASETS)
+    limit = gemm_limit(args)
+    raw: dict[str, Any] = {"limit": limit}
+    rows = []
+    for name in names:
+        raw[name] = measured(args, name)
+        rows.append(row(name, raw[name], limit))
+    total = sum(projected(raw[name]) for name in names)
+    notes = [
+        f"The limit: {limit / 1e12:.2f} TFLOP/s in {args.precision}. Seconds are projections from a part.",
+        f"One trial of TPT with pretraining over {len(names)} datasets: {total:.0f} s, image features not counted.",
+        f"Peak memory of the process: {peak_bytes() / 2**30:.2f} GiB",
+    ]
+    finish(args, rows, raw, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--datasets", nargs="+", choices=sorted(DATASETS), metavar="NAME", help="default: all ten")
+    options.add_argument("--precision", choices=["float32", "autocast"], default="float32", help="of adaptation")
+    options.add_argument("--steps", type=int, default=8, metavar="N", help="of pretraining that are timed")
+    options.add_argument("--compile", action="store_true", help="through torch.compile")
+
+
+def gemm_limit(args: Any) -> float:
+    """Floating-point operations in a second, of a large matrix product."""
+    kind = torch.device(args.device).type
+    side = 256 if args.quick else SIDE[kind]
+    half = torch.bfloat16 if kind == "cpu" else torch.float16
+    one = torch.randn(side, side, device=args.device, dtype=half if args.precision == "autocast" else None)
+    one @ one
+    return float(2 * side**3 / statistics.median(measure(lambda: one @ one, device=args.device).wall for _ in range(7)))
+
+
+def measured(args: Any, name: str) -> dict[str, Any]:
+    classes, images = DATASETS[name]
+    world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
+    batch = 4 if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // len(world.texts.layout)))
+    print(f"{name}: K = {classes}, {len(world.texts.layout)} tokens, {batch} images at once", flush=True)
+    config = AdaptConfig(precision=args.precision)
+    once, form, first = first_gradient(world, config, images, args.device)
+    method = Tpt(config=config)
+    views = world.views[:batch]
+
+    def adapt(world: World = world, first: FirstGradient = first) -> Tensor:
+        return method.predict(world.model, started(method, world, first), views)[0]
+
+    if args.quick:
+        with torch.no_grad():
+            other = ByPullback(world.texts, world.context)
+        equal(adapt().softmax(-1), adapt(first=other).softmax(-1), f"{name}, {form} and pullback", predictions=True)
+    # of two steps without what one takes: a first step has more to do
+    step_flops = flops(lambda: engine_step(world, args.device, 2)) - flops(lambda: engine_step(world, args.device, 1))
+    image_flops = flops(adapt) / batch
+    timed = world.compiled() if args.compile else world
+    if args.compile and isinstance(first, ByPullback):
+        with torch.no_grad():
+            first = ByPullback(timed.texts, timed.context)
+    return {
+        "images": images,
+        "form": form,
+        "once": once,
+        "step": Rate(spread(args, lambda: engine_step(timed, args.device, args.steps)[1]), step_flops),
+        "image": Rate(
+            spread(args, lambda: measure(lambda: adapt(timed, first), units=batch, device=args.device)), image_flops
+        ),
+    }
+
+
+def first_gradient(world: World, config: AdaptConfig, images: int, device: str) -> tuple[Spent, str, FirstGradient]:
+    """What the engine would choose, what it is called, and what setting it up costs."""
+    tokens = len(world.context)
+    size = len(world.texts) * len(world.texts.tower.projection[0]) * world.context.numel() * 4
+    costs = [each(world.texts, tokens).total(images) for each in (jacobian_costs, pullback_costs)]
+    with torch.no_grad():
+        if costs[0] < costs[1] and size <= JACOBIAN_BYTES:
+            # on a CPU building all of J takes minutes; a part of its rows says as much
+            whole = device != "cpu" or len(world.texts.tower.projection[0]) < 64
+            once, first = build_jacobian(world, whole, device)
+            return once, "J", first
+        made: list[FirstGradient] = []
+        once = measure(lambda: made.append(ByPullback(world.texts, world.context)), device=device)
+        return once, "pullback", made[0]
+
+
+def spread(args: Any, work: Callable[[], Spent]) -> Spread:
+    """Seconds, once everything is warm."""
+    for _ in range(OFTEN + 1 if args.compile else 1):
+        work()
+    return Spread.of([work().wall for _ in range(args.repeats)])
+
+
+def flops(work: Callable[[], object]) -> float:
+    """Floating-point operations of all matrix products and attention."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return float(counter.get_total_flops())
+
+
+def projected(found: dict[str, Any]) -> float:
+    """Seconds of a trial on a dataset."""
+    pretraining = FppConfig().steps * found["step"].spent.median
+    return float(pretraining + found["once"].wall + found["images"] * found["image"].spent.median)
+
+
+def row(name: str, found: dict[str, Any], limit: float) -> dict[str, object]:
+    step, image = found["step"], found["image"]
+    return {
+        "dataset": name,
+        "K": DATASETS[name][0],
+        "images": found["images"],
+        "form": found["form"],
+        "pretraining, s": f"{FppConfig().steps * step.spent.median:.0f}",
+        "set-up, s": f"{found['once'].wall:.1f}",
+        "adaptation, s": f"{found['images'] * image.spent.median:.0f}",
+        "of the limit, %: pretraining": f"{100 * step.share(limit):.0f}",
+        "adaptation": f"{100 * image.share(limit):.0f}",
+        "trial, s": f"{projected(found):.0f}",
+    }
+
+
+if __name__ == "__main__":
+    run(main)
