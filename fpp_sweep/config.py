@@ -249,6 +249,18 @@ def parse_settings(settings: Iterable[str]) -> dict[str, str]:
     return values
 
 
+def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A config's settings without those that nothing reads.
+
+    >>> "fpp.gamma2" in relevant(TrialConfig(prompt="a photo of a").flat())
+    False
+    """
+    unread: tuple[str, ...] = () if flat["prompt"] == "fpp" else ("fpp.", "init")
+    if flat["method"] == "zero_shot":
+        unread += ("adapt.", "views.")
+    return {key: value for key, value in flat.items() if not key.startswith(unread)}
+
+
 def _flatten(config: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)

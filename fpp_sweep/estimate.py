@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.cli import cores
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.core.units import BATCH, EvalTask, PretrainTask
 from fpp_sweep.dist.trial import Plan, tasks_of
 from fpp_sweep.dist.work import DatasetFacts, Names
@@ -116,7 +116,7 @@ def sampled(params: Iterable[Param], draw: random.Random) -> dict[str, Any]:
 
 def described(space: Space, configs: dict[str, TrialConfig]) -> Iterator[str]:
     """What is the same in all configs, and what is not in the first few."""
-    flat = {name: relevant(config) for name, config in configs.items()}
+    flat = {name: relevant(config.flat()) for name, config in configs.items()}
     keys = list(dict.fromkeys(key for each in flat.values() for key in each))
     seen = {key: {str(each[key]) for each in flat.values() if key in each} for key in keys}
     same = [
@@ -135,16 +135,6 @@ def described(space: Space, configs: dict[str, TrialConfig]) -> Iterator[str]:
         yield textwrap.fill(told, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
     if len(flat) > len(shown):
         yield f"  ... and {len(flat) - len(shown)} more"
-
-
-def relevant(config: TrialConfig) -> dict[str, Any]:
-    """A config's settings without those that nothing reads."""
-    flat = config.flat()
-    if config.prompt != "fpp":
-        flat = {key: value for key, value in flat.items() if not key.startswith("fpp.") and key != "init"}
-    if config.method == "zero_shot":
-        flat = {key: value for key, value in flat.items() if not key.startswith(("adapt.", "views."))}
-    return flat
 
 
 def _short(value: Any) -> str:

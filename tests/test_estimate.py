@@ -4,11 +4,12 @@ import re
 
 import pytest
 
+from fpp_sweep.config import relevant
 from fpp_sweep.core.units import EvalTask, PretrainTask
 from fpp_sweep.dist.trial import tasks_of
 from fpp_sweep.dist.work import Names
 from fpp_sweep.dist.worker import Worker
-from fpp_sweep.estimate import Speed, costs, described, expected, measured, relevant, sampled
+from fpp_sweep.estimate import Speed, costs, described, expected, measured, sampled
 from fpp_sweep.spacefile import parse_space
 from fpp_sweep.sweep import make_plan, worker_spec
 
@@ -55,7 +56,9 @@ def test_sampled_points_are_in_the_space(space):
 
 def test_settings_that_nothing_reads_are_not_shown(space):
     configs = dict(expected(space))
-    assert not [key for key in relevant(configs["baseline-zero_shot"]) if key.startswith(("fpp.", "adapt.", "views."))]
+    assert not [
+        key for key in relevant(configs["baseline-zero_shot"].flat()) if key.startswith(("fpp.", "adapt.", "views."))
+    ]
     text = "\n".join(described(space, configs))
     assert "fpp.steps=3" in text
     assert "baseline-tpt: method=tpt, prompt=a photo of a" in text

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep.config import relevant
 from fpp_sweep.files import written_whole
 from fpp_sweep.records import SweepInfo, TrialRecord
 from fpp_sweep.report import plots
@@ -136,7 +137,7 @@ def _front_table(info: SweepInfo, front: Front) -> str:
     searched = by_key(front.members)
     splits, metrics = splits_of(info, records), metrics_shown(info.objectives)
     rows = [
-        _row(record, front, [*_metric_cells(record, splits, metrics), *_setting_cells(record, searched)])
+        _row(record, front, [*_metric_cells(record, splits, metrics), *setting_cells(record, searched)])
         for record in records
     ]
     groups = "".join(f'<th class="group" colspan="{len(metrics)}">{_safe(split)}</th>' for split in splits)
@@ -167,9 +168,9 @@ def _metric_cells(record: TrialRecord, splits: Sequence[str], metrics: Sequence[
     return cells
 
 
-def _setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[str]:
-    """Of a baseline too, which has a config if no searched values."""
-    values = {**record.config, **record.params}
+def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[str]:
+    """Of a baseline too, which has a config if no searched values; nothing where nothing reads the setting."""
+    values = {**relevant(record.config), **record.params}
     return [f"<td>{_safe(plain(values[key])[:60]) if key in values else ''}</td>" for key in keys]
 
 

@@ -3,13 +3,15 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from PIL import Image
 
 from fpp_sweep.report import write_report
 from fpp_sweep.report.importance import importances
-from tests.report.made import ACCURACY, ECE, HOSTILE, NLL, baselines, failed, info, searched, trial, write
+from fpp_sweep.report.page import setting_cells
+from tests.report.made import ACCURACY, ECE, HOSTILE, NLL, baseline, baselines, failed, info, searched, trial, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -84,6 +86,14 @@ def test_hostile_texts_are_only_texts(tmp_path):
     assert "&lt;/script&gt;&lt;script&gt;" in ours
     assert "<img" not in ours
     assert "</script><script>document" not in ours
+
+
+def test_a_baseline_shows_the_settings_that_it_reads():
+    learned = baseline("fpp_code", 70.0, 5.0)
+    words = replace(learned, config={**learned.config, "prompt": "a photo of a"})
+    gamma = learned.config["fpp.gamma2"]
+    assert setting_cells(learned, ["fpp.gamma2", "method"]) == [f"<td>{gamma:g}</td>", "<td>tpt</td>"]
+    assert setting_cells(words, ["fpp.gamma2", "method"]) == ["<td></td>", "<td>tpt</td>"]
 
 
 def test_infeasible_trials_are_shown_and_failed_ones_told(folder):
