@@ -196,7 +196,7 @@ class Filling:
             pin_memory=self.workers > 0 and self.clip.device.type == "cuda",
             generator=torch.Generator(),  # or the loader would draw from the global stream
         )
-        with _deaf_children(self.workers):
+        with deaf_children(self.workers):
             return iter(loader)
 
     def _compute(self, part: Part, images: Iterator[Tensor | str]) -> Contents:
@@ -263,13 +263,19 @@ def skipped_among(shard: Shard, count: int) -> Iterator[Skipped]:
 
 
 @contextmanager
-def _deaf_children(workers: int) -> Iterator[None]:
+def deaf_children(workers: int) -> Iterator[None]:
     """Processes started here ignore Ctrl-C, which a terminal sends to all: the parent ends them, without tracebacks."""
-    if not workers or threading.current_thread() is not threading.main_thread():
+    here = threading.current_thread() is threading.main_thread() and hasattr(signal, "pthread_sigmask")
+    if not workers or not here:
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))  # may come by another thread
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which a child inherits
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
+    if heard:  # meanwhile, and meant for us too
+        signal.raise_signal(signal.SIGINT)
