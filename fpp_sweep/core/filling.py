@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from multiprocessing import resource_tracker
 from typing import Literal, Protocol
 
 import numpy as np
@@ -269,6 +270,7 @@ def deaf_children(workers: int) -> Iterator[None]:
     if not workers or not here:
         yield
         return
+    resource_tracker.ensure_running()  # or the first child would start it, which unblocks the signal
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))  # may come by another thread
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which a child inherits

@@ -24,7 +24,7 @@ from fpp_sweep.config import ViewConfig
 from fpp_sweep.core import shards
 from fpp_sweep.core.cache import Entry, default_cache, unused
 from fpp_sweep.core.features import FeatureCache
-from fpp_sweep.core.filling import SHARD, deaf_children
+from fpp_sweep.core.filling import SHARD
 from fpp_sweep.core.views import make_views, sample_rng
 from fpp_sweep.errors import InputError
 from tests.clips import random_clip
@@ -602,26 +602,30 @@ def test_an_entry_in_use_is_known_as_such_and_features_survive_their_files(tmp_p
     assert_close(F.normalize(expected, dim=-1), expected)
 
 
-def test_ctrl_c_while_children_start_is_for_the_parent_and_comes_when_they_have():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
-    started = []
+STARTS_A_CHILD = """
+import multiprocessing, os, signal, time
 
-    def begin():
-        with deaf_children(1):
-            code = "import time; print('up', flush=True); time.sleep(60)"
-            started.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE))
-            assert started[0].stdout.read(2) == b"up"
-            os.kill(started[0].pid, signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-            started.append("all")
+if __name__ == "__main__":
+    from fpp_sweep.core.filling import deaf_children
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     try:
-        with pytest.raises(KeyboardInterrupt):
-            begin()
-        assert started[1:] == ["all"]
-        time.sleep(0.2)
-        assert started[0].poll() is None
-    finally:
-        signal.signal(signal.SIGINT, before)
-        started[0].kill()
-        started[0].communicate()
+        with deaf_children(1):
+            child.start()
+            os.kill(child.pid, signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            print("all started")
+    except KeyboardInterrupt:
+        print("interrupted")
+    child.join(2)
+    print("child alive:", child.is_alive())
+    child.kill()
+"""
+
+
+def test_ctrl_c_while_children_start_is_for_the_parent_and_comes_when_they_have(tmp_path):
+    (tmp_path / "starts.py").write_text(STARTS_A_CHILD)
+    done = subprocess.run([sys.executable, tmp_path / "starts.py"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["all started", "interrupted", "child alive: True"]
+    assert not done.stderr
