@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from multiprocessing import resource_tracker
+from types import TracebackType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -195,6 +197,7 @@ class Filling:
             num_workers=self.workers,
             multiprocessing_context="spawn" if self.workers else None,
             pin_memory=self.workers > 0 and self.clip.device.type == "cuda",
+            worker_init_fn=hush,
             generator=torch.Generator(),  # or the loader would draw from the global stream
         )
         with deaf_children(self.workers):
@@ -261,6 +264,17 @@ def _fingerprint(source: ImageSource, sample: str) -> str:
 def skipped_among(shard: Shard, count: int) -> Iterator[Skipped]:
     """The skipped among a shard's first samples; they are listed in the samples' order."""
     return islice(shard.skipped, int((~shard.kept[:count]).sum()))
+
+
+def hush(worker: int) -> None:
+    """In a worker process: a parent that goes away while it fetches an image is nothing to tell of."""
+    told = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, EOFError | ConnectionError):
+            told(kind, error, trace)
+
+    sys.excepthook = tell
 
 
 @contextmanager

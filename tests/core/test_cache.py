@@ -24,7 +24,7 @@ from fpp_sweep.config import ViewConfig
 from fpp_sweep.core import shards
 from fpp_sweep.core.cache import Entry, default_cache, unused
 from fpp_sweep.core.features import FeatureCache
-from fpp_sweep.core.filling import SHARD
+from fpp_sweep.core.filling import SHARD, hush
 from fpp_sweep.core.views import make_views, sample_rng
 from fpp_sweep.errors import InputError
 from tests.clips import random_clip
@@ -600,6 +600,15 @@ def test_an_entry_in_use_is_known_as_such_and_features_survive_their_files(tmp_p
         path.unlink()
     assert torch.equal(everything(features), expected)
     assert_close(F.normalize(expected, dim=-1), expected)
+
+
+def test_a_worker_whose_parent_has_gone_has_nothing_to_tell(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: told.append(kind))
+    hush(0)
+    for error in (EOFError(), ConnectionResetError(), ValueError()):
+        sys.excepthook(type(error), error, None)
+    assert told == [ValueError]
 
 
 STARTS_A_CHILD = """
