@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ params:
 search: {trials: TRIALS, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], actors: 1}
 """
-STARTING = 20.0  # seconds: the longest delay of a kill while the driver starts
 WRITES = 3  # of a trial's record
 # what a run of the same thing at another time may have otherwise
 TIMES = ("started", "finished", "attempt", "found", "details")
@@ -45,8 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
+        began = time.time()
         expected = undisturbed(root)
-        pace = pace_of(root / "sweeps/alone")
+        pace = Pace.of(root / "sweeps/alone", began)
         found, kills = disturbed(root, args.kills, WRITES * args.trials, pace, random.Random(args.seed))
         compare(root, expected, found)
     rerun = found["rerun"]
@@ -79,14 +80,22 @@ def undisturbed(root: Path) -> dict[str, Any]:
     return state(root, "alone")
 
 
-def pace_of(folder: Path) -> float:
-    """Seconds from one write of a record to the next."""
-    trials = [json.loads(path.read_text()) for path in (folder / "trials").glob("trial-*.json")]
-    seconds = max(trial["finished"] for trial in trials) - min(trial["started"] for trial in trials)
-    return float(seconds) / (WRITES * len(trials))
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds on this machine, within which a kill finds what it is meant for."""
+
+    start: float  # of a driver, until its first trial begins
+    write: float  # from one write of a record to the next
+
+    @classmethod
+    def of(cls, folder: Path, began: float) -> Pace:
+        trials = [json.loads(path.read_text()) for path in (folder / "trials").glob("trial-*.json")]
+        every = [json.loads(path.read_text())["started"] for path in (folder / "trials").glob("[!.]*.json")]
+        seconds = max(trial["finished"] for trial in trials) - min(trial["started"] for trial in trials)
+        return cls(start=min(every) - began, write=seconds / (WRITES * len(trials)))
 
 
-def disturbed(root: Path, kills: int, writes: int, pace: float, draw: random.Random) -> tuple[dict[str, Any], int]:
+def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Random) -> tuple[dict[str, Any], int]:
     """Kill, resume, kill, ...; then let it finish."""
     folder = root / "sweeps/killed"
     killed = rerun = 0
@@ -110,18 +119,21 @@ def disturbed(root: Path, kills: int, writes: int, pace: float, draw: random.Ran
         return {**state(root, "killed"), "rerun": rerun}, killed
 
 
-def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: float, draw: random.Random) -> str:
+def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, draw: random.Random) -> str:
     """Kill the driver: one time in four while it starts, else some moments after it has written some records."""
     starting = draw.random() < 0.25
-    delay = draw.uniform(0, STARTING if starting else pace)
-    writes = 0 if starting else draw.randint(1, most)
+    delay = draw.uniform(0, pace.start if starting else pace.write)
+    writes = 1 if starting else draw.randint(1, most)
+    end = time.monotonic() + delay
     seen, now = 0, records(folder)
-    while seen < writes and driver.poll() is None:
+    while seen < writes and driver.poll() is None and not (starting and time.monotonic() > end):
         time.sleep(0.01)
         before, now = now, records(folder)
         seen += sum(now[name] != before.get(name) for name in now)
+    if starting:  # by now, or a driver that starts faster than the first did would get away
+        delay -= max(0.0, end - time.monotonic())
     try:
-        driver.wait(delay)
+        driver.wait(0 if starting else delay)
     except subprocess.TimeoutExpired:
         os.kill(driver.pid, signal.SIGKILL)
     return f"{delay:.2f} s after {'its start' if starting else f'record {writes}'}"
