@@ -27,21 +27,21 @@ from benchmarks.world import SMALL, VIT_B_16, World, build
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import AdaptConfig, FppConfig
 from fpp_sweep.core.compiling import OFTEN
-from fpp_sweep.core.methods.gradients import JACOBIAN_BYTES, ByPullback, FirstGradient, jacobian_costs, pullback_costs
+from fpp_sweep.core.datasets.table import DATASETS
+from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient, jacobian_pays
 from fpp_sweep.core.methods.tpt import Tpt
 
-# classes and test images
-DATASETS = {
-    "aircraft": (100, 3333),
-    "caltech101": (100, 2465),
-    "cars": (196, 8041),
-    "dtd": (47, 1692),
-    "eurosat": (10, 8100),
-    "flowers102": (102, 2463),
-    "food101": (101, 30300),
-    "pets": (37, 3669),
-    "sun397": (397, 19850),
-    "ucf101": (101, 3783),
+CLASSES = {
+    "aircraft": 100,
+    "caltech101": 100,
+    "cars": 196,
+    "dtd": 47,
+    "eurosat": 10,
+    "flowers102": 102,
+    "food101": 101,
+    "pets": 37,
+    "sun397": 397,
+    "ucf101": 101,
 }
 QUICK = ("dtd", "eurosat")
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the matrices whose product is the limit
@@ -60,7 +60,7 @@ class Rate:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("paper", __doc__ or "", _options, argv)
-    names = QUICK if args.quick and not args.datasets else args.datasets or list(DATASETS)
+    names = QUICK if args.quick and not args.datasets else args.datasets or list(CLASSES)
     limit = gemm_limit(args)
     raw: dict[str, Any] = {"limit": limit}
     rows = []
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _options(options: Parser) -> None:
-    options.add_argument("--datasets", nargs="+", choices=sorted(DATASETS), metavar="NAME", help="default: all ten")
+    options.add_argument("--datasets", nargs="+", choices=sorted(CLASSES), metavar="NAME", help="default: all ten")
     options.add_argument("--precision", choices=["float32", "autocast"], default="float32", help="of adaptation")
     options.add_argument("--steps", type=int, default=8, metavar="N", help="of pretraining that are timed")
     options.add_argument("--compile", action="store_true", help="through torch.compile")
@@ -94,12 +94,13 @@ def gemm_limit(args: Any) -> float:
 
 
 def measured(args: Any, name: str) -> dict[str, Any]:
-    classes, images = DATASETS[name]
+    classes, images = CLASSES[name], DATASETS[name].test_size
+    assert images is not None
     world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
     batch = 4 if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // len(world.texts.layout)))
     print(f"{name}: K = {classes}, {len(world.texts.layout)} tokens, {batch} images at once", flush=True)
     config = AdaptConfig(precision=args.precision)
-    once, form, first = first_gradient(world, config, images, args.device)
+    once, form, first = first_gradient(world, images, args.device)
     method = Tpt(config=config)
     views = world.views[:batch]
 
@@ -128,13 +129,10 @@ def measured(args: Any, name: str) -> dict[str, Any]:
     }
 
 
-def first_gradient(world: World, config: AdaptConfig, images: int, device: str) -> tuple[Spent, str, FirstGradient]:
+def first_gradient(world: World, images: int, device: str) -> tuple[Spent, str, FirstGradient]:
     """What the engine would choose, what it is called, and what setting it up costs."""
-    tokens = len(world.context)
-    size = len(world.texts) * len(world.texts.tower.projection[0]) * world.context.numel() * 4
-    costs = [each(world.texts, tokens).total(images) for each in (jacobian_costs, pullback_costs)]
     with torch.no_grad():
-        if costs[0] < costs[1] and size <= JACOBIAN_BYTES:
+        if jacobian_pays(world.texts, world.context, images):
             # on a CPU building all of J takes minutes; a part of its rows says as much
             whole = device != "cpu" or len(world.texts.tower.projection[0]) < 64
             once, first = build_jacobian(world, whole, device)
@@ -168,7 +166,7 @@ def row(name: str, found: dict[str, Any], limit: float) -> dict[str, object]:
     step, image = found["step"], found["image"]
     return {
         "dataset": name,
-        "K": DATASETS[name][0],
+        "K": CLASSES[name],
         "images": found["images"],
         "form": found["form"],
         "pretraining, s": f"{FppConfig().steps * step.spent.median:.0f}",

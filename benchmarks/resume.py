@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ from typing import Any
 
 from fpp_sweep.cli import parser, run
 from fpp_sweep.errors import InputError
+from tests.drivers import environment
 
 SPACE = """
 base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
@@ -69,9 +71,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def start(root: Path, name: str, *, resume: bool) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
     command += ["--tracking-uri", f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
-    env = os.environ | {"FPP_SWEEP_CACHE": str(root / "cache"), "PYTHONPATH": str(Path(__file__).parent.parent)}
     with (root / f"{name}.log").open("a") as log:
-        return subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=log, text=True)
+        return subprocess.Popen(command, cwd=root, env=environment(root), stdout=log, stderr=log, text=True)
 
 
 def undisturbed(root: Path) -> dict[str, Any]:
@@ -123,20 +124,25 @@ def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, d
     """Kill the driver: one time in four while it starts, else some moments after it has written some records."""
     starting = draw.random() < 0.25
     delay = draw.uniform(0, pace.start if starting else pace.write)
-    writes = 1 if starting else draw.randint(1, most)
-    end = time.monotonic() + delay
+    writes = 0 if starting else draw.randint(1, most)
+    if starting:  # at its first record, if it starts faster than the first did: it must not get away
+        await_records(driver, folder, 1, delay)
+    else:
+        await_records(driver, folder, writes, math.inf)
+        time.sleep(delay)
+    if driver.poll() is None:
+        os.kill(driver.pid, signal.SIGKILL)
+    return f"{delay:.2f} s after {'its start' if starting else f'record {writes}'}"
+
+
+def await_records(driver: subprocess.Popen[str], folder: Path, writes: int, seconds: float) -> None:
+    """Wait until the driver has written so many records, or is over, or for so long."""
+    end = time.monotonic() + seconds
     seen, now = 0, records(folder)
-    while seen < writes and driver.poll() is None and not (starting and time.monotonic() > end):
+    while seen < writes and driver.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
         before, now = now, records(folder)
         seen += sum(now[name] != before.get(name) for name in now)
-    if starting:  # by now, or a driver that starts faster than the first did would get away
-        delay -= max(0.0, end - time.monotonic())
-    try:
-        driver.wait(0 if starting else delay)
-    except subprocess.TimeoutExpired:
-        os.kill(driver.pid, signal.SIGKILL)
-    return f"{delay:.2f} s after {'its start' if starting else f'record {writes}'}"
 
 
 def records(folder: Path) -> dict[str, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from fpp_sweep.cli import parser, run
 from fpp_sweep.errors import InputError
+from tests.drivers import environment
 from tests.tracking.stores import Server, contents
 
 SPACES = Path(__file__).parent.parent / "search_spaces"
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for state in ("up", "down") if pair % 2 == 0 else ("down", "up"):
                 folder = root / f"{pair}-{state}"
                 folder.mkdir()
-                took, held[state] = measured(folder, root / "cache", args, down=state == "down")
+                took, held[state] = measured(folder, environment(root), args, down=state == "down")
                 if pair:  # the first one fills the cache of image features
                     seconds[state].append(took)
             compare(held["up"], held["down"])
@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measured(
-    folder: Path, cache: Path, args: argparse.Namespace, *, down: bool
+    folder: Path, env: dict[str, str], args: argparse.Namespace, *, down: bool
 ) -> tuple[float, dict[str, set[object]]]:
     """The seconds from a sweep's first trial to the end of its last, and what MLflow has of it in the end."""
     server = Server(folder)
@@ -68,7 +68,7 @@ def measured(
             driver = subprocess.Popen(
                 [*module("tune"), *words, "--set", "search.concurrency=1", "--tracking-uri", server.uri],
                 cwd=folder,
-                env=environment(cache),
+                env=env,
                 stdout=log,
                 stderr=log,
             )
@@ -81,7 +81,7 @@ def measured(
             raise InputError((folder / "log").read_text()[-2000:])
         if down:
             server.start()
-            subprocess.run([*module("sync"), str(sweep)], cwd=folder, env=environment(cache), check=True)
+            subprocess.run([*module("sync"), str(sweep)], cwd=folder, env=env, check=True)
         return spent(sweep), holdings(server.database)
     finally:
         server.kill()
@@ -89,10 +89,6 @@ def measured(
 
 def module(name: str) -> list[str]:
     return [sys.executable, "-m", f"fpp_sweep.{name}"]
-
-
-def environment(cache: Path) -> dict[str, str]:
-    return os.environ | {"FPP_SWEEP_CACHE": str(cache), "PYTHONPATH": str(SPACES.parent)}
 
 
 def spent(sweep: Path) -> float:

@@ -32,7 +32,7 @@ def command(folder, *words, space=SMALL):
     return [sys.executable, "-m", "fpp_sweep.tune", "--space", "small.yaml", *words]
 
 
-def environment(folder):
+def environment(folder: Path) -> dict[str, str]:
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from tests.drivers import (
     started,
     wait_for,
 )
+from tests.tracking.stores import free_port
 
 
 def tune(folder, *words, space=SMALL, code=0):
@@ -197,12 +197,6 @@ def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
     assert study_states(sweep) == ["FAIL", "FAIL"]
     assert "2 trials in a row failed" in done.stdout + done.stderr
     assert sweep.info().state == "failed"
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.mark.parametrize(

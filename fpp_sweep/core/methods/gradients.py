@@ -127,7 +127,12 @@ def jacobian_costs(texts: ClassTexts, tokens: int) -> Costs:
 
 def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGradient:
     """The cheaper form for so many samples that fits in memory."""
+    return (ByJacobian if jacobian_pays(texts, context, samples) else ByPullback)(texts, context)
+
+
+def jacobian_pays(texts: ClassTexts, context: Tensor, samples: int) -> bool:
+    """Whether J fits in memory and is cheaper for so many samples."""
     tokens, width = context.shape
     size = len(texts) * len(texts.tower.projection[0]) * tokens * width * context.element_size()
     cheaper = jacobian_costs(texts, tokens).total(samples) < pullback_costs(texts, tokens).total(samples)
-    return ByJacobian(texts, context) if cheaper and size <= JACOBIAN_BYTES else ByPullback(texts, context)
+    return cheaper and size <= JACOBIAN_BYTES
