@@ -167,20 +167,16 @@ def open_bench(args: argparse.Namespace) -> Bench:
 
 def check_texts(bench: Bench, datasets: Sequence[Dataset], trials: Sequence[tuple[TrialConfig, int]]) -> None:
     """Open every prompt that is named and fit it to all class names, so that a bad one is told before any work."""
-    from fpp_sweep.core.prompt import is_file_name, open_prompt
-    from fpp_sweep.core.tasks import class_texts
+    from fpp_sweep.core.prompt import is_file_name
+    from fpp_sweep.core.tasks import fitted, strange_note
 
     prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
     for prompt in prompts:
-        context = open_prompt(bench.clip, prompt).context
-        for dataset in datasets:
-            class_texts(bench.clip, dataset.classes, len(context))
+        fitted(bench.clip, prompt, [dataset.classes for dataset in datasets])
     words = [prompt for prompt in prompts if not is_file_name(prompt)]
     texts = [*words, *(name for dataset in datasets for name in dataset.classes)]
-    strange = [text for text in texts if bench.clip.is_strange(text)]
-    if strange:
-        told = f"{len(strange)} prompts or class names, such as {strange[0]!r}"
-        print(f"note: {told}, have words that model {bench.clip.name} never saw", file=sys.stderr)
+    if note := strange_note(bench.clip, texts):
+        print(f"note: {note}", file=sys.stderr)
 
 
 def open_datasets(args: argparse.Namespace) -> list[Dataset]:
@@ -190,7 +186,7 @@ def open_datasets(args: argparse.Namespace) -> list[Dataset]:
     custom = read_custom(args.dataset_file) if args.dataset_file else {}
     names = args.datasets or list(custom) or ["fine_grained" if args.data_root else "tiny"]
     datasets = [open_dataset(name, args.split, args.data_root, custom) for name in expand(names, custom)]
-    return [dataset.head(args.limit or (EMBEDDED_LIMIT if dataset.group == "tiny" else None)) for dataset in datasets]
+    return [dataset.limited(args.limit) for dataset in datasets]
 
 
 @contextmanager

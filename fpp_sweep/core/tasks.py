@@ -5,14 +5,15 @@ Each is a pure function of its task, the model and the data: run again, elsewher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.config import TrialConfig, ViewConfig
 from fpp_sweep.core.classes import ClassTexts
 from fpp_sweep.core.clip import Clip
 from fpp_sweep.core.datasets.base import Dataset
@@ -30,6 +31,29 @@ def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int) -> Clas
     texts = ClassTexts.of_names(clip.text, clip.tokenizer, classes)
     texts.require_room(context_tokens, classes)
     return texts
+
+
+def fitted(clip: Clip, prompt: str, datasets: Iterable[Sequence[str]]) -> Tensor:
+    """A prompt's context, checked to fit the model with the class names of all these datasets."""
+    context = open_prompt(clip, prompt).context
+    for classes in datasets:
+        class_texts(clip, classes, len(context))
+    return context
+
+
+def strange_note(clip: Clip, texts: Sequence[str]) -> str | None:
+    """A line on the prompts and class names among these that the model never saw, if there are any."""
+    strange = [text for text in texts if clip.is_strange(text)]
+    if not strange:
+        return None
+    told = f"{len(strange)} prompts or class names, such as {strange[0]!r}"
+    return f"{told}, have words that model {clip.name} never saw"
+
+
+def views_for(config: TrialConfig, group: str) -> ViewConfig:
+    """The views that a config's method looks at."""
+    views = build_method(config.method, config.adapt, group).views
+    return config.views if views is None else replace(config.views, count=views)
 
 
 def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Callable[[], None] = lambda: None) -> Prompt:

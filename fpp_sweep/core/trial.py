@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from time import perf_counter
 from typing import Literal
@@ -12,11 +12,10 @@ from fpp_sweep.config import TrialConfig, ViewConfig
 from fpp_sweep.core.clip import Clip
 from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.features import FeatureCache, Features
-from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.metrics import Metrics, Predictions, score
 from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.core.shards import Skipped
-from fpp_sweep.core.tasks import evaluate, make_adapter, make_prompt
+from fpp_sweep.core.tasks import evaluate, make_adapter, make_prompt, views_for
 from fpp_sweep.core.units import EvalTask, PretrainTask
 from fpp_sweep.errors import InputError
 from fpp_sweep.progress import Bar
@@ -74,9 +73,7 @@ class Bench:
         clock = [perf_counter()]
         prompt = self._prompt(config, dataset, seed)
         clock.append(perf_counter())
-        method = build_method(config.method, config.adapt, dataset.group)
-        views = config.views if method.views is None else replace(config.views, count=method.views)
-        features = self._features(dataset, views, seed)
+        features = self._features(dataset, views_for(config, dataset.group), seed)
         if not len(features):
             reason = features.skipped[0].reason
             raise InputError(f"{dataset.name}: none of its {len(dataset)} images can be read, such as {reason}")

@@ -12,7 +12,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.config import EMBEDDED_LIMIT
 from fpp_sweep.core.units import EvalTask, PretrainTask
 from fpp_sweep.dist.work import Checked, DatasetFacts, Done, ModelFacts, Task, WorkerSpec
 from fpp_sweep.errors import InputError
@@ -79,25 +78,21 @@ class Worker:
     def check(self, methods: Iterable[str], prompts: Iterable[str], datasets: Sequence[DatasetFacts]) -> Checked:
         """Fit every method and prompt to the model and to all class names before any work."""
         from fpp_sweep.core.methods import require_method
-        from fpp_sweep.core.prompt import is_file_name, open_prompt
-        from fpp_sweep.core.tasks import class_texts
+        from fpp_sweep.core.prompt import is_file_name
+        from fpp_sweep.core.tasks import fitted, strange_note
 
         for method in methods:
             require_method(method)
         texts = {name for facts in datasets for name in facts.classes}
         files = {}
         for prompt in prompts:
-            context = open_prompt(self.clip, prompt).context
-            for facts in datasets:
-                class_texts(self.clip, facts.classes, len(context))
+            context = fitted(self.clip, prompt, [facts.classes for facts in datasets])
             if is_file_name(prompt):
                 files[prompt] = hashlib.sha256(context.cpu().numpy().tobytes()).hexdigest()[:16]
             else:
                 texts.add(prompt)
-        strange = sorted(text for text in texts if self.clip.is_strange(text))
-        told = f"{len(strange)} prompts or class names, such as {strange[0]!r}" if strange else ""
-        notes = (f"{told}, have words that model {self.clip.name} never saw",) if strange else ()
-        return Checked(notes=notes, prompts=files)
+        note = strange_note(self.clip, sorted(texts))
+        return Checked(notes=(note,) if note else (), prompts=files)
 
     def run(self, task: Task, prompt: bytes | None = None) -> Done:
         """Run a task; an EvalTask whose prompt is pretrained gets it as the bytes that the PretrainTask gave."""
@@ -160,13 +155,11 @@ class Worker:
         return Done(prompt=data, seconds={"pretrain": perf_counter() - began})
 
     def _evaluate(self, task: EvalTask, data: bytes | None) -> Done:
-        from fpp_sweep.core.methods import build_method
-        from fpp_sweep.core.tasks import evaluate
+        from fpp_sweep.core.tasks import evaluate, views_for
 
         clock = [perf_counter()]
         dataset = self._dataset(task.dataset, task.split)
-        method = build_method(task.config.method, task.config.adapt, dataset.group)
-        views = task.config.views if method.views is None else replace(task.config.views, count=method.views)
+        views = views_for(task.config, dataset.group)
         samples = range(task.start, task.stop)
         features = self.cache.features(self.clip, dataset, views, task.seed, samples=samples, on_bad_image="fail")
         clock.append(perf_counter())
@@ -207,7 +200,7 @@ class Worker:
 
         if (name, part) not in self._datasets:
             dataset = open_dataset(name, part, self._root, self._custom)
-            dataset = dataset.head(self.spec.limit or (EMBEDDED_LIMIT if dataset.group == "tiny" else None))
+            dataset = dataset.limited(self.spec.limit)
             if not len(dataset):
                 raise InputError(f"{name}: its {part} split has no images")
             self._datasets[name, part] = dataset

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fpp_sweep.config import EMBEDDED_LIMIT
+
 SPLITS = ("train", "val", "test")
 
 Group = Literal["tiny", "fine_grained", "imagenet", "shifts", "custom"]
@@ -51,6 +53,10 @@ class Dataset:
         if count is None or count >= len(self):
             return self
         return replace(self, ids=self.ids[:count], labels=self.labels[:count])
+
+    def limited(self, count: int | None) -> Dataset:
+        """The first `count` samples; without one all, of an embedded dataset as many as are taken there."""
+        return self.head(count or (EMBEDDED_LIMIT if self.group == "tiny" else None))
 
     def digest(self) -> str:
         """Names what the images are: dataset, split, sample names, and each image's fingerprint."""
