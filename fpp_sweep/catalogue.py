@@ -1,0 +1,236 @@
+"""Every method and every metric, a row each: all that a sweep needs to know of them, without torch.
+
+Checks, search spaces, the JSON schema, tables, headings and the contract tests are made from these rows. A row names
+the code that computes it as `module:attribute`, which is imported when it is first used. A plugin (docs/plugins.md)
+adds rows of its own, whose code is the function itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from fpp_sweep.errors import InputError, unknown
+
+Goal = Literal["max", "min"]
+Code = str | Callable[..., Any]
+
+_TPT = "fpp_sweep.core.methods.tpt:Tpt"
+_PENALTIES = "fpp_sweep.core.methods.penalties"
+_METRICS = "fpp_sweep.core.metrics"
+_STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.precision", "views.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodRow:
+    """A method; `build(adapt=AdaptConfig, penalty=function or None, weight=float)` gives a core.methods.base.Method."""
+
+    name: str
+    title: str
+    build: Code
+    penalty: Code | None = None  # of the text features, added to the loss
+    weight: float = 0.0  # of the penalty, as published
+    weight_on_shifts: float = 0.0  # the same on ImageNet's shifts
+    views: int | None = None  # how many it looks at, the plain one first; none: all of views.count
+    learns: bool = True  # whether it changes the prompt
+    stateful: bool = False  # whether a sample's result depends on the samples before it
+    reads: tuple[str, ...] = _STEP  # settings, or beginnings of them, that its results depend on
+    digest: str = ""  # of the plugin that it comes from; empty: built in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """A metric: `compute(Predictions) -> float` of one dataset; without it, what a whole trial took."""
+
+    name: str
+    title: str
+    goal: Goal
+    heading: str
+    decimals: int  # as the papers print it
+    compute: Code | None = None
+    merges: Literal["mean", "sum"] = "mean"  # over datasets and seeds
+    columns: tuple[str, ...] = ()  # optional columns of the predictions that it needs
+    digest: str = ""  # of the plugin that it comes from; empty: built in
+
+    @property
+    def of_dataset(self) -> bool:
+        return self.compute is not None
+
+
+METHODS: dict[str, MethodRow] = {
+    row.name: row
+    for row in (
+        MethodRow(
+            name="zero_shot",
+            title="the prompt as it is, on the plain view",
+            build="fpp_sweep.core.methods.tpt:ZeroShot",
+            views=1,
+            learns=False,
+            reads=(),
+        ),
+        MethodRow(name="tpt", title="a step down the entropy of the averaged confident views", build=_TPT),
+        MethodRow(
+            name="ctpt",
+            title="TPT with C-TPT's dispersion of the text features",
+            build=_TPT,
+            penalty=f"{_PENALTIES}:dispersion",
+            weight=50.0,
+            weight_on_shifts=20.0,
+            reads=(*_STEP, "adapt.penalty"),
+        ),
+        MethodRow(
+            name="otpt",
+            title="TPT with O-TPT's orthogonality of the text features",
+            build=_TPT,
+            penalty=f"{_PENALTIES}:orthogonality",
+            weight=18.0,
+            weight_on_shifts=2.0,
+            reads=(*_STEP, "adapt.penalty"),
+        ),
+    )
+}
+
+METRICS: dict[str, MetricRow] = {
+    row.name: row
+    for row in (
+        MetricRow(
+            name="accuracy",
+            title="share of samples whose most probable class is the label, percent",
+            goal="max",
+            heading="acc",
+            decimals=2,
+            compute=f"{_METRICS}:accuracy",
+        ),
+        MetricRow(
+            name="accuracy_top5",
+            title="the same for the five most probable classes",
+            goal="max",
+            heading="top-5",
+            decimals=2,
+            compute=f"{_METRICS}:accuracy_top5",
+        ),
+        MetricRow(
+            name="ece",
+            title="expected calibration error over 20 equal bins, percent",
+            goal="min",
+            heading="ECE",
+            decimals=2,
+            compute=f"{_METRICS}:expected_error",
+        ),
+        MetricRow(
+            name="sce",
+            title="static calibration error: ECE of every class, averaged, percent",
+            goal="min",
+            heading="SCE",
+            decimals=4,
+            compute=f"{_METRICS}:static_error",
+        ),
+        MetricRow(
+            name="aece",
+            title="ECE over bins of equally many samples, percent",
+            goal="min",
+            heading="AECE",
+            decimals=2,
+            compute=f"{_METRICS}:adaptive_error",
+        ),
+        MetricRow(
+            name="mce",
+            title="the largest gap of ECE's bins, percent",
+            goal="min",
+            heading="MCE",
+            decimals=2,
+            compute=f"{_METRICS}:largest_error",
+        ),
+        MetricRow(
+            name="aurc",
+            title="area under the risk-coverage curve",
+            goal="min",
+            heading="AURC",
+            decimals=4,
+            compute=f"{_METRICS}:area_under_risk_coverage",
+        ),
+        MetricRow(
+            name="nll",
+            title="negative log-likelihood of the labels, nats",
+            goal="min",
+            heading="NLL",
+            decimals=4,
+            compute=f"{_METRICS}:log_loss",
+        ),
+        MetricRow(
+            name="brier",
+            title="squared distance of the probabilities from the label",
+            goal="min",
+            heading="Brier",
+            decimals=4,
+            compute=f"{_METRICS}:brier_score",
+        ),
+        MetricRow(
+            name="seconds",
+            title="seconds of work that a trial took, over all workers",
+            goal="min",
+            heading="seconds",
+            decimals=1,
+            merges="sum",
+        ),
+        MetricRow(
+            name="device_seconds",
+            title="seconds that workers were held for a trial",
+            goal="min",
+            heading="device s",
+            decimals=1,
+            merges="sum",
+        ),
+    )
+}
+
+PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
+DEFAULT = next(row.name for row in METHODS.values() if row.learns)
+BUILT_IN = tuple(METHODS)
+
+
+def method(name: str) -> MethodRow:
+    """A method's row, or an error that names the nearest."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def metric(name: str) -> MetricRow:
+    """The row of a metric, which may be of one dataset: `ece/dtd` is an `ece`."""
+    stem = name.partition("/")[0]
+    if stem not in METRICS:
+        raise unknown("metric", stem, METRICS)
+    return METRICS[stem]
+
+
+def qualities() -> list[MetricRow]:
+    """The metrics that a dataset's predictions have, in the order in which tables show them."""
+    return [row for row in METRICS.values() if row.of_dataset]
+
+
+def code_of(code: Code) -> Callable[..., Any]:
+    """What a row's code stands for."""
+    if not isinstance(code, str):
+        return code
+    module, _, attribute = code.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), attribute)
+    return found
+
+
+def add(row: MethodRow | MetricRow) -> None:
+    """Take in a plugin's row; InputError if its name is taken."""
+    kind = "method" if isinstance(row, MethodRow) else "metric"
+    table: dict[str, Any] = METHODS if isinstance(row, MethodRow) else METRICS
+    if row.name in table:
+        raise InputError(f"registers {kind} {row.name!r}, which there is already; give it another name")
+    table[row.name] = row
+
+
+def remove(rows: Callable[[MethodRow | MetricRow], bool]) -> None:
+    """Take plugins' rows out again."""
+    for table in (METHODS, METRICS):
+        for name in [name for name, row in table.items() if rows(row)]:
+            del table[name]  # type: ignore[attr-defined]
