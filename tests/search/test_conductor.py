@@ -5,10 +5,14 @@ from dataclasses import replace
 import pytest
 from ray.tune.search import Searcher
 
-from fpp_sweep.records.folder import Found, SweepFolder
-from fpp_sweep.search.conductor import Brief, Conductor, violations
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.records.folder import Found, SweepFolder, TrialRecord
+from fpp_sweep.search.conductor import Brief, Conductor, run_job, violations
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
+from fpp_sweep.trial.results import Done
+from fpp_sweep.trial.trial import Plan
+from tests.trial.made import facts, predictions
 
 SPACE = """
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
@@ -236,3 +240,38 @@ def test_whoever_shows_progress_hears_of_beginnings_and_ends(tmp_path):
         ("trial-0000", "complete", "test"),
         ("trial-0000", "complete", "test"),
     ]
+
+
+# ------------------------------------------------------------ what a trial's process writes
+
+
+class Workers:
+    """A pool whose results differ from split to split."""
+
+    def results(self, tasks, order):
+        return [
+            Done(predictions=predictions(task.stop - task.start, seed=len(task.split)), seconds={"adapt": 1.0})
+            for task in tasks
+        ]
+
+
+def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_nothing_of_it(tmp_path):
+    space = parse_space(SPACE, "space.yaml", ["constraints=[{metric: accuracy, at_least: 50}]"])
+    brief = Brief(
+        folder=SweepFolder(tmp_path),
+        pool=Workers(),
+        plan=Plan(datasets={part: (facts("dtd", part, 64),) for part in ("val", "test")}, seeds=(0,), shards=None),
+        objectives=space.objectives,
+        constraints=space.constraints,
+        search_split="val",
+    )
+    config = TrialConfig(prompt="a photo of a").flat()
+    brief.folder.write_trial(TrialRecord(name="trial-0000", kind="trial", state="running", number=0, config=config))
+    searched, tested = (
+        run_job(brief, "trial-0000", part, 1) or brief.folder.trial("trial-0000") for part in ("val", "test")
+    )
+    average = searched.found["val"].average
+    assert (searched.state, searched.values) == ("complete", [average["accuracy"], average["ece"]])
+    assert searched.constraints == {"accuracy": 50 - average["accuracy"]}
+    assert tested.found["test"].average["accuracy"] != average["accuracy"]
+    assert replace(tested, found=searched.found) == searched
