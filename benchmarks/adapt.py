@@ -95,8 +95,8 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
         pulling = ByPullback(world.texts, world.context)
     naive_classes = min(classes, args.naive_up_to)
     check(world, pulling, jacobian if whole else None, naive_classes, args)
-    tpt = Tpt(config=AdaptConfig())
-    otpt = Tpt(config=AdaptConfig(), penalty=orthogonality, weight=OTPT_WEIGHT)
+    tpt = Tpt(adapt=AdaptConfig())
+    otpt = Tpt(adapt=AdaptConfig(), penalty=orthogonality, weight=OTPT_WEIGHT)
 
     def naive() -> object:
         ids = world.token_ids[:naive_classes]
@@ -167,7 +167,7 @@ def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, 
     for name, penalty, weight in (("tpt", None, 0.0), ("otpt", orthogonality, OTPT_WEIGHT)):
         if penalty is not None and not args.quick:
             continue
-        method = Tpt(config=AdaptConfig(), penalty=penalty, weight=weight)
+        method = Tpt(adapt=AdaptConfig(), penalty=penalty, weight=weight)
         expected = torch.stack(
             [
                 adapt_one(

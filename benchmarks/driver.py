@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.cli import Parser, parser, run
-from fpp_sweep.records.folder import SweepFolder, TrialRecord
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 
@@ -140,7 +141,7 @@ def print_overhead(trials: int) -> None:
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()
         actor: Any = ray.remote(IdleKeeper)
-        pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.units))
+        pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.tasks))
         pool.open()
         ends: list[float] = []
 

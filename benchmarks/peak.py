@@ -33,7 +33,7 @@ def main(classes: str, form: str, threads: str, device: str) -> None:
 
     torch.set_num_threads(int(threads))
     world = build(VIT_B_16, int(classes), samples=2, device=device)
-    method = Tpt(config=AdaptConfig())
+    method = Tpt(adapt=AdaptConfig())
     with torch.no_grad():
         first: FirstGradient
         if form == "jacobian":

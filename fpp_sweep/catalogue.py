@@ -233,4 +233,4 @@ def remove(rows: Callable[[MethodRow | MetricRow], bool]) -> None:
     """Take plugins' rows out again."""
     for table in (METHODS, METRICS):
         for name in [name for name, row in table.items() if rows(row)]:
-            del table[name]  # type: ignore[attr-defined]
+            del table[name]

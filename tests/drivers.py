@@ -91,4 +91,4 @@ def assert_same_as_in_one_process(sweep, space, cache):
     inline = InlineExecutor(worker, Names(worker.facts().digest, datasets), UnitStore(cache / "units"))
     for record in sweep.trials():
         found, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline.results)
-        assert dict(found.average) == dict(record.found["val"].average), record.name
+        assert dict(found.average) == dict(record.results["val"].average), record.name

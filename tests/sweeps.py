@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.records.folder import Found, SweepFolder, SweepInfo, TrialRecord
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.space import Objective
 
 CREATED = 1_795_201_952.0  # 2026-11-20, so that numbers made from it can be recognised
@@ -46,7 +47,7 @@ def build_sweep(
         write_artifacts(folder, f"trial-{number:04d}", datasets)
     if report and complete:
         best = trial(complete[-1], datasets)
-        folder.write_trial(replace(best, found={**best.found, "test": found(complete[-1] - 1, datasets)}))
+        folder.write_trial(replace(best, results={**best.results, "test": found(complete[-1] - 1, datasets)}))
         write_report(folder, complete)
     return folder
 
@@ -105,7 +106,7 @@ def trial(
         record,
         state="complete",
         finished=started + 50,
-        found={"val": result},
+        results={"val": result},
         values=(result.average["accuracy"], result.average["ece"]),
         constraints={"accuracy": -0.3},
     )
@@ -123,12 +124,12 @@ def baseline(name: str, position: int, datasets: Sequence[str] = DATASETS) -> Tr
         key=config.key(),
         started=CREATED + position,
         finished=CREATED + position + 30,
-        found={"val": result, "test": result},
+        results={"val": result, "test": result},
         values=(result.average["accuracy"], result.average["ece"]),
     )
 
 
-def found(number: int, datasets: Sequence[str] = DATASETS) -> Found:
+def found(number: int, datasets: Sequence[str] = DATASETS) -> SplitResult:
     """Numbers that differ between trials and datasets."""
     each = {
         dataset: {
@@ -142,7 +143,7 @@ def found(number: int, datasets: Sequence[str] = DATASETS) -> Found:
     average = {
         metric: sum(values[metric] for values in each.values()) / len(each) for metric in next(iter(each.values()))
     }
-    return Found(
+    return SplitResult(
         average=average,
         datasets=each,
         deviation={"accuracy": 0.4, "ece": 0.2},

@@ -16,7 +16,7 @@ def test_the_defaults_are_the_released_code():
 
 @pytest.mark.parametrize(("classes", "weight"), [(10, 2.5), (37, 1.4054), (47, 1.3191), (397, 1.0378)])
 def test_lambda_follows_the_number_of_classes(classes, weight):
-    assert FppConfig().weight(classes) == pytest.approx(weight, abs=5e-5)
+    assert FppConfig().flatness_weight(classes) == pytest.approx(weight, abs=5e-5)
 
 
 def test_the_paper_preset_differs_where_paper_and_code_disagree():

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from fpp_sweep.files import written_whole
 from fpp_sweep.records import pareto
-from fpp_sweep.records.folder import Found, SweepInfo, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.space import BASELINES, Goal, Objective
 
 SHARES = {"sce", "aurc", "nll", "brier"}  # metrics that are no percentages, and small
@@ -98,11 +98,11 @@ def metrics_shown(objectives: Sequence[Objective]) -> list[str]:
 
 def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     """The split that was searched, then the others that anything was measured on."""
-    others = {split for record in records for split in record.found} - {info.search_split}
+    others = {split for record in records for split in record.results} - {info.search_split}
     return [info.search_split, *sorted(others)]
 
 
-def metric_of(found: Found | None, metric: str) -> float | None:
+def metric_of(found: SplitResult | None, metric: str) -> float | None:
     """An average, or one dataset's value where the metric names it, as in `ece/dtd`."""
     if found is None:
         return None
@@ -155,7 +155,7 @@ def _rows(info: SweepInfo, front: Front) -> Iterator[dict[str, object]]:
             "marks": "; ".join(front.marks.get(record.name, [])),
             "feasible": record.feasible,
             **{
-                f"{metric} ({split})": metric_of(record.found.get(split), metric)
+                f"{metric} ({split})": metric_of(record.results.get(split), metric)
                 for split in splits_of(info, records)
                 for metric in metrics_shown(info.objectives)
             },
@@ -188,7 +188,7 @@ def _entry(record: TrialRecord, marks: Sequence[str]) -> dict[str, object]:
         "config": dict(record.config),
         "key": record.key,
         "constraints": dict(record.constraints),
-        "found": {split: asdict(found) for split, found in record.found.items()},
+        "found": {split: asdict(found) for split, found in record.results.items()},
     }
 
 
@@ -212,7 +212,7 @@ def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
 
     values = (
         f"{split}: {', '.join(_told(found, metric) for metric in metrics_shown(info.objectives))}"
-        for split, found in member.found.items()
+        for split, found in member.results.items()
     )
     marks = "".join(f", {mark}" for mark in front.marks[member.name])
     comments = [f"{member.name} of sweep {info.name}, on its front{marks}", *values, *_use(info)]
@@ -225,7 +225,7 @@ def _use(info: SweepInfo) -> list[str]:
     return [f"model {model}; settings in units of embeddings hold for it"] if model else []
 
 
-def _told(found: Found, metric: str) -> str:
+def _told(found: SplitResult, metric: str) -> str:
     return f"{metric} {shown(metric, metric_of(found, metric), found.deviation.get(metric))}"
 
 

@@ -6,7 +6,8 @@ import pytest
 from ray.tune.search import Searcher
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.records.folder import Found, SweepFolder, TrialRecord
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.search.conductor import Brief, Conductor, run_job, violations
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
@@ -54,7 +55,7 @@ class Sweep:
         if reason:
             self.folder.write_trial(replace(record, state="failed", reason=reason, finished=record.started + 1))
         elif not error:
-            found = Found(
+            found = SplitResult(
                 average={"accuracy": accuracy, "ece": ece},
                 datasets={},
                 deviation={},
@@ -62,7 +63,7 @@ class Sweep:
                 seconds={"adapt": 1.0},
                 device_seconds=3600.0,
             )
-            record = replace(record, found={**record.found, job["split"]: found})
+            record = replace(record, results={**record.results, job["split"]: found})
             if job["split"] == "val":
                 record = replace(record, state="complete", values=[accuracy, ece], finished=record.started + 1)
             self.folder.write_trial(record)
@@ -144,7 +145,7 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
     ran = sweep.run(baseline_tpt={"accuracy": 55.0})
     assert "trial-0000 on test" in ran
     record = sweep.folder.trial("trial-0000")
-    (broken,) = violations(brief, record.found["val"]).values()
+    (broken,) = violations(brief, record.results["val"]).values()
     assert broken == pytest.approx(4.5)  # 50 where 55 - 0.5 is asked for
     sweep.folder.write_trial(replace(record, constraints={"accuracy": broken}))
     again = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
@@ -270,8 +271,8 @@ def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_not
     searched, tested = (
         run_job(brief, "trial-0000", part, 1) or brief.folder.trial("trial-0000") for part in ("val", "test")
     )
-    average = searched.found["val"].average
+    average = searched.results["val"].average
     assert (searched.state, searched.values) == ("complete", [average["accuracy"], average["ece"]])
     assert searched.constraints == {"accuracy": 50 - average["accuracy"]}
-    assert tested.found["test"].average["accuracy"] != average["accuracy"]
-    assert replace(tested, found=searched.found) == searched
+    assert tested.results["test"].average["accuracy"] != average["accuracy"]
+    assert replace(tested, results=searched.results) == searched

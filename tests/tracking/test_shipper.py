@@ -134,7 +134,7 @@ def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_ol
     ship(folder, uri)
     record = trial(1)
     lower = replace(found(1), average={**found(1).average, "accuracy": 1.5})
-    folder.write_trial(replace(record, found={"val": lower}))
+    folder.write_trial(replace(record, results={"val": lower}))
     ship(folder, uri)
     (folder.path / "shipped.json").unlink()
     ship(folder, uri)
