@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.cli import Parser, parser, run
-from fpp_sweep.records import SweepFolder, TrialRecord
-from fpp_sweep.space import Space
-from fpp_sweep.spacefile import parse_space
+from fpp_sweep.records.folder import SweepFolder, TrialRecord
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.space import Space
 
 SPACE = """
 params:
@@ -58,7 +58,7 @@ def asked(count: int) -> float:
     """Seconds for the next ask, a median of five; the study is filled with random trials."""
     import optuna
 
-    from fpp_sweep.dist.study import SweepStudy
+    from fpp_sweep.search.study import SweepStudy
 
     space = space_of(10 * count)
     with tempfile.TemporaryDirectory() as scratch:
@@ -90,12 +90,12 @@ def print_overhead(trials: int) -> None:
     import ray
 
     from fpp_sweep.core.metrics import Predictions
-    from fpp_sweep.dist.conductor import Brief, Conductor, conduct
-    from fpp_sweep.dist.keeper import Keeper
-    from fpp_sweep.dist.pool import ActorSpec, KeeperActor, Pool, session
-    from fpp_sweep.dist.study import SweepStudy
-    from fpp_sweep.dist.trial import Plan
-    from fpp_sweep.dist.work import DatasetFacts, Done, ModelFacts, Names, UnitStore
+    from fpp_sweep.search.conductor import Brief, Conductor, conduct
+    from fpp_sweep.search.study import SweepStudy
+    from fpp_sweep.trial.results import DatasetFacts, Done, ModelFacts, Names, UnitStore
+    from fpp_sweep.trial.trial import Plan
+    from fpp_sweep.workers.keeper import Keeper
+    from fpp_sweep.workers.pool import ActorSpec, KeeperActor, Pool, session
 
     facts = ModelFacts(
         name="none", digest="none", embedding_scale=1.0, device="none", node="here", pid=os.getpid(), seconds=0.0

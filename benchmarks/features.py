@@ -23,13 +23,13 @@ from torch import Tensor
 from benchmarks.harness import Ratio, Spent, Spread, equal, finish, now, parse, require_open_clip, rounds
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.clip import Clip, Preprocess
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.features import FeatureCache
-from fpp_sweep.core.filling import BATCH
-from fpp_sweep.core.models import load
-from fpp_sweep.core.views import make_views, sample_rng
+from fpp_sweep.core.images.features import FeatureCache
+from fpp_sweep.core.images.filling import BATCH
+from fpp_sweep.core.images.views import make_views, sample_rng
+from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.models.loading import load
 
 STAGES = ("decode", "views", "tower")
 PHOTO = 500, 375  # pixels, as the photographs of many datasets

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fpp_sweep.cli import Parser
-from fpp_sweep.core.clip import choose_device
+from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.errors import InputError
 
 Work = Callable[[], object]

@@ -26,10 +26,10 @@ from benchmarks.pretrain import engine_step
 from benchmarks.world import SMALL, VIT_B_16, World, build
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import AdaptConfig, FppConfig
-from fpp_sweep.core.compiling import OFTEN
 from fpp_sweep.core.datasets.table import DATASETS
 from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient, jacobian_pays
 from fpp_sweep.core.methods.tpt import Tpt
+from fpp_sweep.core.text.compiling import OFTEN
 
 CLASSES = {
     "aircraft": 100,

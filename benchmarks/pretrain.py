@@ -16,9 +16,9 @@ from benchmarks.harness import Ratio, Spent, compile_option, equal, finish, meas
 from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import FppConfig
-from fpp_sweep.core.classes import Noise
-from fpp_sweep.core.compiling import OFTEN
 from fpp_sweep.core.fpp import Pretrained, draw_noise, draw_start, pretrain
+from fpp_sweep.core.text.classes import Noise
+from fpp_sweep.core.text.compiling import OFTEN
 from tests.reference import naive
 
 DRAWS = 4

@@ -19,15 +19,15 @@ from torch import Tensor
 from benchmarks.harness import Ratio, equal, finish, parse, require_open_clip, rounds
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import TrialConfig, preset
-from fpp_sweep.core.clip import Clip
 from fpp_sweep.core.datasets import Dataset, open_dataset
-from fpp_sweep.core.features import FeatureCache, Features
 from fpp_sweep.core.fpp import draw_noise, draw_start
-from fpp_sweep.core.models import load
+from fpp_sweep.core.images.features import FeatureCache, Features
+from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.core.tasks import class_texts, evaluate, flatness_weight, make_adapter, make_prompt
-from fpp_sweep.core.units import EvalTask, PretrainTask
+from fpp_sweep.trial.running import class_texts, evaluate, flatness_weight, make_adapter, make_prompt
+from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 from tests.reference import naive
 
 SEED = 0

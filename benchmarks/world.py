@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.classes import ClassTexts
 from fpp_sweep.core.methods import TextModel
-from fpp_sweep.core.text import TextTower
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.tower import TextTower
 from tests.reference.naive import NaiveText, random_views, random_weights
 
 FILE = Path(__file__).with_name("lengths.json")
@@ -127,7 +127,7 @@ def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:
 def tokenised() -> dict[str, Any]:
     """What belongs into the file, by open_clip's tokenizer."""
     from fpp_sweep.core.datasets.imagenet import imagenet_classes
-    from fpp_sweep.core.models import BpeTokenizer
+    from fpp_sweep.core.models.loading import BpeTokenizer
 
     tokenizer = BpeTokenizer()
 

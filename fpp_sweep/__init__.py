@@ -17,27 +17,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from fpp_sweep.config import TrialConfig as TrialConfig
     from fpp_sweep.config import preset as preset
     from fpp_sweep.errors import InputError as InputError
-    from fpp_sweep.space import Space as Space
-    from fpp_sweep.spacefile import load_space as load_space
-    from fpp_sweep.sweep import Options as Options
-    from fpp_sweep.sweep import Sweep as Sweep
-    from fpp_sweep.sweep import run_sweep as run_sweep
+    from fpp_sweep.space.reading import load_space as load_space
+    from fpp_sweep.space.space import Space as Space
+    from fpp_sweep.sweep.run import Options as Options
+    from fpp_sweep.sweep.run import Sweep as Sweep
+    from fpp_sweep.sweep.run import run_sweep as run_sweep
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "InputError": "errors",
-    "Options": "sweep",
-    "Space": "space",
-    "Sweep": "sweep",
+    "Options": "sweep.run",
+    "Space": "space.space",
+    "Sweep": "sweep.run",
     "TrialConfig": "config",
-    "load_space": "spacefile",
+    "load_space": "space.reading",
     "preset": "config",
-    "run_sweep": "sweep",
+    "run_sweep": "sweep.run",
 }
 __all__ = ["InputError", "Options", "Space", "Sweep", "TrialConfig", "__version__", "load_space", "preset", "run_sweep"]
 

@@ -34,7 +34,7 @@ class Listed:
     used: float  # time of the last use
 
     def row(self, now: float) -> tuple[str, ...]:
-        from fpp_sweep.core.cache import readable_size
+        from fpp_sweep.core.images.cache import readable_size
 
         facts = self.manifest
         size, age = readable_size(self.size), _age(now - self.used)
@@ -60,7 +60,7 @@ COLUMNS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep.core.cache import default_cache
+    from fpp_sweep.core.images.cache import default_cache
 
     root = args.cache or default_cache()
     entries = find_entries(root)
@@ -105,7 +105,7 @@ def find_entries(root: Path) -> list[Listed]:
 
 
 def look(folder: Path) -> Listed:
-    from fpp_sweep.core.cache import MANIFEST
+    from fpp_sweep.core.images.cache import MANIFEST
 
     path = folder / MANIFEST
     try:
@@ -131,7 +131,7 @@ def select(entries: Iterable[Listed], age: float | None, size: float | None) -> 
 
 
 def show(root: Path, entries: Sequence[Listed]) -> None:
-    from fpp_sweep.core.cache import readable_size
+    from fpp_sweep.core.images.cache import readable_size
 
     now = time.time()
     rows = [COLUMNS, *(entry.row(now) for entry in entries)]
@@ -143,7 +143,7 @@ def show(root: Path, entries: Sequence[Listed]) -> None:
 
 def prune(entries: Sequence[Listed], yes: bool) -> None:
     """Remove whole entries, but for those that a run is filling."""
-    from fpp_sweep.core.cache import unused
+    from fpp_sweep.core.images.cache import unused
 
     show_choice([(str(entry.folder), entry.size) for entry in entries])
     if not entries or not agreed(yes):
@@ -163,7 +163,7 @@ def prune(entries: Sequence[Listed], yes: bool) -> None:
 
 def prune_damaged(entries: Iterable[Listed], yes: bool) -> None:
     """Remove the shards that do not hold what their checksum says."""
-    from fpp_sweep.core.shards import SUFFIX, DamagedShard, Shard
+    from fpp_sweep.core.images.chunks import SUFFIX, DamagedShard, Shard
 
     damaged = []
     for file in (file for entry in entries for file in entry.files if file.suffix == SUFFIX):
@@ -181,7 +181,7 @@ def prune_damaged(entries: Iterable[Listed], yes: bool) -> None:
 
 
 def show_choice(chosen: Sequence[tuple[str, int]]) -> None:
-    from fpp_sweep.core.cache import readable_size
+    from fpp_sweep.core.images.cache import readable_size
 
     for name, size in chosen:
         print(f"{readable_size(size):>9}  {name}")

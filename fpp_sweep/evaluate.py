@@ -22,7 +22,7 @@ from fpp_sweep.errors import InputError
 
 if TYPE_CHECKING:
     from fpp_sweep.core.datasets import Dataset
-    from fpp_sweep.core.trial import Bench
+    from fpp_sweep.trial.bench import Bench
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     datasets = open_datasets(args)
     bench = open_bench(args)
     check_texts(bench, datasets, trials)
-    from fpp_sweep.core import report
+    from fpp_sweep.report import evaluation as report
 
     heading = report.heading(bench.clip, args.split, trials[0][0])
     out = new_folder(args.out)
@@ -97,8 +97,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
-    from fpp_sweep.configfile import read_config
     from fpp_sweep.core.methods import require_method
+    from fpp_sweep.space.configfile import read_config
 
     if args.limit is not None and args.limit < 1:
         raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
@@ -140,11 +140,11 @@ def open_bench(args: argparse.Namespace) -> Bench:
     """The model, on its device, and the feature cache."""
     import torch
 
-    from fpp_sweep.core.cache import default_cache
-    from fpp_sweep.core.clip import choose_device
-    from fpp_sweep.core.features import FeatureCache
-    from fpp_sweep.core.models import load
-    from fpp_sweep.core.trial import Bench
+    from fpp_sweep.core.images.cache import default_cache
+    from fpp_sweep.core.images.features import FeatureCache
+    from fpp_sweep.core.models.clip import choose_device
+    from fpp_sweep.core.models.loading import load
+    from fpp_sweep.trial.bench import Bench
 
     for flag, value, least in (("--workers", args.workers, 0), ("--threads", args.threads, 1)):
         if value is not None and value < least:
@@ -168,7 +168,7 @@ def open_bench(args: argparse.Namespace) -> Bench:
 def check_texts(bench: Bench, datasets: Sequence[Dataset], trials: Sequence[tuple[TrialConfig, int]]) -> None:
     """Open every prompt that is named and fit it to all class names, so that a bad one is told before any work."""
     from fpp_sweep.core.prompt import is_file_name
-    from fpp_sweep.core.tasks import fitted, strange_note
+    from fpp_sweep.trial.running import fitted, strange_note
 
     prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
     for prompt in prompts:

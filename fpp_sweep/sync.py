@@ -15,7 +15,7 @@ from fpp_sweep.cli import parser, run
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep.records import SweepFolder
+    from fpp_sweep.records.folder import SweepFolder
     from fpp_sweep.tracking import DEFAULT_URI, check_store, parent_url, ship, ui_command
 
     folder = SweepFolder.open(args.folder)

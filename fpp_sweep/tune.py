@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.cli import parser, run, sleep_when_idle
 
 if TYPE_CHECKING:
-    from fpp_sweep.space import Space
+    from fpp_sweep.space.space import Space
 
 # flags that are short for a key of the space
 SHORT = {
@@ -44,11 +44,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     sleep_when_idle()
     space = read_space(args)
     if args.dry_run:
-        from fpp_sweep.estimate import dry_run
+        from fpp_sweep.sweep.estimate import dry_run
 
         print(dry_run(space))
         return
-    from fpp_sweep.sweep import InterruptedSweep, Options, run_sweep
+    from fpp_sweep.sweep.run import InterruptedSweep, Options, run_sweep
 
     words = sys.argv[1:] if argv is None else argv
     options = Options(
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         again = words if args.resume else [*words, "--resume"]
         print(f"interrupted; to go on:\n    {shlex.join(['python', '-m', 'fpp_sweep.tune', *again])}", file=sys.stderr)
         sys.exit(130)
-    from fpp_sweep.display import final_table
+    from fpp_sweep.sweep.display import final_table
     from fpp_sweep.tracking import parent_url, ui_command
 
     info = sweep.info
@@ -115,8 +115,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def read_space(args: argparse.Namespace) -> Space:
     """The space file with everything that the command line says otherwise; later flags win."""
-    from fpp_sweep.configfile import read_config
-    from fpp_sweep.spacefile import load_space
+    from fpp_sweep.space.configfile import read_config
+    from fpp_sweep.space.reading import load_space
 
     found = []
     for flag, key in SHORT.items():

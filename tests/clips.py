@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from fpp_sweep.core.clip import Clip, Preprocess
-from fpp_sweep.core.text import TextTower
+from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.text.tower import TextTower
 from tests.reference.naive import random_weights
 
 # one token each, so that "a photo of a" is four positions as with CLIP's tokenizer

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.dist.inline import InlineExecutor
-from fpp_sweep.dist.trial import run_trial
-from fpp_sweep.dist.work import Names, UnitStore
-from fpp_sweep.dist.worker import Worker
-from fpp_sweep.records import SweepFolder
-from fpp_sweep.sweep import make_plan, worker_spec
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.sweep.run import make_plan, worker_spec
+from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.results import Names, UnitStore
+from fpp_sweep.trial.trial import run_trial
+from fpp_sweep.trial.worker import Worker
 
 ROOT = Path(__file__).parent.parent
 # two datasets would show no more here than one

@@ -12,7 +12,7 @@ import torch
 from benchmarks.harness import Ratio, Spent, Spread, equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
-from fpp_sweep.core.layout import Layout
+from fpp_sweep.core.text.layout import Layout
 
 ROOT = Path(__file__).parent.parent
 STORED = json.loads(FILE.read_text())

@@ -10,7 +10,7 @@ import pytest
 
 from fpp_sweep.cache import main
 from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.features import FeatureCache
+from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.errors import InputError
 from tests.clips import random_clip
 from tests.painted import painted

@@ -54,7 +54,7 @@ def test_only_dist_knows_ray_and_only_tracking_knows_mlflow(folder):
 
 
 def test_a_trials_process_loads_no_torch():
-    code = "import sys, fpp_sweep.dist.conductor, fpp_sweep.core.metrics; print('torch' in sys.modules)"
+    code = "import sys, fpp_sweep.search.conductor, fpp_sweep.core.metrics; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -68,7 +68,7 @@ def test_config_and_errors_need_the_standard_library_only():
 def test_the_core_loads_without_the_heavy_libraries():
     listed = ", ".join(sorted(CLUSTER | {"open_clip", "timm", "matplotlib", "sklearn"}))
     code = (
-        "import sys, fpp_sweep.core.trial, fpp_sweep.core.report, fpp_sweep.core.models\n"
+        "import sys, fpp_sweep.trial.bench, fpp_sweep.report.evaluation, fpp_sweep.core.models.loading\n"
         f"print(sorted(set('{listed}'.split(', ')) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

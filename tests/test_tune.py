@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.spacefile import load_space
+from fpp_sweep.space.reading import load_space
 from tests.drivers import (
     ROOT,
     SMALL,

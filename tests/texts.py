@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.classes import ClassTexts
 from fpp_sweep.core.methods import TextModel
-from fpp_sweep.core.text import Activation, TextTower
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.tower import Activation, TextTower
 from tests.clips import WordTokenizer
 from tests.reference.naive import NaiveText, prompt_features, random_views, random_weights
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.config import Distance, FppConfig
-from fpp_sweep.core.classes import ClassTexts, Noise
-from fpp_sweep.core.compiling import eagerly
-from fpp_sweep.core.layout import Sight
 from fpp_sweep.core.optim import AdamState, adamw
-from fpp_sweep.core.pullback import Pullback
+from fpp_sweep.core.text.classes import ClassTexts, Noise
+from fpp_sweep.core.text.compiling import eagerly
+from fpp_sweep.core.text.layout import Sight
+from fpp_sweep.core.text.pullback import Pullback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

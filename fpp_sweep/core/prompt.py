@@ -12,11 +12,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fpp_sweep import __version__
-from fpp_sweep.core.checkpoints import read_tensors
-from fpp_sweep.core.clip import Clip
+from fpp_sweep.core.models.checkpoints import read_tensors
+from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
+from fpp_sweep.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -107,7 +107,7 @@ def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> b
     """The contents of a prompt's file."""
     metadata = {
         "format": FORMAT,
-        "version": __version__,
+        "version": VERSION,
         "model": clip.name,
         "model_digest": clip.digest,
         **prompt.origin,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fpp_sweep.records import SweepFolder
-from fpp_sweep.report.front import Front, front_of, write_configs, write_tables
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import Front, front_of, write_configs, write_tables
 
 __all__ = ["Front", "front_of", "write_report"]
 

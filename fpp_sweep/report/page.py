@@ -11,9 +11,9 @@ from typing import Any
 
 from fpp_sweep.config import relevant
 from fpp_sweep.files import written_whole
-from fpp_sweep.records import SweepInfo, TrialRecord
+from fpp_sweep.records.folder import SweepInfo, TrialRecord
+from fpp_sweep.records.front import Front, by_key, metric_of, metrics_shown, plain, shown, splits_of
 from fpp_sweep.report import plots
-from fpp_sweep.report.front import Front, by_key, metric_of, metrics_shown, plain, shown, splits_of
 from fpp_sweep.report.importance import TOP, Importance
 from fpp_sweep.report.plots import Plot
 from fpp_sweep.report.theme import SCRIPT, STYLE

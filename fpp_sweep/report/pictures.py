@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep.files import written_whole
-from fpp_sweep.records import SweepInfo, TrialRecord
-from fpp_sweep.report.front import Front, pairs_of, staircase, values_of
-from fpp_sweep.space import Objective
+from fpp_sweep.records.folder import SweepInfo, TrialRecord
+from fpp_sweep.records.front import Front, pairs_of, staircase, values_of
+from fpp_sweep.space.space import Objective
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fpp_sweep.records import Found, SweepInfo, TrialRecord
+from fpp_sweep.records.folder import Found, SweepInfo, TrialRecord
 
 ID_TAG = "fpp_sweep.id"  # names a run for good: it is looked up by this before it is created
 SWEEP_TAG = "fpp_sweep.sweep"  # the same for all runs of a sweep

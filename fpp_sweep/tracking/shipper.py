@@ -20,7 +20,7 @@ from typing import Any
 
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
-from fpp_sweep.records import SweepFolder, TrialRecord
+from fpp_sweep.records.folder import SweepFolder, TrialRecord
 from fpp_sweep.tracking.desired import DesiredRun, front_members, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import EXPERIMENT, Store, absolute, is_server, one_line, run_url, shown
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fpp_sweep.config import FppConfig
-from fpp_sweep.core.classes import Noise
 from fpp_sweep.core.fpp import cosine, distance, draw_noise, draw_start, pretrain
-from fpp_sweep.core.text import TextTower
+from fpp_sweep.core.text.classes import Noise
+from fpp_sweep.core.text.tower import TextTower
 from tests.reference import naive
 from tests.texts import CLASSES, twins
 

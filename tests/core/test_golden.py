@@ -5,11 +5,11 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.config import AdaptConfig, FppConfig
-from fpp_sweep.core.classes import ClassTexts, Noise
 from fpp_sweep.core.fpp import pretrain
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.methods.penalties import dispersion, orthogonality
-from fpp_sweep.core.text import TextTower
+from fpp_sweep.core.text.classes import ClassTexts, Noise
+from fpp_sweep.core.text.tower import TextTower
 from tests.golden import HEADS, load
 
 GOLDEN = load()

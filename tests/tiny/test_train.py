@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from fpp_sweep.tiny import model as tiny_model
-from fpp_sweep.tiny import training
 from fpp_sweep.tiny.drawing import generator
+from fpp_sweep.tiny.making import training
+from fpp_sweep.tiny.making.recipe import Recipe
+from fpp_sweep.tiny.making.train import main
 from fpp_sweep.tiny.pictures import Description
-from fpp_sweep.tiny.recipe import Recipe
-from fpp_sweep.tiny.train import main
 from fpp_sweep.tiny.world import TINY_DATASETS
 
 COMMON_PROMPTS = (

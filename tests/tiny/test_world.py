@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.tiny import pool
 from fpp_sweep.tiny.captions import TEMPLATES, agrees, caption, encode, encode_picture, plural, split_words, vocabulary
 from fpp_sweep.tiny.drawing import CANVAS, generator
+from fpp_sweep.tiny.making import pool
 from fpp_sweep.tiny.pictures import KINDS, Description, describe, is_held_out, paint
 from fpp_sweep.tiny.shifts import SEEN, SHIFTS, shifted
 from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, Drawn, TinyDataset, handwriting

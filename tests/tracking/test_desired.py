@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records import TrialRecord
+from fpp_sweep.records.folder import TrialRecord
 from fpp_sweep.report import write_report
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 DELIVER = """
 import os, sys
 from pathlib import Path
-from fpp_sweep.records import SweepFolder
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import ship
 from fpp_sweep.tracking.store import _load
 _load()

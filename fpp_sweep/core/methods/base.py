@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from fpp_sweep.core.classes import ClassTexts
+from fpp_sweep.core.text.classes import ClassTexts
 
 State = TypeVar("State")
 

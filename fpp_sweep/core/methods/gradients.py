@@ -14,10 +14,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.classes import ClassTexts
-from fpp_sweep.core.layout import Layout
-from fpp_sweep.core.memory import halving
-from fpp_sweep.core.pullback import Pullback
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.layout import Layout
+from fpp_sweep.core.text.memory import halving
+from fpp_sweep.core.text.pullback import Pullback
 
 JACOBIAN_BYTES = 5e9  # what J may take: ImageNet's thousand classes need 4.2e9
 

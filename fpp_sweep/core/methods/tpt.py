@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.config import AdaptConfig
-from fpp_sweep.core.memory import halving
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.optim import AdamState, adamw
+from fpp_sweep.core.text.memory import halving
 
 
 class Start(NamedTuple):

@@ -1,0 +1,1 @@
+"""Views of images, and their features on disk."""

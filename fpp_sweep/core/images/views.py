@@ -1,0 +1,146 @@
+"""The augmented views of a test image, as the published protocol draws them.
+
+View 0 is the plain centre crop. The others are random crops, mirrored half of the time and, with
+AugMix, mixed with distortions of themselves. Each view spends a fixed number of uniform draws,
+whether it needs them or not: view k is the same whatever the number of views, and switching mirror
+images or AugMix off leaves the crops where they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fpp_sweep.config import Auto, ViewConfig
+from fpp_sweep.core.datasets.base import Dataset
+from fpp_sweep.core.images import augmix as augmentation
+from fpp_sweep.core.models.clip import Preprocess
+
+VIEWS_VERSION = 2  # to be raised when the same names give other pixels; cached features carry it
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+RATIOS = (3 / 4, 4 / 3)  # of a crop's width to its height; torchvision's, as are the tries
+TRIES = 10
+LONGEST = 32  # sides: a longer image is not resized whole for its centre crop
+
+_CROP_DRAWS = 2 * TRIES + 2
+_DRAWS = _CROP_DRAWS + 1 + augmentation.DRAWS  # the one between is the mirror's
+
+
+def sample_rng(seed: int, dataset: str, split: str, sample_id: str) -> np.random.Generator:
+    """The random stream of one sample, from names alone: no batch, order or worker can change it.
+
+    >>> first, again = (sample_rng(0, "dtd", "test", "a.jpg") for _ in range(2))
+    >>> first.random() == again.random()
+    True
+    """
+    names = json.dumps([seed, dataset, split, sample_id])  # quoted: no two lists look alike
+    digest = hashlib.sha256(names.encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
+
+
+def resolve(config: ViewConfig, dataset: Dataset) -> tuple[bool, bool]:
+    """Whether AugMix and mirror images are on; `auto` leaves it to the dataset."""
+    return _switch(config.augmix, dataset.augmix), _switch(config.flip, dataset.flip)
+
+
+def make_views(
+    image: Image.Image,
+    config: ViewConfig,
+    preprocess: Preprocess,
+    *,
+    augmix: bool,
+    flip: bool,
+    rng: np.random.Generator,
+) -> Tensor:
+    """(count, 3, size, size) normalised float32 views of an RGB image.
+
+    View 0 takes nothing from `rng`.
+    """
+    size = preprocess.size
+    views = np.empty((config.count, 3, size, size), np.float32)
+    views[0] = np.asarray(centre_crop(image, size)).transpose(2, 0, 1)
+    areas = config.min_area, config.max_area
+    for view, draws in enumerate(rng.random((config.count - 1, _DRAWS)).tolist(), start=1):
+        box = random_box(image.size, areas, draws[:_CROP_DRAWS])
+        # not resize(..., box), whose antialiasing would look at pixels outside the box
+        pixels = np.asarray(resize(image.crop(box), (size, size), Image.Resampling.BILINEAR))
+        if flip and draws[_CROP_DRAWS] < 0.5:
+            pixels = pixels[:, ::-1]
+        mixed = augmentation.mix(pixels, draws[_CROP_DRAWS + 1 :]) if augmix else pixels
+        views[view] = mixed.transpose(2, 0, 1)
+    views /= np.float32(255)
+    views -= np.array(preprocess.mean, np.float32)[:, None, None]
+    views /= np.array(preprocess.std, np.float32)[:, None, None]
+    return torch.from_numpy(views)
+
+
+def centre_crop(image: Image.Image, size: int) -> Image.Image:
+    """The shorter side resized to `size`, bicubic, and the square in the middle."""
+    width, height = image.size
+    short = min(width, height)
+    wide, high = int(size * width / short), int(size * height / short)
+    left, top = round((wide - size) / 2), round((high - size) / 2)
+    if max(wide, high) > LONGEST * size:  # a line of pixels would need gigabytes on the way
+        x, y = left * width / wide, top * height / high
+        box = (x, y, x + size * width / wide, y + size * height / high)
+        return resize(image, (size, size), Image.Resampling.BICUBIC, box)
+    resized = resize(image, (wide, high), Image.Resampling.BICUBIC)
+    return resized.crop((left, top, left + size, top + size))
+
+
+def resize(
+    image: Image.Image,
+    size: tuple[int, int],
+    resample: Image.Resampling,
+    box: tuple[float, float, float, float] | None = None,
+) -> Image.Image:
+    """`image.resize`, one side after the other, which gives the same bytes with any Pillow.
+
+    Between the sides numbers are rounded to bytes, so that their order shows. Left to itself, Pillow 11 takes the width
+    first, 12 sometimes the height, and 13 the height where that shrinks much more, as here.
+    """
+    left, top, right, bottom = box or (0, 0, *image.size)
+    wide, high = size
+    if image.height - high > 2 * max(image.width - wide, 0):
+        image = image.resize((image.width, high), resample, (0, top, image.width, bottom))
+        return image.resize(size, resample, (left, 0, right, high))
+    image = image.resize((wide, image.height), resample, (left, 0, right, image.height))
+    return image.resize(size, resample, (0, top, wide, bottom))
+
+
+def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: Sequence[float]) -> Box:
+    """torchvision's random crop: ten tries of area and shape, else a central crop.
+
+    `draws` are uniform: two for each try, then two for the place. The central crop is the largest
+    of a permitted shape.
+    """
+    width, height = image_size
+    low, high = math.log(RATIOS[0]), math.log(RATIOS[1])
+    for attempt in range(TRIES):
+        area = width * height * (areas[0] + (areas[1] - areas[0]) * draws[2 * attempt])
+        ratio = math.exp(low + (high - low) * draws[2 * attempt + 1])
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top = int(draws[2 * TRIES] * (height - h + 1))
+            left = int(draws[2 * TRIES + 1] * (width - w + 1))
+            return left, top, left + w, top + h
+    w, h = width, height
+    if width / height < RATIOS[0]:
+        h = round(width / RATIOS[0])
+    elif width / height > RATIOS[1]:
+        w = round(height * RATIOS[1])
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def _switch(setting: Auto, default: bool) -> bool:
+    return default if setting == "auto" else setting == "on"

@@ -1,0 +1,1 @@
+"""A frozen CLIP, and loading one."""

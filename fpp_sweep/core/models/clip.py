@@ -1,0 +1,76 @@
+"""A frozen CLIP: an image tower, a text tower that takes embeddings, and what both need to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fpp_sweep.core.text.tower import TextTower, Tokenizer
+from fpp_sweep.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocess:
+    """How an image becomes the tower's input."""
+
+    size: int
+    mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)  # CLIP's
+    std: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Clip:
+    """Everything frozen, in evaluation mode, on one device."""
+
+    name: str  # as given to --model
+    visual: nn.Module
+    text: TextTower
+    tokenizer: Tokenizer
+    logit_scale: float
+    preprocess: Preprocess
+    embedding_scale: float  # the size of its token embeddings in units of OpenAI's ViT-B/16: what x1 means
+    image_digest: str  # of the image tower's weights and preprocessing: names cached features
+    digest: str  # of all weights
+    trained_tokens: frozenset[int] | None = None  # where only some token embeddings were trained
+
+    @property
+    def device(self) -> torch.device:
+        return self.text.device
+
+    def compiled(self) -> Clip:
+        """The same model with a text tower that goes through torch.compile; InputError where that cannot be used."""
+        return replace(self, text=self.text.compiled())
+
+    def is_strange(self, text: str) -> bool:
+        """Whether the text has words that mean nothing to this model."""
+        known = self.trained_tokens
+        return known is not None and not known.issuperset(self.tokenizer.encode(text.replace("_", " ")))
+
+    @torch.no_grad()
+    def image_features(self, pixels: Tensor, *, half: bool = False) -> Tensor:
+        """(N, 3, size, size) normalised pixels -> (N, D) unit features in float32.
+
+        `half` lets a GPU compute in half precision, as the released code does; a CPU is faster without.
+        """
+        gpu = self.device.type == "cuda"
+        pixels = pixels.to(self.device, non_blocking=True)
+        if gpu:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, dtype=torch.float16, enabled=half and gpu):
+            features: Tensor = self.visual(pixels)
+        return F.normalize(features.float(), dim=-1)
+
+
+def choose_device(name: str) -> str:
+    """A device by name; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).cpu()
+    except (RuntimeError, AssertionError) as error:  # torch raises the latter where it has no CUDA at all
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise InputError(f"device {name!r} cannot be used: {reason}") from error
+    return name

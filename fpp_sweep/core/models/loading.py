@@ -1,0 +1,369 @@
+"""`--model`: from a word on the command line to a frozen `Clip`. The user of open_clip.
+
+`tiny` is the embedded model. Every other model is one of open_clip's architectures with published weights or a file:
+
+    NAME[+gelu|+quickgelu]/TAG     ViT-B-16/openai
+    NAME[+gelu|+quickgelu]:PATH    ViT-B-16:/models/ViT-B-16.pt
+
+Weights compute with the activation they were trained with. Where neither the tag nor the file tells which one that
+was, and open_clip knows the architecture with both, the user has to say it; a contradiction is an error.
+
+A file's images are taken to be prepared as CLIP's (bicubic, shorter side, CLIP's mean and deviation), unless all tags
+of its NAME say otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
+from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.text.tower import Activation, TextTower
+from fpp_sweep.errors import InputError, unknown
+
+EMBEDDED = "tiny"
+ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # as users say it, and as we do
+QUICK_SUFFIX = "-quickgelu"  # open_clip's names for its architectures with OpenAI's activation
+
+# settings of an open_clip config that the engine holds at any value
+_FREE_SETTINGS = {
+    "model": {"embed_dim", "vision_cfg", "text_cfg", "custom_text", "quick_gelu", "init_logit_scale"},
+    "text_cfg": {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id"},
+}
+# and those that it holds at one value apart from "off"
+_HELD_SETTINGS = {"pool_type": ("argmax", "eos"), "proj_type": ("linear",)}
+
+_TEXT_PARTS = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
+_CONSTANTS = {"attn_mask"}  # the causal mask, which TorchScript archives list among the weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """The parts of what `--model` says."""
+
+    name: str
+    activation: Activation | None = None
+    tag: str | None = None
+    path: Path | None = None
+
+
+class BpeTokenizer:
+    """CLIP's tokenizer: open_clip's, cleaning (ftfy, HTML, spaces, lower case) included."""
+
+    def __init__(self) -> None:
+        from open_clip.tokenizer import SimpleTokenizer
+
+        self._tokenizer = SimpleTokenizer()
+        self.sos: int = self._tokenizer.sot_token_id
+        self.eot: int = self._tokenizer.eot_token_id
+        self.vocabulary: int = self._tokenizer.vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text))
+
+
+def load(spec: str, device: str = "cpu") -> Clip:
+    """The model that `--model` names: float32, frozen, in evaluation mode."""
+    if spec == EMBEDDED:
+        return _embedded(device)
+    wanted = parse(spec)
+    config = _config(wanted.name)
+    tokenizer = BpeTokenizer()
+    _require_held(wanted.name, config, tokenizer)
+    said = _said(spec, wanted, config)
+    if wanted.path is not None:
+        preprocess = _preprocess(wanted.name, _file_recipe(wanted.name), config)
+        checkpoint = read_checkpoint(wanted.path.expanduser())
+        activation = _of_file(spec, wanted, said, checkpoint, config)
+    else:
+        recipe = _tag_recipe(wanted)
+        preprocess = _preprocess(spec, recipe, config)
+        activation = _agreed(spec, said, "quick_gelu" if recipe.get("quick_gelu") else "gelu", f"tag {wanted.tag!r}")
+        checkpoint = read_checkpoint(_fetched(wanted, recipe))
+    model = _built(config, activation)
+    _fill(model, checkpoint.state, f"{wanted.path or spec}: does not fit {wanted.name}")
+    return _assembled(spec, model, config["vision_cfg"], tokenizer, preprocess, 1.0, device)
+
+
+def parse(spec: str) -> ModelSpec:
+    """Split a model's name; what its parts name is looked up later.
+
+    >>> parse("ViT-B-16+quickgelu:weights/b16.safetensors")
+    ModelSpec(name='ViT-B-16', activation='quick_gelu', tag=None, path=PosixPath('weights/b16.safetensors'))
+    """
+    cut = min((at for at in (spec.find("/"), spec.find(":")) if at >= 0), default=len(spec))
+    architecture, kind, rest = spec[:cut], spec[cut : cut + 1], spec[cut + 1 :]
+    name, plus, said = architecture.partition("+")
+    if name == EMBEDDED and spec != EMBEDDED:
+        raise InputError(f"model {spec!r}: {EMBEDDED!r} is embedded and takes nothing after its name")
+    if not name:
+        raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
+    if name not in names():
+        raise unknown("model", name, [EMBEDDED, *names()])
+    if plus and said not in ACTIVATIONS:
+        raise InputError(f"model {spec!r}: {unknown('activation', said, ACTIVATIONS)}")
+    if not rest:
+        raise InputError(f"model {spec!r} has no weights: add /TAG ({_tag_hint(name)}) or :PATH of a checkpoint")
+    activation = ACTIVATIONS[said] if plus else None
+    if kind == "/":
+        return ModelSpec(name=name, activation=activation, tag=rest)
+    return ModelSpec(name=name, activation=activation, path=Path(rest))
+
+
+def names() -> list[str]:
+    """open_clip's architectures; read off its files until it is imported, which takes seconds."""
+    if (imported := sys.modules.get("open_clip")) is not None:
+        return list(imported.list_models())
+    package = importlib.util.find_spec("open_clip")
+    folders = package.submodule_search_locations if package else None
+    return sorted(path.stem for folder in folders or () for path in Path(folder).glob("model_configs/*.json"))
+
+
+def _tag_hint(name: str) -> str:
+    tags = _tags(name)
+    return f"such as /{tags[0]}" if tags else "open_clip knows none for it"
+
+
+def _tags(name: str) -> list[str]:
+    from open_clip.pretrained import list_pretrained_tags_by_model
+
+    return list(list_pretrained_tags_by_model(name))
+
+
+def _config(name: str) -> dict[str, Any]:
+    from open_clip import get_model_config
+
+    config: dict[str, Any] = get_model_config(name)
+    return config
+
+
+def _require_held(name: str, config: Mapping[str, Any], tokenizer: BpeTokenizer) -> None:
+    """The engine's text tower is CLIP's own: causal, pooled at EOT, projected without a bias, CLIP's tokenizer."""
+    text = config["text_cfg"]
+    foreign = [*_foreign("model", config), *_foreign("text_cfg", text)]
+    if config["vision_cfg"].get("output_tokens"):
+        foreign.append("vision_cfg.output_tokens=True")
+    if text.get("pool_type") == "eos" and text.get("eos_id", 2) != tokenizer.eot:  # 2: open_clip's default
+        foreign.append(f"text_cfg.eos_id={text.get('eos_id', 2)}, where CLIP's EOT is {tokenizer.eot}")
+    if text.get("vocab_size", tokenizer.vocabulary) != tokenizer.vocabulary:
+        foreign.append(f"text_cfg.vocab_size={text['vocab_size']}, where CLIP has {tokenizer.vocabulary}")
+    if foreign:
+        raise InputError(f"model {name!r} is not supported, its text tower is not CLIP's: {'; '.join(foreign)}")
+
+
+def _foreign(section: str, settings: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{key if section == 'model' else f'{section}.{key}'}={value if not isinstance(value, dict) else '...'}"
+        for key, value in settings.items()
+        if value and key not in _FREE_SETTINGS[section] and value not in _HELD_SETTINGS.get(key, ())
+    ]
+
+
+def _said(spec: str, wanted: ModelSpec, config: Mapping[str, Any]) -> Activation | None:
+    """The activation that the user asks for, by +gelu, +quickgelu or an architecture that has QuickGELU."""
+    if not config.get("quick_gelu"):
+        return wanted.activation
+    return _agreed(spec, wanted.activation, "quick_gelu", wanted.name)
+
+
+def _agreed(spec: str, said: Activation | None, known: Activation, who: str) -> Activation:
+    if said not in (None, known):
+        words = {activation: word for word, activation in ACTIVATIONS.items()}
+        raise InputError(
+            f"model {spec!r}: {who} computes with {words[known]}, which the name contradicts; "
+            f"leave {words[said or known]} out of it"
+        )
+    return known
+
+
+def _of_file(
+    spec: str, wanted: ModelSpec, said: Activation | None, checkpoint: Checkpoint, config: Mapping[str, Any]
+) -> Activation:
+    """The activation of a file's weights, by the mark in the file, or by what the user says."""
+    if checkpoint.origin == "openai":
+        return _agreed(spec, said, "quick_gelu", f"OpenAI's checkpoint {wanted.path}")
+    if checkpoint.origin == "unknown" and said is None and f"{wanted.name}{QUICK_SUFFIX}" in names():
+        raise InputError(
+            f"{wanted.path} does not tell which activation it was trained with; write "
+            f"{wanted.name}+gelu:{wanted.path} or {wanted.name}+quickgelu:{wanted.path}"
+        )
+    return said or ("quick_gelu" if config.get("quick_gelu") else "gelu")
+
+
+def _tag_recipe(wanted: ModelSpec) -> dict[str, Any]:
+    """What open_clip knows of a tag: address, preprocessing, activation."""
+    from open_clip.pretrained import get_pretrained_cfg
+
+    recipe: dict[str, Any] = get_pretrained_cfg(wanted.name, wanted.tag)
+    if recipe:
+        return recipe
+    base = wanted.name.removesuffix(QUICK_SUFFIX)
+    if get_pretrained_cfg(base, wanted.tag):
+        raise InputError(
+            f"model '{wanted.name}/{wanted.tag}': these weights were trained with gelu; write {base}/{wanted.tag}"
+        )
+    if not _tags(wanted.name):
+        raise InputError(f"model {wanted.name!r} has no tags in open_clip; write {wanted.name}:PATH of a checkpoint")
+    raise unknown(f"tag of {wanted.name}", wanted.tag or "", _tags(wanted.name))
+
+
+def _file_recipe(name: str) -> dict[str, Any]:
+    """The preprocessing that all tags of an architecture share, if it differs from CLIP's."""
+    from open_clip.pretrained import get_pretrained_cfg
+
+    recipes = [get_pretrained_cfg(name, tag) for tag in _tags(name)]
+    keys = ("mean", "std", "interpolation", "resize_mode")
+    shared = {tuple(recipe[key] for key in keys) for recipe in recipes}
+    return dict(zip(keys, shared.pop(), strict=True)) if len(shared) == 1 else {}
+
+
+def _preprocess(who: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocess:
+    size = config["vision_cfg"].get("image_size", 224)  # open_clip's default
+    for key, held in (("interpolation", "bicubic"), ("resize_mode", "shortest")):
+        if recipe.get(key, held) != held:
+            raise InputError(f"model {who!r} is not supported: its images need {key}={recipe[key]}, we do {held}")
+    if not isinstance(size, int):
+        raise InputError(f"model {who!r} is not supported: its images are not square but {size}")
+    return Preprocess(size=size, **{key: tuple(recipe[key]) for key in ("mean", "std") if key in recipe})
+
+
+def _fetched(wanted: ModelSpec, recipe: dict[str, Any]) -> Path:
+    """The file of a tag's weights, downloaded unless it is cached."""
+    from open_clip.pretrained import download_pretrained
+
+    try:
+        with _quiet():
+            return Path(download_pretrained(recipe))
+    except Exception as error:  # of a hub's client, of the network, of the disk
+        raise InputError(
+            f"model '{wanted.name}/{wanted.tag}': could not fetch its weights; connect to the network, "
+            f"or download them elsewhere and write {wanted.name}:PATH"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """open_clip and its hub client without progress bars, warnings and log lines."""
+    hub: Any = importlib.import_module("huggingface_hub.utils")  # a dependency of open_clip
+    bars, level = not hub.are_progress_bars_disabled(), logging.root.manager.disable
+    hub.disable_progress_bars()
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+        if bars:
+            hub.enable_progress_bars()
+
+
+def _built(config: Mapping[str, Any], activation: Activation) -> Any:
+    """The architecture; its random weights do not disturb the caller's random stream."""
+    from open_clip.model import CLIP, CustomTextCLIP
+
+    settings = {key: value for key, value in config.items() if key != "custom_text"}
+    settings["vision_cfg"] = {**config["vision_cfg"], "timm_model_pretrained": False}
+    settings["quick_gelu"] = activation == "quick_gelu"
+    kind = CustomTextCLIP if config.get("custom_text") else CLIP
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        return kind(**settings)
+
+
+def _fill(model: nn.Module, state: Mapping[str, Tensor], failure: str) -> None:
+    """Load weights that fit in every name and shape; nothing is resized."""
+    needed = model.state_dict()
+    given = {name.removeprefix("text."): value for name, value in state.items()}
+    if hasattr(model, "text"):
+        given = {f"text.{name}" if name.startswith(_TEXT_PARTS) else name: value for name, value in given.items()}
+    given = {name: value for name, value in given.items() if name.removeprefix("text.") not in _CONSTANTS}
+    if "logit_scale" in given and given["logit_scale"].numel() == 1:  # () or (1,), by version
+        given["logit_scale"] = given["logit_scale"].reshape(needed["logit_scale"].shape)
+    for name, value in needed.items():
+        if name in given and given[name].shape != value.shape:
+            shapes = f"{tuple(given[name].shape)} instead of {tuple(value.shape)}"
+            raise InputError(f"{failure}: {name} has shape {shapes}")
+        if name in given and value.is_floating_point() != given[name].is_floating_point():
+            raise InputError(f"{failure}: {name} holds {given[name].dtype}, not {value.dtype}")
+    missing = [name for name in needed if name not in given]
+    extra = [name for name in given if name not in needed]
+    if missing or extra:
+        parts = [(missing, "missing"), (extra, "too many")]
+        raise InputError(
+            f"{failure}: " + ", ".join(f"{len(group)} weights {word} ({group[0]})" for group, word in parts if group)
+        )
+    model.load_state_dict(given)
+
+
+def _embedded(device: str) -> Clip:
+    from fpp_sweep.tiny.model import IMAGE_MEAN, IMAGE_SIZE, IMAGE_STD, load, trained_ids
+
+    model, metadata = load()
+    preprocess = Preprocess(size=IMAGE_SIZE, mean=IMAGE_MEAN, std=IMAGE_STD)
+    scale = float(metadata["embedding_scale"])
+    clip = _assembled(EMBEDDED, model, {EMBEDDED: True}, BpeTokenizer(), preprocess, scale, device)
+    return dataclasses.replace(clip, trained_tokens=trained_ids())
+
+
+def _assembled(
+    name: str,
+    model: Any,
+    vision: Mapping[str, Any],
+    tokenizer: BpeTokenizer,
+    preprocess: Preprocess,
+    embedding_scale: float,
+    device: str,
+) -> Clip:
+    model = model.float().eval().requires_grad_(False)
+    text = getattr(model, "text", model)
+    activation, heads = _activation(text), text.transformer.resblocks[0].attn.num_heads
+    text_state = {key: value for key, value in text.state_dict().items() if not key.startswith("visual.")}
+    image_digest = _digest([json.dumps(vision, sort_keys=True), activation, preprocess], model.visual.state_dict())
+    digest = _digest([image_digest, activation, heads], {**text_state, "logit_scale": model.logit_scale})
+    return Clip(
+        name=name,
+        visual=model.visual.to(device),
+        text=TextTower.from_state(text_state, heads=heads, activation=activation).on(device),
+        tokenizer=tokenizer,
+        logit_scale=model.logit_scale.exp().item(),
+        preprocess=preprocess,
+        embedding_scale=embedding_scale,
+        image_digest=image_digest,
+        digest=digest,
+    )
+
+
+def _activation(text: Any) -> Activation:
+    """Read off the modules that were built, so that it cannot differ from what they compute."""
+    from open_clip.transformer import QuickGELU
+
+    return "quick_gelu" if isinstance(text.transformer.resblocks[0].mlp.gelu, QuickGELU) else "gelu"
+
+
+def _digest(facts: list[object], tensors: Mapping[str, Tensor]) -> str:
+    """Names weights, and what else decides their results, by content."""
+    with ThreadPoolExecutor() as threads:  # hashing holds no interpreter lock
+        parts = list(threads.map(_tensor_digest, sorted(tensors.items())))
+    return hashlib.sha256(repr([facts, parts]).encode()).hexdigest()
+
+
+def _tensor_digest(item: tuple[str, Tensor]) -> tuple[str, str, tuple[int, ...], str]:
+    name, value = item
+    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return name, str(value.dtype), tuple(value.shape), hashlib.sha256(content).hexdigest()

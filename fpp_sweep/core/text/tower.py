@@ -1,0 +1,227 @@
+"""CLIP's text tower from embeddings on, so that prompts can be learned.
+
+The causal mask lets a position see only what stands before it, and the feature is read at EOT: everything after the
+longest EOT can be cut without changing a result, and what many texts begin with is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fpp_sweep.core.text.compiling import Compiler, Runner, eagerly
+from fpp_sweep.core.text.layout import Layout, Sight
+
+Activation = Literal["quick_gelu", "gelu"]
+QUICK = 1.702  # QuickGELU is x * sigmoid(1.702 x)
+
+Affine = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
+
+
+class Tokenizer(Protocol):
+    """Text to token ids, without SOS, EOT or padding."""
+
+    sos: int
+    eot: int
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A residual attention block as four matrices.
+
+    Constants are folded into them once: each LayerNorm's scale and shift into the matrix that follows it, attention's
+    1 / sqrt(d) into the queries, and QuickGELU's 1.702 into the two sides of SiLU.
+    """
+
+    qkv: Affine
+    out: Affine
+    fc: Affine
+    proj: Affine
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor], prefix: str, heads: int, activation: Activation) -> Block:
+        def pair(name: str) -> Affine:
+            return state[f"{prefix}.{name}.weight"].double(), state[f"{prefix}.{name}.bias"].double()
+
+        in_proj = state[f"{prefix}.attn.in_proj_weight"].double(), state[f"{prefix}.attn.in_proj_bias"].double()
+        qkv, bias = _after_norm(pair("ln_1"), in_proj)
+        width = qkv.shape[1]
+        scale = torch.ones(3 * width, dtype=qkv.dtype)
+        scale[:width] = (width // heads) ** -0.5
+        quick = QUICK if activation == "quick_gelu" else 1.0
+        fc, fc_bias = _after_norm(pair("ln_2"), pair("mlp.c_fc"))
+        proj, proj_bias = pair("mlp.c_proj")
+        return cls(
+            qkv=_single(qkv * scale[:, None], bias * scale),
+            out=_single(*pair("attn.out_proj")),
+            fc=_single(fc * quick, fc_bias * quick),
+            proj=_single(proj / quick, proj_bias),
+        )
+
+
+def _after_norm(norm: Affine, linear: Affine) -> Affine:
+    """One matrix for a LayerNorm's scale and shift and the linear layer after it."""
+    (scale, shift), (weight, bias) = norm, linear
+    return weight * scale, bias + weight @ shift
+
+
+def _single(weight: Tensor, bias: Tensor) -> Affine:
+    return weight.float().contiguous(), bias.float()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TextTower:
+    """Frozen weights; W the width, D the shared dimension."""
+
+    token_embedding: Tensor  # (vocabulary, W)
+    positional_embedding: Tensor  # (positions, W)
+    blocks: tuple[Block, ...]
+    projection: Affine  # (D, W), with the last LayerNorm's scale and shift in it
+    heads: int
+    activation: Activation
+    run: Runner = eagerly  # what is called again and again
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor], *, heads: int, activation: Activation) -> TextTower:
+        """Read a state dict in OpenAI's naming; computes in float32."""
+        blocks = "transformer.resblocks."
+        layers = 1 + max(int(name.split(".")[2]) for name in state if name.startswith(blocks))
+        last_norm = state["ln_final.weight"].double(), state["ln_final.bias"].double()
+        projection = state["text_projection"].double().T
+        return cls(
+            token_embedding=state["token_embedding.weight"].detach().float(),
+            positional_embedding=state["positional_embedding"].detach().float(),
+            blocks=tuple(Block.from_state(state, f"{blocks}{layer}", heads, activation) for layer in range(layers)),
+            projection=_single(*_after_norm(last_norm, (projection, projection.new_zeros(len(projection))))),
+            heads=heads,
+            activation=activation,
+        )
+
+    @property
+    def width(self) -> int:
+        return self.positional_embedding.shape[1]
+
+    @property
+    def positions(self) -> int:
+        return self.positional_embedding.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.positional_embedding.device
+
+    def rows_at_once(self) -> int:
+        """How many token positions to compute at a time: enough to fill the device, few enough for its caches."""
+        return 65536 if self.device.type == "cuda" else 2048
+
+    def on(self, device: torch.device | str) -> TextTower:
+        """The same tower on another device."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device)
+            return tuple(map(moved, value)) if isinstance(value, tuple) else value
+
+        blocks = tuple(Block(*(moved(getattr(block, item.name)) for item in fields(Block))) for block in self.blocks)
+        values = {item.name: moved(getattr(self, item.name)) for item in fields(self) if item.name != "blocks"}
+        return TextTower(blocks=blocks, **values)
+
+    def compiled(self) -> TextTower:
+        """The same tower that compiles what is called again and again; InputError where torch cannot."""
+        return replace(self, run=Compiler(self.device, _tensors(self), known=(TextTower, Block)))
+
+    def features(self, prefix: Tensor, nodes: Tensor, layout: Layout, sight: Sight | None = None) -> Tensor:
+        """Unit features (B, K, D) of K texts that all begin with the same prefix.
+
+        `prefix` (B, P, W) holds the embeddings that the K texts share (SOS and context), one row for each of B prompts;
+        `nodes` (B or 1, N, W) holds what follows it, as `layout` says. The prefix is computed once for all K texts; the
+        last block computes EOT's output only.
+        """
+        sight = sight or layout.sight(prefix.shape[1])
+        states = self.embed(prefix, nodes, layout)
+        for block in self.blocks[:-1]:
+            looks = self.look(self.heads_of(sight.to_slots(self.qkv(block, states)), sight), sight.hidden)
+            states = self._rest(block, states, sight.to_rows(self.merge(looks, len(states))))
+        pooled = self._last_block(self.blocks[-1], states, sight)
+        return F.normalize(F.linear(norm(pooled), *self.projection), dim=-1)[:, layout.inverse]
+
+    def embed(self, prefix: Tensor, nodes: Tensor, layout: Layout) -> Tensor:
+        """Prefix and nodes as one row (B, P + N, W), with their positions added."""
+        length = prefix.shape[1]
+        rows = torch.cat([prefix, nodes.expand(len(prefix), -1, -1)], dim=1)
+        rows[:, :length] += self.positional_embedding[:length]
+        rows[:, length:] += self.positional_embedding[length + layout.positions]
+        return rows
+
+    def qkv(self, block: Block, states: Tensor) -> Tensor:
+        return F.linear(norm(states), *block.qkv)
+
+    def heads_of(self, slots: Tensor, sight: Sight) -> tuple[Tensor, ...]:
+        """(B, groups * S, c * W) -> c times (B * groups, heads, S, W / heads)."""
+        columns = slots.shape[-1]
+        shape = len(slots) * sight.groups, -1, columns // self.width, self.heads, self.width // self.heads
+        return slots.view(shape).permute(2, 0, 3, 1, 4).unbind()
+
+    def merge(self, heads: Tensor, batch: int) -> Tensor:
+        """(B * groups, heads, S, d) -> (B, groups * S, W)."""
+        return heads.transpose(1, 2).reshape(batch, -1, self.width)
+
+    def last_qkv(self, block: Block, normed: Tensor, sight: Sight) -> tuple[Tensor, ...]:
+        """EOT's queries, and keys and values of all positions, in their slots."""
+        (weight, bias), width = block.qkv, self.width
+        pairs = self.heads_of(sight.to_slots(F.linear(normed, weight[width:], bias[width:])), sight)
+        ends = F.linear(normed[:, sight.ends], weight[:width], bias[:width])
+        return *self.heads_of(ends[:, sight.end_texts], sight), *pairs
+
+    def _last_block(self, block: Block, states: Tensor, sight: Sight) -> Tensor:
+        """The block's output at EOT, the only position that anything reads from here on."""
+        looks = self.look(self.last_qkv(block, norm(states), sight), sight.end_hidden)
+        attended = self.merge(looks, len(states))[:, sight.end_pick]
+        return self._rest(block, states[:, sight.ends], attended)
+
+    def look(self, heads: tuple[Tensor, ...], hidden: Tensor) -> Tensor:
+        """Attention of queries, scaled already, to keys and values; (groups, 1, S, S) say what is hidden from what."""
+        query, key, value = heads
+        seen = ~hidden.repeat(len(query) // len(hidden), 1, 1, 1)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
+
+    def _rest(self, block: Block, states: Tensor, attended: Tensor) -> Tensor:
+        """Everything of a block after its attention; overwrites `states` where nobody needs them."""
+        states = add_linear(states, attended, block.out)
+        return add_linear(states, self.activate(F.linear(norm(states), *block.fc)), block.proj)
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        """Overwrites `hidden` where nobody needs it."""
+        if self.activation == "gelu":
+            return F.gelu(hidden)
+        return F.silu(hidden, inplace=not torch.is_grad_enabled())
+
+
+def add_linear(states: Tensor, rows: Tensor, affine: Affine) -> Tensor:
+    """`states` plus a linear layer of `rows`: by the matrix product itself, in place, where autograd does not look."""
+    if torch.is_grad_enabled() or torch.is_autocast_enabled(states.device.type):
+        return states + F.linear(rows, *affine)
+    weight, bias = affine
+    states.flatten(0, 1).addmm_(rows.flatten(0, 1), weight.t()).add_(bias)
+    return states
+
+
+def norm(states: Tensor) -> Tensor:
+    return F.layer_norm(states, states.shape[-1:])
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Those of a tower or of a part of it."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, TextTower | Block):
+        yield from _tensors(tuple(getattr(value, item.name) for item in fields(value)))
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _tensors(each)

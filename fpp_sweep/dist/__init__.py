@@ -1,1 +1,0 @@
-"""The sweep over processes and machines: workers that hold models, their keeper, trials, the search."""

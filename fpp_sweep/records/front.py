@@ -1,0 +1,265 @@
+"""The front of a sweep with the baselines beside it, and its form as CSV, JSON and configs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from fpp_sweep.files import written_whole
+from fpp_sweep.records import pareto
+from fpp_sweep.records.folder import Found, SweepInfo, TrialRecord
+from fpp_sweep.space.space import BASELINES, Goal, Objective
+
+SHARES = {"sce", "aurc", "nll", "brier"}  # metrics that are no percentages, and small
+ALWAYS = ("accuracy", "ece")  # shown whatever the objectives are
+
+
+@dataclass(frozen=True)
+class Front:
+    """What no other trial of the sweep beats, and what it is to be compared with."""
+
+    objectives: tuple[Objective, ...]
+    trials: tuple[TrialRecord, ...]  # all that could be on the front, by the time they finished
+    infeasible: tuple[TrialRecord, ...]  # finished, but a constraint is broken
+    baselines: tuple[TrialRecord, ...]  # those that finished
+    reference: tuple[float, ...] | None
+
+    @property
+    def goals(self) -> list[Goal]:
+        return [objective.goal for objective in self.objectives]
+
+    @cached_property
+    def members(self) -> tuple[TrialRecord, ...]:
+        """From the best at the first objective on."""
+        places = pareto.front(_points(self.trials), self.goals)
+        sign = -1 if self.goals[0] == "max" else 1
+        return tuple(sorted((self.trials[place] for place in places), key=lambda each: sign * values_of(each)[0]))
+
+    @cached_property
+    def hypervolume(self) -> list[tuple[float, float]]:
+        """When each trial finished, and what was dominated from then on; empty without a reference."""
+        if self.reference is None:
+            return []
+        volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.reference)
+        return list(zip((each.finished or 0.0 for each in self.trials), volumes, strict=True))
+
+    @cached_property
+    def marks(self) -> dict[str, list[str]]:
+        """What stands out: a member's name -> `knee`, `best accuracy`, ..."""
+        marks: dict[str, list[str]] = {member.name: [] for member in self.members}
+        if not self.members:
+            return marks
+        for place, objective in enumerate(self.objectives):
+            best = (max if objective.goal == "max" else min)(values_of(member)[place] for member in self.members)
+            winner = next(member for member in self.members if values_of(member)[place] == best)
+            marks[winner.name].append(f"best {objective.metric}")
+        marks[self.members[pareto.knee(_points(self.members), self.goals)].name].append("knee")
+        return marks
+
+
+def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
+    """The front of the trials that finished and keep all constraints."""
+    done = [each for each in records if each.state == "complete" and each.values is not None]
+    done.sort(key=lambda each: each.finished or 0.0)
+    trials = [each for each in done if each.kind == "trial"]
+    return Front(
+        objectives=info.objectives,
+        trials=tuple(each for each in trials if each.feasible),
+        infeasible=tuple(each for each in trials if not each.feasible),
+        baselines=tuple(sorted((each for each in done if each.kind == "baseline"), key=_usual_place)),
+        reference=None if info.reference is None else tuple(info.reference),
+    )
+
+
+def _usual_place(baseline: TrialRecord) -> tuple[int, str]:
+    name = baseline.name.removeprefix("baseline-")
+    return (BASELINES.index(name) if name in BASELINES else len(BASELINES), name)
+
+
+def values_of(record: TrialRecord) -> Sequence[float]:
+    assert record.values is not None, record.name  # of whatever is on a front
+    return record.values
+
+
+def _points(records: Sequence[TrialRecord]) -> list[Sequence[float]]:
+    return [values_of(record) for record in records]
+
+
+def metrics_shown(objectives: Sequence[Objective]) -> list[str]:
+    """The objectives' metrics, and those that every reader asks for."""
+    return list(dict.fromkeys([*(objective.metric for objective in objectives), *ALWAYS]))
+
+
+def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
+    """The split that was searched, then the others that anything was measured on."""
+    others = {split for record in records for split in record.found} - {info.search_split}
+    return [info.search_split, *sorted(others)]
+
+
+def metric_of(found: Found | None, metric: str) -> float | None:
+    """An average, or one dataset's value where the metric names it, as in `ece/dtd`."""
+    if found is None:
+        return None
+    name, _, dataset = metric.partition("/")
+    return (found.datasets.get(dataset, {}) if dataset else found.average).get(name)
+
+
+def shown(metric: str, value: float | None, deviation: float | None = None) -> str:
+    """A metric's value as the papers print it.
+
+    >>> shown("ece", 3.14159), shown("ece", 3.14159, 0.2), shown("nll", 0.5), shown("ece", None)
+    ('3.14', '3.14±0.20', '0.5000', '')
+    """
+    if value is None:
+        return ""
+    decimals = 4 if metric.partition("/")[0] in SHARES else 2
+    spread = "" if deviation is None else f"±{deviation:.{decimals}f}"
+    return f"{value:.{decimals}f}{spread}"
+
+
+def plain(value: Any) -> str:
+    """A setting's value in a few letters, on one line.
+
+    >>> plain(0.1 + 0.2), plain(True), plain(None), plain("a photo of a")
+    ('0.3', 'true', 'none', 'a photo of a')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def write_tables(folder: Path, info: SweepInfo, front: Front) -> None:
+    """front.csv, one row for each member and baseline, and front.json with everything about them."""
+    with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
+        rows = list(_rows(info, front))
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)) or ["name"])
+        writer.writeheader()
+        writer.writerows(rows)
+    with written_whole(folder / "front.json") as partial:
+        partial.write_text(json.dumps(_document(info, front), indent=1, allow_nan=False) + "\n")
+
+
+def _rows(info: SweepInfo, front: Front) -> Iterator[dict[str, object]]:
+    records = [*front.members, *front.baselines]
+    searched = list(dict.fromkeys(key for record in records for key in record.params))
+    for record in records:
+        yield {
+            "name": record.name,
+            "kind": record.kind,
+            "marks": "; ".join(front.marks.get(record.name, [])),
+            "feasible": record.feasible,
+            **{
+                f"{metric} ({split})": metric_of(record.found.get(split), metric)
+                for split in splits_of(info, records)
+                for metric in metrics_shown(info.objectives)
+            },
+            **{key: record.params.get(key) for key in searched},
+        }
+
+
+def _document(info: SweepInfo, front: Front) -> dict[str, object]:
+    knees = [name for name, marks in front.marks.items() if "knee" in marks]
+    return {
+        "sweep": info.name,
+        "search_split": info.search_split,
+        "objectives": [{"metric": each.metric, "goal": each.goal} for each in front.objectives],
+        "members": [_entry(record, front.marks[record.name]) for record in front.members],
+        "baselines": [_entry(record, []) for record in front.baselines],
+        "knee": knees[0] if knees else None,
+        "reference": front.reference,
+        "hypervolume": front.hypervolume,
+    }
+
+
+def _entry(record: TrialRecord, marks: Sequence[str]) -> dict[str, object]:
+    return {
+        "name": record.name,
+        "values": list(values_of(record)),
+        "feasible": record.feasible,
+        "marks": list(marks),
+        "origin": record.origin,
+        "params": dict(record.params),
+        "config": dict(record.config),
+        "key": record.key,
+        "constraints": dict(record.constraints),
+        "found": {split: asdict(found) for split, found in record.found.items()},
+    }
+
+
+def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
+    """A YAML for each member, for the best at each objective and for the knee; those of former members go."""
+    configs = {f"{member.name}.yaml": _config(info, front, member) for member in front.members}
+    for member in front.members:
+        for mark in front.marks[member.name]:
+            name = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)
+            configs[f"{name}.yaml"] = configs[f"{member.name}.yaml"]
+    for name, text in configs.items():
+        with written_whole(folder / name) as partial:
+            partial.write_text(text)
+    for path in folder.glob("[!.]*.yaml"):
+        if path.name not in configs:
+            path.unlink()
+
+
+def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
+    import yaml
+
+    values = (
+        f"{split}: {', '.join(_told(found, metric) for metric in metrics_shown(info.objectives))}"
+        for split, found in member.found.items()
+    )
+    marks = "".join(f", {mark}" for mark in front.marks[member.name])
+    comments = [f"{member.name} of sweep {info.name}, on its front{marks}", *values, *_use(info)]
+    lines = "".join(f"# {plain(comment)}\n" for comment in comments)
+    return lines + yaml.safe_dump({"config": dict(member.config)}, sort_keys=False, allow_unicode=True)
+
+
+def _use(info: SweepInfo) -> list[str]:
+    model = info.tags.get("model")
+    return [f"model {model}; settings in units of embeddings hold for it"] if model else []
+
+
+def _told(found: Found, metric: str) -> str:
+    return f"{metric} {shown(metric, metric_of(found, metric), found.deviation.get(metric))}"
+
+
+def by_key(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
+    """The searched settings and what each record has of them; None where a condition leaves one out."""
+    keys = dict.fromkeys(key for record in records for key in record.params)
+    return {key: [record.params.get(key) for record in records] for key in keys}
+
+
+def asked(info: SweepInfo, key: str) -> Mapping[str, Any]:
+    """What the space says of a setting: low, high, log, ..."""
+    params = info.space.get("params")
+    found = params.get(key) if isinstance(params, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def pairs_of(info: SweepInfo) -> list[tuple[int, int]]:
+    """Which objectives to draw against each other; a single one stands alone."""
+    count = len(info.objectives)
+    return list(combinations(range(count), 2)) if count > 1 else [(0, 0)]
+
+
+def staircase(front: Front) -> tuple[list[float], list[float]]:
+    """The edge of what a front of two objectives dominates, member to member."""
+    xs: list[float] = []
+    ys: list[float] = []
+    for x, y in map(values_of, front.members):
+        if xs:  # the corner is the worse of both values of two neighbours
+            xs.append(x)
+            ys.append(ys[-1])
+        xs.append(x)
+        ys.append(y)
+    return xs, ys

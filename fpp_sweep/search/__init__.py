@@ -1,0 +1,1 @@
+"""What is tried next, and the trials that Ray Tune runs."""

@@ -1,0 +1,345 @@
+"""Drives a sweep through Ray Tune: baselines, then the search, then the front on the test split.
+
+Tune asks the conductor for the next job and tells it when one has ended; what came of it stands in the sweep's folder,
+written by the trial's own process before Tune hears of it. So a driver that dies between any two steps leaves a folder
+and a study from which `begin` goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.records.folder import SweepFolder, TrialRecord
+from fpp_sweep.records.pareto import front
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.space import Constraint, Objective, Space
+from fpp_sweep.trial.results import TaskFailedError
+from fpp_sweep.trial.trial import Plan, measured, run_trial, write_artifacts
+from fpp_sweep.workers.pool import Pool, failure
+
+TEST = "test"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """What every trial's process is given once."""
+
+    folder: SweepFolder
+    pool: Pool
+    plan: Plan
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+    search_split: str
+
+
+class Coordinator(tune.Trainable):
+    """Runs one job at a time; holds no model, and is kept for the next job."""
+
+    def setup(self, config: dict[str, Any], brief: Brief) -> None:  # type: ignore[override]
+        self._brief = brief
+        self._job = config
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._job = new_config
+        return True
+
+    def step(self) -> dict[str, Any]:
+        run_job(self._brief, self._job["name"], self._job["split"], self._job["order"])
+        return {"done": True}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing: what has been done is on disk by unit."""
+
+
+def run_job(brief: Brief, name: str, part: str, order: int) -> None:
+    """Run a trial on a split and write down what came of it."""
+    folder = brief.folder
+    record = folder.trial(name)
+    try:
+        config = TrialConfig().replace(record.config)
+        found, pieces = run_trial(brief.plan, config, part, lambda tasks: brief.pool.results(tasks, order))
+        record = replace(record, found={**record.found, part: found})
+        if part == brief.search_split:
+            values = [measured(found, objective.metric) for objective in brief.objectives]
+            broken = violations(brief, found) if record.kind == "trial" else {}
+            record = replace(record, values=values, constraints=broken, state="complete", finished=time.time())
+        write_artifacts(folder.artifacts(name), pieces, part, f"{name}, {part}: {record.config['method']}")
+    except TaskFailedError as error:
+        record = failed(record, part, error.failure.reason, error.failure.details)
+    except Exception as error:
+        told = failure(error)
+        record = failed(record, part, told.reason, told.details)
+    folder.write_trial(record)
+
+
+def failed(record: TrialRecord, part: str, reason: str, details: str) -> TrialRecord:
+    """A trial that came to nothing; one that only its test split failed keeps what it had."""
+    if record.state == "complete":
+        return replace(record, reason=f"on {part}: {reason}", details=details)
+    return replace(record, state="failed", reason=reason, details=details, finished=time.time())
+
+
+def violations(brief: Brief, found: Any) -> dict[str, float]:
+    """How far each constraint is broken."""
+    values = {}
+    for constraint in brief.constraints:
+        base = None
+        if constraint.baseline is not None:
+            record = brief.folder.trial(f"baseline-{constraint.baseline}")
+            if brief.search_split not in record.found:
+                raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
+            base = measured(record.found[brief.search_split], constraint.metric)
+        values[constraint.name] = constraint.violation(measured(found, constraint.metric), base)
+    return values
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a sweep is, for whoever shows it."""
+
+    phase: str = "starting"
+    total: int | None = None
+    running: set[str] = field(default_factory=set)
+    finished: int = 0
+    failed: int = 0
+    seconds: list[float] = field(default_factory=list)  # of finished trials
+
+
+class Conductor(Searcher):
+    """See the module's text."""
+
+    def __init__(
+        self,
+        space: Space,
+        folder: SweepFolder,
+        study: SweepStudy,
+        *,
+        concurrency: Callable[[], int],
+        spent: float,
+        gpus_per_actor: float,
+        on_change: Callable[[TrialRecord, str], None],
+        stopped: Callable[[], str | None],
+    ) -> None:
+        """`concurrency` says how many trials may run now; `spent` seconds of earlier drivers count too; `on_change` hears of
+        a record and the split just run.
+        """
+        super().__init__()
+        self.progress = Progress(total=self._budget(space, study))
+        self.why_stopped: str | None = None
+        self._space, self._folder, self._study = space, folder, study
+        self._concurrency = concurrency
+        self._began = time.monotonic() - spent
+        self._gpus = gpus_per_actor
+        self._on_change = on_change
+        self._stopped = stopped
+        self._running: dict[str, tuple[str, str]] = {}  # Tune's trial -> name and split
+        self._order = 0
+        self._adopted: list[int] = []
+        self._baselines: list[str] = []
+        self._tests: list[str] | None = None
+        self._failures = 0  # in a row
+        self._records = {record.name: record for record in folder.trials()}
+
+    @staticmethod
+    def _budget(space: Space, study: SweepStudy) -> int | None:
+        if space.search.sampler == "grid":
+            return min(space.search.trials or study.queued, study.queued)
+        return space.search.trials
+
+    def begin(self) -> None:
+        """Make folder and study agree, and find what is left to do."""
+        for number in self._study.unfinished():
+            record = next((each for each in self._records.values() if each.number == number), None)
+            if record is not None and record.state in ("complete", "failed"):
+                self._study.tell(record)  # the last driver died before it could
+            else:
+                self._adopted.append(number)
+        for name, config in self._space.baselines().items():
+            known = self._records.get(f"baseline-{name}")
+            if known is None or known.state != "complete":
+                values: dict[str, Any] = {"name": f"baseline-{name}", "kind": "baseline", "origin": "baseline"}
+                self._write(TrialRecord(state="interrupted", config=config.flat(), key=config.key(), **values))
+                self._baselines.append(f"baseline-{name}")
+        for record in self._trials():
+            self.progress.finished += record.state == "complete"
+            self.progress.failed += record.state == "failed"
+
+    def records(self) -> list[TrialRecord]:
+        return list(self._records.values())
+
+    def _trials(self) -> list[TrialRecord]:
+        return [record for record in self._records.values() if record.kind == "trial"]
+
+    # ------------------------------------------------------------ what Tune calls
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
+        if len(self._running) >= self._concurrency():
+            return None
+        job = self._next()
+        if job is None:
+            return None if self._running else str(Searcher.FINISHED)
+        name, part = job
+        record = self._records[name]
+        if part == self._space.search.split:
+            attempt = record.attempt + (record.started > 0)
+            self._write(
+                replace(record, state="running", started=time.time(), reason=None, details=None, attempt=attempt)
+            )
+        self._running[trial_id] = job
+        self.progress.running.add(name)
+        self._order += 1
+        self._on_change(self._records[name], part)
+        return {"name": name, "split": part, "order": self._order}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        name, part = self._running.pop(trial_id)
+        self.progress.running.discard(name)
+        record = self._folder.trial(name)
+        searched = part == self._space.search.split
+        if (searched and record.state == "running") or (not searched and error):
+            record = failed(record, part, "the trial's process died", "")
+            self._folder.write_trial(record)
+        self._records[name] = record
+        if searched and record.kind == "trial":
+            self._study.tell(record)
+            self._count(record)
+        self._on_change(record, part)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the study and the folder are the state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing, likewise."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing of it is worth a place in Tune's own records, which are thrown away."""
+        return {}
+
+    # ------------------------------------------------------------ what is next
+
+    def _next(self) -> tuple[str, str] | None:
+        """The next job's name and split; None if there is none now."""
+        split = self._space.search.split
+        if self._baselines:
+            self.progress.phase = "baselines"
+            return self._baselines.pop(0), split
+        if self._waits_for_baselines():
+            return None
+        if not self._enough():
+            self.progress.phase = "search"
+            return self._begin_trial(), split
+        if self._running and self._tests is None:
+            return None
+        return self._next_test()
+
+    def _waits_for_baselines(self) -> bool:
+        """Constraints may be relative to a baseline, which must have ended then."""
+        if not any(constraint.baseline for constraint in self._space.constraints):
+            return False
+        return any(self._records[name].kind == "baseline" for name, _ in self._running.values())
+
+    def _enough(self) -> bool:
+        """Whether a budget is used up; what was begun before is finished all the same."""
+        if self.why_stopped is None:
+            self.why_stopped = self._stopped() or self._exhausted()
+        return self.why_stopped is not None and not (self._adopted and self._stopped() is None)
+
+    def _exhausted(self) -> str | None:
+        search = self._space.search
+        begun = self._study.begun() - len(self._adopted)
+        if self.progress.total is not None and begun >= self.progress.total:
+            return f"all {self.progress.total} trials"
+        if search.wall_clock is not None and time.monotonic() - self._began >= search.wall_clock:
+            return f"wall clock of {search.wall_clock:g} s used up"
+        if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
+            return f"{search.gpu_hours:g} GPU-hours used up"
+        if search.max_failures is not None and self._failures >= search.max_failures:
+            return f"{self._failures} trials in a row failed"
+        return None
+
+    def gpu_hours(self) -> float:
+        held = sum(found.device_seconds for record in self._records.values() for found in record.found.values())
+        return held * self._gpus / 3600
+
+    def _begin_trial(self) -> str:
+        number, origin, values = self._study.adopt(self._adopted.pop(0)) if self._adopted else self._study.ask()
+        name = f"trial-{number:04d}"
+        if name not in self._records:
+            config = self._space.resolve(values)
+            self._write(
+                TrialRecord(
+                    name=name,
+                    kind="trial",
+                    state="interrupted",
+                    number=number,
+                    origin=origin,
+                    params=values,
+                    config=config.flat(),
+                    key=config.key(),
+                )
+            )
+        return name
+
+    def _next_test(self) -> tuple[str, str] | None:
+        """Front and baselines on the test split, those that have not been there."""
+        if self._space.search.split == TEST or self._stopped():
+            return None
+        if self._tests is None:
+            self.progress.phase = TEST
+            members = [record.name for record in self.front()]
+            names = [*(f"baseline-{name}" for name in self._space.baselines()), *members]
+            self._tests = [
+                name
+                for name in names
+                if self._records[name].state == "complete" and TEST not in self._records[name].found
+            ]
+        return (self._tests.pop(0), TEST) if self._tests else None
+
+    def front(self) -> list[TrialRecord]:
+        """The trials that no other dominates; infeasible ones are not on it."""
+        able = [record for record in self._trials() if record.state == "complete" and record.feasible]
+        points = [list(record.values or ()) for record in able]
+        goals = [objective.goal for objective in self._space.objectives]
+        return [able[index] for index in front(points, goals)] if points else []
+
+    def _count(self, record: TrialRecord) -> None:
+        if record.state == "complete":
+            self.progress.finished += 1
+            self._failures = 0
+            self.progress.seconds.append((record.finished or 0) - record.started)
+        else:
+            self.progress.failed += 1
+            self._failures += 1
+
+    def _write(self, record: TrialRecord) -> None:
+        self._folder.write_trial(record)
+        self._records[record.name] = record
+
+
+def conduct(conductor: Conductor, brief: Brief, storage: str, node: str) -> None:
+    """Let Tune run until the conductor has nothing left."""
+    from ray.tune import RunConfig, TuneConfig, Tuner
+
+    trainable = tune.with_resources(tune.with_parameters(Coordinator, brief=brief), {"cpu": 0, f"node:{node}": 0.001})
+    tuner = Tuner(
+        trainable,
+        tune_config=TuneConfig(
+            search_alg=conductor,
+            num_samples=-1,
+            reuse_actors=True,
+            trial_name_creator=lambda trial: trial.config["name"],
+            trial_dirname_creator=lambda trial: trial.trial_id,
+        ),
+        run_config=RunConfig(name="tune", storage_path=storage, verbose=0),
+    )
+    tuner.fit()

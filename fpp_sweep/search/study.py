@@ -1,0 +1,144 @@
+"""The Optuna study of a sweep: what is tried next, and what came of it. Durable, and the same after any kill.
+
+Trial n is the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named
+after the sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two
+parameters even, tries what the undisturbed one tries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fpp_sweep.records.folder import TrialRecord
+from fpp_sweep.space.space import Param, Search, Space
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.samplers import BaseSampler
+
+STARTUP = 8  # sampled at random before TPE and GP have enough to go by: the two published points come first
+POPULATION = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thousands
+
+
+class SweepStudy:
+    """Asks and tells, by trial number; to be used by one process, which holds the sweep's lock."""
+
+    def __init__(self, file: Path, name: str, space: Space) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(logging.WARNING)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        self._space = space
+        self._queue = space.queue()
+        self._study: Study = optuna.create_study(
+            storage=f"sqlite:///{file.resolve()}",
+            study_name=name,
+            directions=["maximize" if each.goal == "max" else "minimize" for each in space.objectives],
+            load_if_exists=True,
+        )
+        self._study.set_metric_names([each.metric for each in space.objectives])
+        self._params = space.searched()
+        self._asked: dict[int, Trial] = {}
+
+    @property
+    def queued(self) -> int:
+        """How many points are known before anything is sampled."""
+        return len(self._queue)
+
+    def unfinished(self) -> list[int]:
+        """Trials that were begun and not told."""
+        from optuna.trial import TrialState
+
+        return [each.number for each in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
+
+    def begun(self) -> int:
+        """How many trials there are; one that waits has not begun."""
+        from optuna.trial import TrialState
+
+        return sum(each.state != TrialState.WAITING for each in self._study.get_trials(deepcopy=False))
+
+    def ask(self) -> tuple[int, str, dict[str, Any]]:
+        """The next trial's number, where it comes from, and its values."""
+        number = self.begun()
+        if number < len(self._queue) and number == len(self._study.get_trials(deepcopy=False)):
+            self._study.enqueue_trial(self._queue[number][1])
+        return self._values(self._study.ask())
+
+    def adopt(self, number: int) -> tuple[int, str, dict[str, Any]]:
+        """A trial that an earlier driver began; what it had not yet drawn is drawn now."""
+        return self._values(self._trial(number))
+
+    def tell(self, record: TrialRecord) -> None:
+        """What came of a trial; a failed one has no values. Told again, it stays what it is."""
+        from optuna.trial import TrialState
+
+        assert record.number is not None
+        trial = self._asked.pop(record.number, None)
+        if trial is None:
+            if record.number not in self.unfinished():
+                return
+            trial = self._trial(record.number)
+        trial.set_user_attr("name", record.name)
+        trial.set_user_attr("origin", record.origin)
+        trial.set_user_attr("key", record.key)
+        if record.state != "complete" or record.values is None:
+            trial.set_user_attr("reason", record.reason or "")
+            self._study.tell(record.number, state=TrialState.FAIL)
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a constraint that was set before the last driver was killed
+            for name, value in record.constraints.items():
+                trial.set_constraint(name, value)
+        self._study.tell(record.number, values=list(record.values))
+
+    def _trial(self, number: int) -> Trial:
+        from optuna import Trial
+
+        storage, study = self._study._storage, self._study
+        return Trial(study, storage.get_trial_id_from_study_id_trial_number(study._study_id, number))
+
+    def _values(self, trial: Trial) -> tuple[int, str, dict[str, Any]]:
+        number = trial.number
+        queued = self._queue[number] if number < len(self._queue) else None
+        values: dict[str, Any] = {}
+        self._study.sampler = build_sampler(self._space.search, str(number))
+        _ = trial.relative_params  # drawn now, even if a point has them all: NSGA-II then counts it as a parent
+        for param in self._params:
+            # a block of a grid has its own keys; in a point the user may leave some to the sampler
+            absent = queued is not None and queued[0] == "grid" and param.key not in queued[1]
+            if not absent and param.exists(values):
+                self._study.sampler = build_sampler(self._space.search, f"{number}/{param.key}")
+                values[param.key] = draw(trial, param)
+        self._asked[number] = trial
+        return number, queued[0] if queued else "sampled", values
+
+
+def draw(trial: Trial, param: Param) -> Any:
+    """A parameter's value, from its distribution or as the trial was told."""
+    if param.kind == "choice":
+        return trial.suggest_categorical(param.key, list(param.choices))
+    assert param.low is not None
+    assert param.high is not None
+    if param.kind == "int":
+        return trial.suggest_int(param.key, int(param.low), int(param.high), step=int(param.step or 1), log=param.log)
+    return trial.suggest_float(param.key, param.low, param.high, step=param.step, log=param.log)
+
+
+def build_sampler(search: Search, stream: str) -> BaseSampler:
+    """The space's sampler, with a random stream of that name."""
+    from optuna import samplers
+
+    seed = int.from_bytes(hashlib.sha256(f"{search.seed}/{stream}".encode()).digest()[:4], "big")
+    match search.sampler:
+        case "tpe":
+            return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=True)
+        case "nsga2":
+            return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+        case "gp":
+            return samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
+        case "random" | "grid":
+            return samplers.RandomSampler(seed=seed)

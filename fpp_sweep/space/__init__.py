@@ -1,0 +1,1 @@
+"""Search spaces: checked values, and their form as YAML."""

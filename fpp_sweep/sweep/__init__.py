@@ -1,0 +1,1 @@
+"""A sweep from its space to its front."""

@@ -1,0 +1,222 @@
+"""What a sweep would do, and about what it would cost: `tune --dry-run`.
+
+The tasks are those of the sweep itself: baselines, published points, as many sampled trials as the budget allows, and
+the test split, with everything that trials share counted once. What a task costs is measured here, on this machine's
+device, with a few steps and a few images of each dataset.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from fpp_sweep.cli import cores
+from fpp_sweep.config import TrialConfig, relevant
+from fpp_sweep.space.space import Param, Space
+from fpp_sweep.sweep.run import check, make_plan, worker_spec
+from fpp_sweep.trial.results import DatasetFacts, Names
+from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask
+from fpp_sweep.trial.trial import Plan, tasks_of
+
+if TYPE_CHECKING:
+    from fpp_sweep.trial.worker import Worker
+
+STEPS = 6  # of pretraining that are timed, after a first one
+IMAGES = 8  # whose features are timed
+WIDTH = 110  # columns
+FRONT = 4  # members that are expected to be run on the test split
+START = 45.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two slow cores
+SHOWN = 8  # trials printed
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds that a worker needs on one dataset."""
+
+    step: float  # of pretraining
+    image: float  # adapted to, with one step
+    plain: float  # zero-shot
+    begin: float  # to set a method up
+    draw: float  # of an image: to make all its views
+    tower: float  # of a view: through the image tower
+
+
+def dry_run(space: Space) -> str:
+    """Everything that a user wants to see before starting."""
+    import torch
+
+    from fpp_sweep.trial.worker import Worker
+
+    gpu = torch.cuda.is_available() and space.work.gpus_per_actor != 0
+    with tempfile.TemporaryDirectory() as cache:
+        # a cache of its own: features that are at hand would look free
+        worker = Worker(replace(worker_spec(space, 1.0 if gpu else 0.0), cache=cache))
+        plan = make_plan(space, worker)
+        notes = [*check(space, worker, plan).notes, *space.left_out()]
+        actors = space.work.actors or (1 if gpu else max(1, int(cores() / space.work.cpus_per_actor)))
+        with busy(min(actors, cores()) - 1):
+            speeds = {facts.name: measured(worker, space, facts) for facts in plan.datasets[space.search.split]}
+    configs = dict(expected(space))
+    lines = [*described(space, configs), *(f"note: {note}" for note in notes), ""]
+    return "\n".join([*lines, *costs(space, plan, configs, speeds, actors, gpu)])
+
+
+@contextmanager
+def busy(others: int) -> Iterator[None]:
+    """Keep so many more cores at work, as the other workers will: a core whose neighbours rest is faster."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def expected(space: Space) -> Iterator[tuple[str, TrialConfig]]:
+    """Baselines and trials by name; what a sampler will choose is drawn at random."""
+    for name, config in space.baselines().items():
+        yield f"baseline-{name}", config
+    queue = space.queue()
+    draw = random.Random(space.search.seed)
+    total = space.search.trials or len(queue)
+    if space.search.sampler == "grid":
+        total = min(total, len(queue))
+    for number in range(total):
+        values = queue[number][1] if number < len(queue) else sampled(space.searched(), draw)
+        yield f"trial-{number:04d}", space.resolve(values)
+
+
+def sampled(params: Iterable[Param], draw: random.Random) -> dict[str, Any]:
+    """A point of the space."""
+    values: dict[str, Any] = {}
+    for param in params:
+        if not param.exists(values):
+            continue
+        if param.kind == "choice":
+            values[param.key] = draw.choice(param.choices)
+            continue
+        assert param.low is not None
+        assert param.high is not None
+        low, high = (math.log(param.low), math.log(param.high)) if param.log else (param.low, param.high)
+        value = math.exp(draw.uniform(low, high)) if param.log else draw.uniform(low, high)
+        value = min(max(value, param.low), param.high)
+        values[param.key] = round(value) if param.kind == "int" else value
+    return values
+
+
+def described(space: Space, configs: dict[str, TrialConfig]) -> Iterator[str]:
+    """What is the same in all configs, and what is not in the first few."""
+    flat = {name: relevant(config.flat()) for name, config in configs.items()}
+    keys = list(dict.fromkeys(key for each in flat.values() for key in each))
+    seen = {key: {str(each[key]) for each in flat.values() if key in each} for key in keys}
+    same = [
+        f"{key}={_short(next(each[key] for each in flat.values() if key in each))}"
+        for key in keys
+        if len(seen[key]) == 1
+    ]
+    yield f"sweep {space.name}: {len(configs)} configs, {space.search.sampler}, on {space.work.model}"
+    yield textwrap.fill(f"the same in all: {', '.join(same)}", WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    queue = len(space.queue())
+    shown = list(flat)[: len(space.baselines()) + min(queue, SHOWN) + 1]
+    for name in shown:
+        drawn = name.startswith("trial") and int(name[-4:]) >= queue
+        line = ", ".join(f"{key}={_short(value)}" for key, value in flat[name].items() if len(seen[key]) > 1)
+        told = f"{name}: {line}{' (drawn at random here)' if drawn else ''}"
+        yield textwrap.fill(told, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
+    if len(flat) > len(shown):
+        yield f"  ... and {len(flat) - len(shown)} more"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def measured(worker: Worker, space: Space, facts: DatasetFacts) -> Speed:
+    """Time a few steps and images of a dataset."""
+    start = space.start()
+    fpp = replace(start, prompt="fpp")
+
+    def pretraining(steps: int) -> float:
+        config = replace(fpp, fpp=replace(fpp.fpp, steps=steps))
+        return _timed(lambda: worker.run(PretrainTask(config=config, dataset=facts.name, seed=0)))
+
+    pretraining(1)  # whatever is done once
+    first = pretraining(1)
+    step = max(0.0, pretraining(1 + STEPS) - first) / STEPS
+    task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
+    tuned = replace(start, method="tpt" if start.method == "zero_shot" else start.method, prompt=start.init)
+    image, begin = worker.time_adaptation(replace(task, config=tuned), BATCH)
+    plain, _ = worker.time_adaptation(replace(task, config=replace(tuned, method="zero_shot")), BATCH)
+    draw, tower = worker.time_features(replace(task, config=tuned), IMAGES)
+    return Speed(step=step, image=image, plain=plain, begin=begin, draw=draw, tower=tower)
+
+
+def _timed(work: Any) -> float:
+    began = perf_counter()
+    work()
+    return perf_counter() - began
+
+
+def costs(
+    space: Space, plan: Plan, configs: dict[str, TrialConfig], speeds: dict[str, Speed], actors: int, gpu: bool
+) -> Iterator[str]:
+    """Tasks, and the seconds that they take."""
+    split = space.search.split
+    names = Names("", plan.known())
+    tested = [name for name in configs if name.startswith("baseline")] + [
+        name for name in configs if name.startswith("trial")
+    ][:FRONT]
+    runs = [(config, split) for config in configs.values()]
+    if split != "test":
+        runs += [(configs[name], "test") for name in tested]
+    tasks: dict[str, PretrainTask | EvalTask] = {}
+    features: dict[tuple[object, ...], float] = {}
+    for config, part in runs:
+        for shards in tasks_of(plan, config, part).values():
+            if config.prompt == "fpp":
+                tasks[names.key(shards[0].pretrain)] = shards[0].pretrain
+            for shard in shards:
+                tasks[names.key(shard)] = shard
+                views = 1 if config.method == "zero_shot" else config.views.count
+                place = (shard.dataset, part, shard.seed, shard.start, views, config.views)
+                speed = speeds[shard.dataset]
+                share = views / config.views.count
+                features[place] = (shard.stop - shard.start) * (share * speed.draw + views * speed.tower)
+    pretrainings = [each for each in tasks.values() if isinstance(each, PretrainTask)]
+    evaluations = [each for each in tasks.values() if isinstance(each, EvalTask)]
+    pretrain = sum(each.config.fpp.steps * speeds[each.dataset].step for each in pretrainings)
+    adapt = sum(_seconds(each, speeds[each.dataset]) for each in evaluations)
+    image = sum(features.values())
+    work = pretrain + adapt + image
+    wall = START + work / actors
+    device = "GPU" if gpu else "CPU"
+    images = sum(each.stop - each.start for each in evaluations)
+    parts = f"pretraining {_time(pretrain)}, adaptation {_time(adapt)}, image features {_time(image)}"
+    yield f"tasks: {len(pretrainings)} pretrainings, {len(evaluations)} evaluations of shards, {images} images"
+    yield f"worker time, measured here ({device}): {parts} (features once, less where cached)"
+    yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {actors} workers like this one"
+    if space.search.wall_clock is not None and space.search.wall_clock < wall:
+        yield f"the budget of {_time(space.search.wall_clock)} ends it earlier"
+
+
+def _seconds(task: EvalTask, speed: Speed) -> float:
+    images = task.stop - task.start
+    if task.config.method == "zero_shot":
+        return images * speed.plain
+    return speed.begin + images * speed.image * max(1, task.config.adapt.steps)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,1 @@
+"""How the embedded CLIP was trained."""

@@ -1,0 +1,1 @@
+"""One trial: its tasks, the worker that computes them, and what they give."""

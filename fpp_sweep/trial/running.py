@@ -1,0 +1,154 @@
+"""Running a trial's units of work, anywhere: pretrain a prompt, adapt to a shard of a dataset.
+
+Each is a pure function of its task, the model and the data: run again, elsewhere or in other pieces, it gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fpp_sweep.config import TrialConfig, ViewConfig
+from fpp_sweep.core.datasets.base import Dataset
+from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from fpp_sweep.core.images.features import Features
+from fpp_sweep.core.methods import Method, TextModel, build_method
+from fpp_sweep.core.metrics import Predictions, concatenate
+from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.prompt import Prompt, open_prompt
+from fpp_sweep.core.seeds import torch_generator
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask
+
+
+def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int) -> ClassTexts:
+    """The texts of a dataset's classes, checked to fit the model with a context of that length."""
+    texts = ClassTexts.of_names(clip.text, clip.tokenizer, classes)
+    texts.require_room(context_tokens, classes)
+    return texts
+
+
+def fitted(clip: Clip, prompt: str, datasets: Iterable[Sequence[str]]) -> Tensor:
+    """A prompt's context, checked to fit the model with the class names of all these datasets."""
+    context = open_prompt(clip, prompt).context
+    for classes in datasets:
+        class_texts(clip, classes, len(context))
+    return context
+
+
+def strange_note(clip: Clip, texts: Sequence[str]) -> str | None:
+    """A line on the prompts and class names among these that the model never saw, if there are any."""
+    strange = [text for text in texts if clip.is_strange(text)]
+    if not strange:
+        return None
+    told = f"{len(strange)} prompts or class names, such as {strange[0]!r}"
+    return f"{told}, have words that model {clip.name} never saw"
+
+
+def views_for(config: TrialConfig, group: str) -> ViewConfig:
+    """The views that a config's method looks at."""
+    views = build_method(config.method, config.adapt, group).views
+    return config.views if views is None else replace(config.views, count=views)
+
+
+def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Callable[[], None] = lambda: None) -> Prompt:
+    """Run a PretrainTask."""
+    config = task.config
+    if config.prompt != "fpp":
+        return open_prompt(clip, config.prompt)
+    began = perf_counter()
+    predefined = open_prompt(clip, config.init)
+    fpp = config.fpp.scaled(clip.embedding_scale)
+    texts = _pretraining_texts(clip, task, dataset, len(predefined.context))
+    names = (task.seed, "fpp", task.dataset)
+    learned = pretrain(
+        texts,
+        predefined.context,
+        fpp,
+        weight=flatness_weight(task.config, dataset, len(texts)),
+        start=draw_start(predefined.context, fpp, torch_generator(*names, "start")),
+        noise=draw_noise(texts, len(predefined.context), fpp, torch_generator(*names, "noise")),
+        on_step=on_step,
+    )
+    losses = learned.losses[-1].tolist() if fpp.steps else [0.0, 0.0]
+    origin = {
+        "words": config.init,
+        "seed": str(task.seed),
+        "dataset": task.dataset,
+        "final_alignment_loss": f"{losses[0]:.6f}",
+        "final_flatness_loss": f"{losses[1]:.6f}",
+        "seconds": f"{perf_counter() - began:.2f}",
+    }
+    return Prompt(context=learned.context, origin=origin)
+
+
+def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, context_tokens: int) -> ClassTexts:
+    source = task.config.fpp.classes
+    if source == "gaussian":
+        generator = torch_generator(task.seed, "fpp", task.dataset, "classes")
+        return ClassTexts.of_gaussians(clip.text, clip.tokenizer, len(dataset.classes), generator)
+    if source == "imagenet":
+        from fpp_sweep.core.datasets.imagenet import imagenet_classes
+
+        return class_texts(clip, list(imagenet_classes().values()), context_tokens)
+    return class_texts(clip, dataset.classes, context_tokens)
+
+
+def flatness_weight(config: TrialConfig, dataset: Dataset, source_classes: int) -> float:
+    """lambda: fixed on ImageNet's shifts unless the config says otherwise, else gamma1 + gamma2 / K."""
+    fpp = config.fpp
+    if dataset.group == "shifts" and fpp.lambda_shifts is not None:
+        return fpp.lambda_shifts
+    return fpp.weight(len(dataset.classes) if fpp.lambda_classes == "dataset" else source_classes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Adapter:
+    """A method at its start on a dataset: all that a prompt fixes, for any shard of it."""
+
+    method: Method[Any]
+    model: TextModel
+    state: Any
+
+
+def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prompt) -> Adapter:
+    """Set a config's method up for all of a dataset, whatever shards of it follow."""
+    texts = class_texts(clip, dataset.classes, len(prompt.context))
+    model = TextModel(texts=texts, logit_scale=clip.logit_scale)
+    method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
+    # the form of the gradient is that of the whole dataset, whatever the shard: forms differ in the last bits
+    return Adapter(method=method, model=model, state=method.start(model, prompt.context, len(dataset)))
+
+
+def evaluate(
+    clip: Clip,
+    task: EvalTask,
+    dataset: Dataset,
+    features: Features,
+    adapter: Adapter,
+    on_samples: Callable[[int], None] = lambda count: None,
+) -> Predictions:
+    """Run an EvalTask on the features of its dataset; samples whose image could not be read are not there."""
+    method, state = adapter.method, adapter.state
+    parts = []
+    # batches begin at multiples of their size, so that a sample's company, and with it the last bits, is the same in
+    # any shard that begins at one too
+    for edge in range(task.start // BATCH * BATCH, task.stop, BATCH):
+        inside = max(edge, task.start), min(edge + BATCH, task.stop)
+        start, stop = np.searchsorted(features.kept, inside).tolist()
+        if start == stop:
+            continue
+        views = features.batch(start, stop)[:, : method.views].to(clip.device)
+        logits, state = method.predict(adapter.model, state, views)
+        if not logits.isfinite().all():
+            raise FloatingPointError(f"{task.config.method} on {task.dataset}: logits are not finite after adaptation")
+        positions = features.kept[start:stop]
+        probabilities = logits.softmax(-1).float().cpu().numpy()
+        parts.append(Predictions.of([dataset.ids[i] for i in positions], dataset.labels[positions], probabilities))
+        on_samples(stop - start)
+    return concatenate(parts)

@@ -1,0 +1,1 @@
+"""Workers as Ray actors, and the keeper that hands tasks to them."""

@@ -1,0 +1,723 @@
+"""The feature cache: whole shards or none, shared, resumed, checked, and clear about what it cannot do."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.images import chunks as shards
+from fpp_sweep.core.images.cache import Entry, EntryKey, default_cache, unused
+from fpp_sweep.core.images.features import FeatureCache
+from fpp_sweep.core.images.filling import SHARD, hush
+from fpp_sweep.core.images.views import VIEWS_VERSION, make_views, sample_rng
+from fpp_sweep.errors import InputError
+from tests.clips import random_clip
+from tests.painted import Painter, painted
+
+REPOSITORY = Path(__file__).parents[2]
+VIEWS = ViewConfig(count=3)
+CLIP = random_clip()
+
+
+class Log:
+    """What a progress bar would be told."""
+
+    def __init__(self):
+        self.cached = 0
+        self.computed = 0
+        self.notes = []
+
+    def found(self, count):
+        self.cached += count
+
+    def advance(self, count):
+        self.computed += count
+
+    def note(self, line):
+        self.notes.append(line)
+
+
+def fill(root, dataset, views=VIEWS, *, clip=CLIP, seed=0, exact=False, **options):
+    log = Log()
+    features = FeatureCache(root, exact=exact).features(clip, dataset, views, seed, progress=log, **options)
+    return features, log
+
+
+def everything(features):
+    return features.batch(0, len(features))
+
+
+def assert_close(ours, theirs, tolerance=1e-6):
+    """torch.testing would load for seconds."""
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).abs().max() <= tolerance
+
+
+def files(root, pattern="*.safetensors"):
+    return sorted(root.glob(f"features/*/{pattern}"))
+
+
+def states(root):
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files(root)}
+
+
+# --- what is computed
+
+
+def test_features_are_those_of_the_views_one_by_one(tmp_path):
+    dataset = painted(70, augmix=True)
+    features, _ = fill(tmp_path, dataset, exact=True)
+    assert len(features) == 70
+    for position in (0, 5, 63, 64, 69):
+        sample = dataset.ids[position]
+        rng = sample_rng(0, "painted", "test", sample)
+        image = dataset.source.image(sample)
+        views = make_views(image, VIEWS, CLIP.preprocess, augmix=True, flip=True, rng=rng)
+        assert_close(features.batch(position, position + 1)[0], CLIP.image_features(views))
+
+
+def test_half_precision_is_the_default_and_comes_back_with_unit_norm(tmp_path):
+    dataset = painted(10)
+    half, exact = fill(tmp_path, dataset)[0], fill(tmp_path, dataset, exact=True)[0]
+    assert everything(half).dtype == everything(exact).dtype == torch.float32
+    assert_close(everything(half), everything(exact), tolerance=1e-3)
+    assert not torch.equal(everything(half), everything(exact))
+    assert_close(everything(half).norm(dim=-1), torch.ones(10, 3))
+
+
+def test_batches_join_to_the_whole_across_shards(tmp_path):
+    features, _ = fill(tmp_path, painted(150))
+    whole = everything(features)
+    for start, stop in ((0, 1), (60, 70), (63, 64), (64, 129), (149, 150), (140, 999)):
+        assert torch.equal(features.batch(start, stop), whole[start:stop])
+    assert features.batch(5, 5).shape == (0, 3, 16)
+
+
+def test_a_second_run_computes_nothing(tmp_path):
+    first, log = fill(tmp_path, painted(70))
+    assert (log.cached, log.computed) == (0, 70)
+    before = states(tmp_path)
+    again, log = fill(tmp_path, painted(70))
+    assert (log.cached, log.computed) == (70, 0)
+    assert states(tmp_path) == before
+    assert torch.equal(everything(first), everything(again))
+
+
+def test_the_global_random_stream_is_left_alone(tmp_path):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    fill(tmp_path, painted(3))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"views": ViewConfig(count=4)},
+        {"views": ViewConfig(count=3, min_area=0.5)},
+        {"views": ViewConfig(count=3, max_area=0.5)},
+        {"views": ViewConfig(count=3, augmix="on")},
+        {"views": ViewConfig(count=3, flip="off")},
+        {"seed": 1},
+        {"exact": True},
+        {"clip": random_clip(seed=1)},
+        {"dataset": dataclasses.replace(painted(3), name="other")},
+        {"dataset": dataclasses.replace(painted(3), split="val")},
+        {"dataset": dataclasses.replace(painted(3), ids=("7.png", "1.png", "2.png"))},
+        {"dataset": dataclasses.replace(painted(3), source=Painter(size=(30, 30)))},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_features_depend_on_names_them(tmp_path, change):
+    fill(tmp_path, painted(3))
+    _, log = fill(tmp_path, **{"dataset": painted(3), **change})
+    assert log.computed == 3
+
+
+def test_every_field_of_a_key_names_its_entry():
+    key = EntryKey(**{field.name: 0 for field in dataclasses.fields(EntryKey)})
+    others = [dataclasses.replace(key, **{field.name: 1}) for field in dataclasses.fields(EntryKey)]
+    assert len({each.name() for each in (key, *others)}) == 1 + len(others)
+
+
+def test_other_rules_for_views_name_other_features(tmp_path, monkeypatch):
+    fill(tmp_path, painted(3))
+    monkeypatch.setattr("fpp_sweep.core.images.features.VIEWS_VERSION", VIEWS_VERSION + 1)
+    assert fill(tmp_path, painted(3))[1].computed == 3
+
+
+class OnGpu:
+    """The same model, as if its tower were on a GPU."""
+
+    device = SimpleNamespace(type="cuda")
+
+    def __getattr__(self, name):
+        return getattr(CLIP, name)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_gpu_shares_exact_features_with_a_cpu_and_half_precise_ones_not(tmp_path, exact):
+    fill(tmp_path, painted(3), exact=exact)
+    assert fill(tmp_path, painted(3), clip=OnGpu(), exact=exact)[1].cached == (3 if exact else 0)
+
+
+@pytest.mark.parametrize("views", [ViewConfig(count=3, augmix="off", flip="on"), ViewConfig(count=3)])
+def test_switches_count_as_they_are_resolved(tmp_path, views):
+    fill(tmp_path, painted(3))
+    assert fill(tmp_path, painted(3), views)[1].computed == 0
+
+
+def test_a_dataset_without_images_is_refused(tmp_path):
+    with pytest.raises(InputError, match="painted, split test: no images"):
+        fill(tmp_path, painted(5).head(0))
+
+
+def test_a_tower_that_gives_nan_is_not_cached(tmp_path):
+    with torch.no_grad():
+        broken = random_clip()
+        broken.visual.project.weight[0, 0] = float("nan")
+    with pytest.raises(FloatingPointError, match="not finite"):
+        fill(tmp_path, painted(3), clip=broken)
+    assert files(tmp_path) == []
+
+
+# --- limited runs
+
+
+def test_a_longer_run_takes_over_whole_shards_and_replaces_the_last_part(tmp_path):
+    whole = painted(200)
+    limited, log = fill(tmp_path, whole.head(70))
+    assert log.computed == 70
+    before = states(tmp_path)
+    full, log = fill(tmp_path, whole)
+    assert (log.cached, log.computed) == (SHARD, 200 - SHARD)
+    after = states(tmp_path)
+    assert len(after) == 4  # the part of 6 samples is gone
+    assert len(set(before.items()) & set(after.items())) == 1
+    assert torch.equal(everything(full)[:70], everything(limited))  # its file is gone, its map is not
+
+
+def test_a_shorter_run_is_served_from_longer_shards(tmp_path):
+    full, _ = fill(tmp_path, painted(100))
+    for count in (1, 64, 70, 99):
+        limited, log = fill(tmp_path, painted(100).head(count))
+        assert (len(limited), log.computed) == (count, 0)
+        assert torch.equal(everything(limited), everything(full)[:count])
+    assert len(files(tmp_path)) == 2
+
+
+def test_features_are_the_same_bits_however_a_run_is_cut(tmp_path):
+    at_once, _ = fill(tmp_path / "at_once", painted(75), exact=True)
+    for count in (3, 66, 70):
+        limited, _ = fill(tmp_path / f"{count}", painted(75).head(count), exact=True)
+        assert torch.equal(everything(limited), everything(at_once)[:count])
+
+
+def test_the_size_of_batches_changes_rounding_only(tmp_path):
+    many, few = (fill(tmp_path / f"{batch}", painted(20), exact=True, batch=batch)[0] for batch in (1000, 1))
+    assert_close(everything(many), everything(few))
+
+
+# --- images that cannot be read
+
+
+BAD = frozenset({"1.png", "66.png"})
+
+
+def test_a_bad_image_fails_the_run_with_its_path_and_leaves_nothing_half_done(tmp_path):
+    with pytest.raises(InputError, match=r"/images/1.png: not an image; .*--on-bad-image skip"):
+        fill(tmp_path, painted(70, bad=BAD))
+    assert files(tmp_path) == files(tmp_path, ".*") == files(tmp_path, "*.lock") == []
+    assert fill(tmp_path, painted(70))[1].computed == 70
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_skipped_image_is_named_and_leaves_the_others_as_they_were(tmp_path, workers):
+    good, _ = fill(tmp_path / "good", painted(70))
+    features, _ = fill(tmp_path / "bad", painted(70, bad=BAD), on_bad_image="skip", workers=workers)
+    kept = [position for position in range(70) if position not in (1, 66)]
+    assert features.kept.tolist() == kept
+    assert [(item.sample_id, item.reason) for item in features.skipped] == [
+        ("1.png", "/images/1.png: not an image"),
+        ("66.png", "/images/66.png: not an image"),
+    ]
+    assert torch.equal(everything(features), everything(good)[kept])
+    assert torch.equal(features.batch(60, 66), everything(good)[kept[60:66]])
+    first = shards.Shard(files(tmp_path / "bad")[0]).rows(0, SHARD)
+    assert [row for row in range(SHARD) if not first[row].any()] == [1]
+    limited, _ = fill(tmp_path / "bad", painted(70, bad=BAD).head(65), on_bad_image="skip")
+    assert [item.sample_id for item in limited.skipped] == ["1.png"]
+
+
+def test_a_run_that_must_not_skip_fails_on_what_an_earlier_one_has_skipped(tmp_path):
+    fill(tmp_path, painted(70, bad=BAD), on_bad_image="skip")
+    with pytest.raises(InputError, match=r"/images/1.png"):
+        fill(tmp_path, painted(70, bad=BAD))
+
+
+def test_a_skipped_image_is_tried_again_and_kept_once_it_can_be_read(tmp_path):
+    fill(tmp_path, painted(70, bad=BAD), on_bad_image="skip")
+    _, log = fill(tmp_path, painted(70, bad=BAD), on_bad_image="skip")
+    assert log.computed == 0
+    features, log = fill(tmp_path, painted(70, bad=frozenset({"66.png"})), on_bad_image="skip")
+    assert (log.cached, log.computed) == (6, 64)
+    assert len(features) == 69
+
+
+def test_a_dataset_of_bad_images_only_gives_no_features(tmp_path):
+    features, _ = fill(tmp_path, painted(2, bad=frozenset({"0.png", "1.png"})), on_bad_image="skip")
+    assert (len(features), len(features.skipped), features.batch(0, 9).shape) == (0, 2, (0, 3, 16))
+
+
+# --- damage
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def replace_by_text(path):
+    path.write_text("not a shard")
+
+
+def replace_by_other_tensors(path):
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.zeros(3)}, path)
+
+
+def change_the_skipped(path):
+    data = path.read_bytes()
+    assert b'"skipped":"[]"' in data
+    path.write_bytes(data.replace(b'"skipped":"[]"', b'"skipped":"{}"'))
+
+
+@pytest.mark.parametrize(
+    "damage", [flip_a_bit, truncate, empty, replace_by_text, replace_by_other_tensors, change_the_skipped]
+)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_damaged_shard_is_told_and_computed_again(tmp_path, damage, index):
+    dataset = painted(70)
+    expected = everything(fill(tmp_path, dataset)[0])
+    damaged = files(tmp_path)[index]
+    damage(damaged)
+    features, log = fill(tmp_path, dataset)
+    assert log.computed == (64, 6)[index]
+    assert len(log.notes) == 1
+    assert str(damaged) in log.notes[0]
+    assert torch.equal(everything(features), expected)
+    assert fill(tmp_path, dataset)[1].computed == 0
+
+
+def test_without_a_progress_bar_damage_is_logged(tmp_path, caplog):
+    fill(tmp_path, painted(3))
+    truncate(files(tmp_path)[0])
+    FeatureCache(tmp_path).features(CLIP, painted(3), VIEWS, 0)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_shard_of_other_samples_under_a_wrong_name_is_not_used(tmp_path):
+    expected = everything(fill(tmp_path, painted(3))[0])
+    other = dataclasses.replace(painted(3), ids=("7.png", "8.png", "9.png"))
+    fill(tmp_path, other)
+    mine = Entry(files(tmp_path)[0].parent).path(0, shards.sample_digests([(f"{n}.png", "(24, 20)") for n in range(3)]))
+    theirs = next(path for path in files(tmp_path) if path != mine)
+    mine.write_bytes(theirs.read_bytes())
+    features, log = fill(tmp_path, painted(3))
+    assert log.computed == 3
+    assert torch.equal(everything(features), expected)
+
+
+def test_a_checksum_is_computed_once_in_a_process(tmp_path, monkeypatch):
+    fill(tmp_path, painted(70))
+    monkeypatch.setattr(shards, "_checksum", lambda *_: pytest.fail("computed again"))
+    fill(tmp_path, painted(70))
+
+
+# --- what lies on disk
+
+
+def test_the_manifest_tells_people_what_an_entry_holds(tmp_path):
+    fill(tmp_path, painted(3))
+    manifest = json.loads(files(tmp_path, "manifest.json")[0].read_text())
+    assert manifest["model"] == "random-0"
+    assert (manifest["dataset"], manifest["split"], manifest["seed"]) == ("painted", "test", 0)
+    assert (manifest["count"], manifest["augmix"], manifest["flip"]) == (3, False, True)
+    assert manifest["dtype"] == "float16"
+    assert manifest["created"].startswith("20")
+
+
+def test_nothing_but_shards_and_a_manifest_is_left(tmp_path):
+    fill(tmp_path, painted(70))
+    folder = files(tmp_path)[0].parent
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
+
+
+def test_leftovers_of_dead_processes_are_removed_by_the_next_fill(tmp_path):
+    fill(tmp_path, painted(3))
+    folder = files(tmp_path)[0].parent
+    left, active = (folder / f".0000{index}-abc.safetensors.1.2.partial" for index in (7, 8))
+    for path in (left, active):
+        path.write_bytes(b"half")
+    with Entry(folder).lock(8, blocking=False) as held:
+        assert held
+        fill(tmp_path, painted(70))
+    assert not left.exists()
+    assert active.exists()
+
+
+def test_the_default_folder_can_be_named(monkeypatch):
+    monkeypatch.setenv("FPP_SWEEP_CACHE", "~/elsewhere")
+    assert default_cache() == Path.home() / "elsewhere"
+    monkeypatch.delenv("FPP_SWEEP_CACHE")
+    assert default_cache() == Path.home() / ".cache" / "fpp_sweep"
+
+
+# --- no room, no permission
+
+
+@contextlib.contextmanager
+def mounted(folder, options):
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_no_partial_file(tmp_path):
+    with mounted(tmp_path / "small", "size=64k") as root:
+        with pytest.raises(InputError) as caught:
+            fill(root, painted(200), ViewConfig(count=16))
+        assert files(root, ".*.partial") == files(root, "*.lock") == []
+        message = str(caught.value)
+        assert str(root) in message
+        assert "no space left for features, 3" in message  # a shard: 64 images x 16 views x 16 numbers x 2 bytes
+        assert "prune" in message
+        assert "--cache" in message
+        assert "\n" not in message
+        written = len(files(root))
+        assert written == 1
+        subprocess.run(["mount", "-o", "remount,size=4m", str(root)], check=True)
+        assert fill(root, painted(200), ViewConfig(count=16))[1].cached == written * SHARD
+
+
+def test_a_read_only_cache_can_be_read_but_not_filled(tmp_path):
+    with mounted(tmp_path / "fixed", "size=4m") as root:
+        fill(root, painted(70))
+        subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
+        assert fill(root, painted(70))[1].cached == 70
+        for dataset in (painted(100), dataclasses.replace(painted(3), name="other")):
+            with pytest.raises(InputError, match=r"Read-only file system.*--cache"):
+                fill(root, dataset)
+
+
+def test_a_file_in_place_of_the_cache_is_refused(tmp_path):
+    root = tmp_path / "file"
+    root.write_text("")
+    with pytest.raises(InputError, match=r"Not a directory.*--cache"):
+        fill(root, painted(3))
+
+
+def test_a_limit_on_the_size_of_files_is_reported_like_a_full_disk(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(InputError, match="no space left"):
+            fill(tmp_path, painted(64), ViewConfig(count=16))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert files(tmp_path) == files(tmp_path, ".*") == []
+
+
+# --- sharing
+
+
+def test_two_runs_at_once_share_the_work_and_both_get_all_of_it(tmp_path):
+    """Threads: locks are between open files, so that they are told apart like processes."""
+    dataset, together = painted(6 * SHARD), threading.Barrier(2)
+
+    def both(_):
+        together.wait()
+        return fill(tmp_path / "cache", dataset, exact=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        (first, first_log), (second, second_log) = pool.map(both, range(2))
+    assert first_log.computed + second_log.computed == 6 * SHARD  # nothing twice
+    assert first_log.cached + second_log.cached == 6 * SHARD
+    assert torch.equal(everything(first), everything(second))
+
+
+def test_a_lock_has_one_holder_though_its_file_comes_and_goes(tmp_path, monkeypatch):
+    """Between our opening the file and locking it, its holder goes, and with it the file; another comes."""
+    entry, flock, steps = Entry(tmp_path), fcntl.flock, []
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        assert first.enter_context(entry.lock(0, blocking=False))
+
+        def step(descriptor, operation):
+            steps.append(operation)
+            if len(steps) == 1:
+                first.close()
+                assert second.enter_context(entry.lock(0, blocking=False))
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", step)
+        with entry.lock(0, blocking=False) as held:
+            assert not held
+        second.close()
+        with entry.lock(0, blocking=False) as held:
+            assert held
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_waits_for_a_shard_that_another_is_computing_and_then_looks_again(tmp_path, monkeypatch, finished):
+    fill(tmp_path, painted(3))
+    entry, lock, asked, waited = Entry(files(tmp_path)[0].parent), Entry.lock, [], []
+    with contextlib.ExitStack() as other:
+        assert other.enter_context(entry.lock(1, blocking=False))
+
+        def step(entry, index, *, blocking):
+            asked.append(index)
+            assert len(asked) < 20, "asks again and again"
+            if blocking:
+                waited.append((index, len(files(tmp_path))))
+                other.close()
+                if finished:
+                    fill(tmp_path, painted(2 * SHARD))
+            return lock(entry, index, blocking=blocking)
+
+        monkeypatch.setattr(Entry, "lock", step)
+        _, log = fill(tmp_path, painted(3 * SHARD))
+    assert waited == [(1, 2)]
+    assert log.computed == (2 if finished else 3) * SHARD
+
+
+# a run whose tower tells when it is at work, and goes on when it is told to, or once nobody is left to tell it
+STEPPED = """
+    from tests.core.images.test_cache import *
+
+    def says(line):
+        print(line, flush=True)
+
+    class Stepped(torch.nn.Module):
+        def forward(self, pixels):
+            says("tower")
+            sys.stdin.readline()
+            return CLIP.visual(pixels)
+
+    def told(entry, index, *, blocking, lock=Entry.lock):
+        if blocking:
+            says("waits")
+        return lock(entry, index, blocking=blocking)
+
+    Entry.lock = told
+    torch.set_num_threads(1)
+    clip = dataclasses.replace(CLIP, visual=Stepped())
+    features, log = fill(Path(sys.argv[1]), painted(6 * SHARD), clip=clip, exact=True)
+    says(f"computed {log.computed} notes {len(log.notes)}")
+"""
+
+
+@contextlib.contextmanager
+def started(root):
+    line = [sys.executable, "-c", textwrap.dedent(STEPPED), str(root)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen(line, cwd=REPOSITORY, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def hear(process, word):
+    assert word in map(str.strip, process.stdout), f"ended without saying {word}"
+
+
+def tell(process, steps=1):
+    process.stdin.write("\n" * steps)
+
+
+def computed(process):
+    process.stdin.close()
+    words = list(process.stdout)[-1].split()
+    assert process.wait() == 0
+    assert words[-1] == "0", "damaged shards were met"
+    return int(words[1])
+
+
+def expected_features(tmp_path):
+    return everything(fill(tmp_path / "expected", painted(6 * SHARD), exact=True)[0])
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_where_its_last_whole_shard_ended(tmp_path):
+    root = tmp_path / "cache"
+    with started(root) as process:
+        for _ in range(2):
+            hear(process, "tower")
+            tell(process)
+        hear(process, "tower")
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    before = states(root)
+    assert len(before) == 2
+    assert files(root, "*.lock")  # its file is still there; the lock went with the process
+    features, log = fill(root, painted(6 * SHARD), exact=True)
+    assert log.cached == len(before) * SHARD
+    assert log.computed == (6 - len(before)) * SHARD
+    assert before.items() <= states(root).items()
+    assert files(root, "*.lock") == files(root, ".*") == []
+    assert_close(everything(features), expected_features(tmp_path))
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_work_and_both_get_all_of_it(tmp_path):
+    root = tmp_path / "cache"
+    with started(root) as first, started(root) as second:
+        for process in (first, second):
+            hear(process, "tower")
+        tell(first)
+        hear(first, "tower")
+        tell(second, 4)
+        hear(second, "waits")  # for the first's second shard
+        counts = [computed(process) for process in (first, second)]
+    assert counts == [2 * SHARD, 4 * SHARD]  # nothing twice
+    features, log = fill(root, painted(6 * SHARD), exact=True)
+    assert log.computed == 0
+    assert_close(everything(features), expected_features(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_takes_over_when_the_other_is_killed(tmp_path):
+    root = tmp_path / "cache"
+    with started(root) as stuck, started(root) as waiting:
+        hear(stuck, "tower")
+        for _ in range(5):
+            hear(waiting, "tower")
+            tell(waiting)
+        hear(waiting, "waits")
+        assert len(files(root)) == 5
+        stuck.kill()
+        assert computed(waiting) == 6 * SHARD
+
+
+@pytest.mark.slow
+def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
+    dataset = painted(150, augmix=True)
+    inline, _ = fill(tmp_path / "0", dataset, exact=True)
+    for workers in (1, 2):
+        parallel, log = fill(tmp_path / f"{workers}", dataset, exact=True, workers=workers)
+        assert log.computed == 150
+        assert torch.equal(everything(inline), everything(parallel))
+
+
+@pytest.mark.slow
+def test_a_bad_image_fails_a_run_with_workers_too(tmp_path):
+    with pytest.raises(InputError, match=r"/images/66.png"):
+        fill(tmp_path, painted(70, bad=frozenset({"66.png"})), workers=2)
+    assert files(tmp_path, "*.lock") == []
+    assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_an_entry_is_in_use_while_a_run_fills_it_even_if_it_was_pruned_as_it_was_opened(tmp_path, monkeypatch, pruned):
+    flock, steps, found = fcntl.flock, [], []
+
+    def step(descriptor, operation):
+        if pruned and not steps:
+            next(tmp_path.glob("features/*")).rmdir()
+        steps.append(operation)
+        flock(descriptor, operation)
+
+    def look(*_):
+        with unused(next(tmp_path.glob("features/*"))) as free:
+            found.append(free)
+
+    monkeypatch.setattr(fcntl, "flock", step)
+    monkeypatch.setattr(Log, "advance", look)
+    fill(tmp_path, painted(70))
+    look()
+    assert found == [False, False, True]
+
+
+def test_features_survive_their_files(tmp_path):
+    features, _ = fill(tmp_path, painted(70))
+    expected = everything(features)
+    for path in files(tmp_path):
+        path.unlink()
+    assert torch.equal(everything(features), expected)
+    assert_close(F.normalize(expected, dim=-1), expected)
+
+
+def test_a_worker_whose_parent_has_gone_has_nothing_to_tell(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: told.append(kind))
+    hush(0)
+    for error in (EOFError(), ConnectionResetError(), ValueError()):
+        sys.excepthook(type(error), error, None)
+    assert told == [ValueError]
+
+
+STARTS_A_CHILD = """
+import multiprocessing, os, signal
+
+def child(line):
+    line.send("child heard nothing")
+
+if __name__ == "__main__":
+    from fpp_sweep.core.images.filling import deaf_children
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
+    context = multiprocessing.get_context("spawn")
+    line, theirs = context.Pipe()
+    process = context.Process(target=child, args=(theirs,))
+    try:
+        with deaf_children(1):
+            process.start()
+            theirs.close()
+            os.kill(process.pid, signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            print("all started")
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(line.recv())
+    process.join()
+"""
+
+
+@pytest.mark.slow  # two interpreters
+def test_ctrl_c_while_children_start_is_for_the_parent_and_comes_when_they_have(tmp_path):
+    (tmp_path / "starts.py").write_text(STARTS_A_CHILD)
+    done = subprocess.run([sys.executable, tmp_path / "starts.py"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["all started", "interrupted", "child heard nothing"]
+    assert not done.stderr

@@ -1,0 +1,343 @@
+"""Views: the protocol's distributions, torchvision's pixels, and streams that only names decide."""
+
+import hashlib
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+from scipy import stats
+from torchvision import transforms
+
+from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.images import augmix
+from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, resolve, sample_rng
+from fpp_sweep.core.models.clip import Preprocess
+from tests.painted import painted
+
+TWENTY_TWO = 22  # draws of a crop: ten tries of two, and the place
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Smooth noise, so that interpolation matters but neighbouring pixels resemble each other."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (max(1, height // 4), max(1, width // 4), 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def views_of(image, *, count=8, size=48, mix=True, flip=True, sample="a.jpg", seed=0, **config):
+    config = ViewConfig(count=count, **config)
+    rng = sample_rng(seed, "dtd", "test", sample)
+    return make_views(image, config, Preprocess(size=size), augmix=mix, flip=flip, rng=rng)
+
+
+def torchvision_view(image, size):
+    preprocess = Preprocess(size=size)
+    return transforms.Compose(
+        [
+            transforms.Resize(size, transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(size),
+            transforms.ToTensor(),
+            transforms.Normalize(preprocess.mean, preprocess.std),
+        ]
+    )(image)
+
+
+# --- the plain view
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (500, 375), (375, 500), (48, 48), (20, 31), (49, 48), (1, 1), (7, 200)])
+def test_view_0_is_torchvisions_centre_crop(shape):
+    image = noise(*shape)
+    assert torch.equal(views_of(image)[0], torchvision_view(image, 48))
+
+
+def test_view_0_ignores_the_random_stream():
+    image = noise(64, 48)
+    assert torch.equal(views_of(image, seed=0)[0], views_of(image, seed=1)[0])
+
+
+@pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (2, 200)])
+def test_a_line_of_pixels_is_cropped_without_being_resized_whole(shape):
+    image = noise(*shape)
+    ours = torch.from_numpy(np.asarray(centre_crop(image, 48), np.float32))
+    whole = transforms.CenterCrop(48)(transforms.Resize(48, transforms.InterpolationMode.BICUBIC)(image))
+    assert (ours - torch.from_numpy(np.asarray(whole, np.float32))).abs().max() <= 1  # boxes are rounded to float32
+
+
+def test_resizing_gives_the_same_bytes_with_every_pillow():
+    """Enlarged and shrunk, far more on one side or not, as a whole and from a box."""
+    rng, digest = np.random.default_rng(0), hashlib.sha256()
+    for index in range(300):
+        height, width, *size = rng.integers(1, 120, 4).tolist()
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        left, top, right, bottom = (rng.random(4) / 2 + [0, 0, 0.5, 0.5]).tolist()
+        box = (left * width, top * height, right * width, bottom * height) if index % 2 else None
+        resample = Image.Resampling.BICUBIC if index % 3 else Image.Resampling.BILINEAR
+        digest.update(resize(image, tuple(size), resample, box).tobytes())
+    assert digest.hexdigest() == "2d2a4ba65b4d62142cecea21352188c992cfd24ee2c83fa73b7d44db3f65b2c7"
+
+
+# --- random crops
+
+
+def test_crops_are_distributed_as_torchvisions():
+    image, rng = noise(500, 375), np.random.default_rng(0)
+    ours = np.array([random_box(image.size, (0.08, 1.0), row) for row in rng.random((4000, TWENTY_TWO)).tolist()])
+    torch.manual_seed(0)
+    parameters = [transforms.RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(4000)]
+    theirs = np.array([(left, top, left + width, top + height) for top, left, height, width in parameters])
+
+    def measures(boxes):
+        width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+        return width * height, width / height, boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
+
+    for mine, other in zip(measures(ours), measures(theirs), strict=True):
+        assert stats.ks_2samp(mine, other).pvalue > 0.01
+
+
+def test_crop_areas_and_log_ratios_are_uniform_where_every_try_fits():
+    rng = np.random.default_rng(1)
+    boxes = np.array([random_box((1000, 1000), (0.1, 0.5), row) for row in rng.random((3000, TWENTY_TWO)).tolist()])
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    assert stats.kstest(width * height / 1e6, stats.uniform(0.1, 0.4).cdf).pvalue > 0.01
+    low = math.log(3 / 4)
+    assert stats.kstest(np.log(width / height), stats.uniform(low, -2 * low).cdf).pvalue > 0.01
+
+
+def test_a_crop_stands_in_every_place_equally_often():
+    rng = np.random.default_rng(2)
+    boxes = [random_box((8, 8), (0.2, 0.3), row) for row in rng.random((4000, TWENTY_TWO)).tolist()]
+    for low, high in ((0, 2), (1, 3)):
+        places = Counter(box[low] for box in boxes if box[high] - box[low] == 4)
+        assert set(places) == {0, 1, 2, 3, 4}
+        assert stats.chisquare(list(places.values())).pvalue > 0.01
+
+
+@given(
+    st.integers(1, 400),
+    st.integers(1, 400),
+    st.lists(st.floats(0, 1, exclude_max=True), min_size=TWENTY_TWO, max_size=TWENTY_TWO),
+)
+def test_a_crop_lies_within_any_image(width, height, draws):
+    left, top, right, bottom = random_box((width, height), (0.08, 1.0), draws)
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+
+
+def test_without_a_fitting_try_the_crop_is_torchvisions_central_one():
+    for shape in ((2000, 10), (10, 2000)):
+        image = noise(*shape)
+        torch.manual_seed(0)
+        top, left, height, width = transforms.RandomResizedCrop.get_params(image, [0.9, 1.0], [3 / 4, 4 / 3])
+        box = random_box(image.size, (0.9, 1.0), [0.5] * TWENTY_TWO)
+        assert box == (left, top, left + width, top + height)
+
+
+def test_a_plain_view_has_the_pixels_of_torchvision_for_the_same_box():
+    image, count = noise(130, 97), 6
+    views = views_of(image, count=count, mix=False, flip=False)
+    rows = sample_rng(0, "dtd", "test", "a.jpg").random((count - 1, TWENTY_TWO + 1 + augmix.DRAWS)).tolist()
+    preprocess = Preprocess(size=48)
+    finish = transforms.Compose([transforms.ToTensor(), transforms.Normalize(preprocess.mean, preprocess.std)])
+    for view, row in zip(views[1:], rows, strict=True):
+        left, top, right, bottom = random_box(image.size, (0.08, 1.0), row[:TWENTY_TWO])
+        crop = transforms.functional.resized_crop(image, top, left, bottom - top, right - left, [48, 48])
+        assert (view - finish(crop)).abs().max() < 1.01 / 255 / min(preprocess.std)  # a level: Pillow's order of sides
+
+
+def test_half_of_the_views_are_mirrored():
+    image = noise(40, 40)
+    plain = views_of(image, count=1001, size=8, mix=False, flip=False)[1:]
+    maybe = views_of(image, count=1001, size=8, mix=False, flip=True)[1:]
+    mirrored = (maybe == plain.flip(-1)).flatten(1).all(1)
+    unchanged = (maybe == plain).flatten(1).all(1)
+    assert (mirrored ^ unchanged).all()
+    assert 440 < mirrored.sum() < 560  # 4 standard deviations are 63
+
+
+# --- AugMix
+
+
+def test_operations_are_drawn_equally_and_depths_uniformly(monkeypatch):
+    applied: list[list[tuple[int, float, bool]]] = []
+
+    def recorder(index):
+        def record(pixels, level, negative):
+            applied[-1].append((index, level, negative))
+            return pixels
+
+        return record
+
+    monkeypatch.setattr(augmix, "OPERATIONS", tuple(recorder(index) for index in range(9)))
+    for row in np.random.default_rng(0).random((6000, 10)).tolist():
+        applied.append([])
+        augmix.distort(np.zeros((2, 2, 3), np.uint8), row)
+    depths = Counter(len(chain) for chain in applied)
+    assert set(depths) == {1, 2, 3}
+    assert stats.chisquare(list(depths.values())).pvalue > 0.01
+    flat = [item for chain in applied for item in chain]
+    operations = Counter(index for index, _, _ in flat)
+    assert len(operations) == 9
+    assert stats.chisquare(list(operations.values())).pvalue > 0.01
+    assert stats.kstest([10 * level for _, level, _ in flat], stats.uniform(0.1, 0.9).cdf).pvalue > 0.01
+    assert stats.binomtest(sum(negative for _, _, negative in flat), len(flat)).pvalue > 0.01
+
+
+def test_shares_and_weights_are_beta_and_dirichlet(monkeypatch):
+    """Chains are replaced by three known images, so that a mixed pixel tells its coefficients."""
+    images = iter([])
+    monkeypatch.setattr(augmix, "distort", lambda pixels, draws: next(images))
+    black, red, green, blue = (np.zeros((1, 1, 3), np.uint8) for _ in range(4))
+    red[..., 0] = green[..., 1] = blue[..., 2] = 200
+    found = []
+    for row in np.random.default_rng(0).random((3000, augmix.DRAWS)).tolist():
+        images = iter([red, green, blue])
+        found.append(augmix.mix(black, row)[0, 0] / 200)  # (1 - m) w
+    rest = np.sum(found, axis=1)
+    weights = np.array(found) / rest[:, None]
+    assert stats.kstest(rest, "uniform").pvalue > 0.01
+    for weight in weights.T:
+        assert stats.kstest(weight, stats.beta(1, 2).cdf).pvalue > 0.01  # the margins of Dirichlet(1, 1, 1)
+    assert np.allclose(np.cov(weights.T)[0, 1], -1 / 36, atol=0.004)
+
+
+def test_mixing_equals_the_literal_form_on_normalised_images():
+    pixels = np.asarray(noise(48, 48))
+    preprocess = Preprocess(size=48)
+    mean, std = np.array(preprocess.mean), np.array(preprocess.std)
+
+    def normalised(values):
+        return (np.asarray(values, np.float64) / 255 - mean) / std
+
+    for row in np.random.default_rng(0).random((20, augmix.DRAWS)).tolist():
+        share, exponentials, chains = row[0], -np.log1p(-np.array(row[1:4])), np.array(row[4:]).reshape(3, 10)
+        weights = exponentials / exponentials.sum()
+        distorted = [augmix.distort(pixels, list(chain)) for chain in chains]
+        mixture = sum(weight * normalised(image) for weight, image in zip(weights, distorted, strict=True))
+        literal = share * normalised(pixels) + (1 - share) * mixture
+        assert np.abs(normalised(augmix.mix(pixels, row)) - literal).max() < 2e-6
+
+
+LITERAL = {
+    "_autocontrast": lambda image, u, sign: ImageOps.autocontrast(image),
+    "_equalize": lambda image, u, sign: ImageOps.equalize(image),
+    "_posterize": lambda image, u, sign: ImageOps.posterize(image, 4),
+    "_rotate": lambda image, u, sign: image.rotate(sign * math.floor(3 * u), Image.Resampling.BILINEAR),
+    "_solarize": lambda image, u, sign: ImageOps.solarize(image, 256 - math.floor(25.6 * u)),
+    "_shear_x": lambda image, u, sign: literal_affine(image, (1, sign * 0.03 * u, 0, 0, 1, 0)),
+    "_shear_y": lambda image, u, sign: literal_affine(image, (1, 0, 0, sign * 0.03 * u, 1, 0)),
+    "_translate_x": lambda image, u, sign: literal_affine(image, (1, 0, sign * math.floor(7.4667 * u), 0, 1, 0)),
+    "_translate_y": lambda image, u, sign: literal_affine(image, (1, 0, 0, 0, 1, sign * math.floor(7.4667 * u))),
+}
+
+
+def literal_affine(image, matrix):
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+
+
+def dull(image):
+    """Neither black nor white, so that contrast has something to stretch; one channel is constant."""
+    pixels = np.asarray(image) // 2 + 40
+    pixels[..., 2] = 99
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("operation", augmix.OPERATIONS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize("prepare", [lambda image: image, dull, lambda image: image.point(lambda _: 0)])
+def test_an_operation_equals_pillows_own_at_224_pixels(operation, prepare):
+    image = prepare(noise(224, 224))
+    for level in (0.1, 0.34, 0.5, 0.67, 0.83, 0.999):
+        for sign in (1, -1):
+            ours = operation(np.asarray(image), 0.1 * level, sign < 0)
+            literal = np.asarray(LITERAL[operation.__name__](image, level, sign))
+            assert np.array_equal(ours, literal), (level, sign)
+
+
+def test_equalising_leaves_an_image_of_few_pixels_as_pillow_does():
+    image = noise(9, 9)
+    assert np.array_equal(augmix._equalize(np.asarray(image), 0.05, False), np.asarray(ImageOps.equalize(image)))
+
+
+def test_translations_scale_with_the_size():
+    pixels = np.asarray(noise(48, 48))
+    shifts = {
+        size: {augmix._translate_y(np.ones((size, 1, 3), np.uint8), level, False)[..., 0].sum() for level in levels}
+        for size, levels in ((48, np.linspace(0.01, 0.0999, 50)), (224, np.linspace(0.01, 0.0999, 50)))
+    }
+    assert shifts[48] == {48, 47}
+    assert shifts[224] == set(range(217, 225))
+    assert np.array_equal(augmix._translate_x(pixels, 0.09, False)[:, :-1], pixels[:, 1:])
+
+
+# --- streams
+
+
+def test_the_same_names_give_the_same_views_in_any_order():
+    images = {name: noise(60, 50, seed) for seed, name in enumerate("abc")}
+    forth = {name: views_of(images[name], sample=name) for name in "abc"}
+    back = {name: views_of(images[name], sample=name) for name in "cba"}
+    assert all(torch.equal(forth[name], back[name]) for name in "abc")
+
+
+def test_another_sample_seed_dataset_or_split_gives_other_draws():
+    streams = [
+        (0, "dtd", "test", "a"),
+        (1, "dtd", "test", "a"),
+        (0, "pets", "test", "a"),
+        (0, "dtd", "val", "a"),
+        (0, "dtd", "test", "b"),
+        (0, "dtd", "test/a", ""),
+    ]
+    assert len({sample_rng(*names).random() for names in streams}) == len(streams)
+
+
+def test_streams_are_the_same_on_every_machine():
+    assert sample_rng(0, "dtd", "test", "a.jpg").random(3).tolist() == [
+        0.7933979778085611,
+        0.8880377788987208,
+        0.06389828612567605,
+    ]
+
+
+@pytest.mark.parametrize("mix", [True, False])
+def test_a_view_does_not_depend_on_the_number_of_views(mix):
+    image = noise(64, 64)
+    assert torch.equal(views_of(image, count=16, mix=mix)[:8], views_of(image, count=8, mix=mix))
+
+
+def test_augmix_changes_every_view_but_the_plain_one_and_keeps_the_crops():
+    image = noise(64, 64)
+    plain, mixed = views_of(image, count=33, mix=False), views_of(image, count=33, mix=True)
+    assert torch.equal(plain[0], mixed[0])
+    differences = (plain - mixed).flatten(1).abs().mean(1)
+    assert (differences[1:] > 0).all()
+    assert differences[1:].mean() < 0.5  # as far as another crop would be: about 1
+
+
+def test_the_area_of_crops_follows_the_configuration():
+    image = noise(64, 64)
+    whole = views_of(image, count=4, size=64, mix=False, flip=False, min_area=1.0)
+    assert all(torch.equal(view, whole[0]) for view in whole)  # the only crop of the full area is the image
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 90), st.integers(1, 90), st.booleans())
+def test_any_shape_of_image_gives_finite_views(width, height, mix):
+    views = views_of(noise(width, height), count=3, size=16, mix=mix)
+    assert views.shape == (3, 3, 16, 16)
+    assert views.dtype == torch.float32
+    assert views.is_contiguous()
+    assert views.isfinite().all()
+
+
+def test_switches_follow_the_dataset_unless_they_are_set():
+    on, off = painted(1, augmix=True, flip=True), painted(1, augmix=False, flip=False)
+    assert resolve(ViewConfig(), on) == (True, True)
+    assert resolve(ViewConfig(), off) == (False, False)
+    assert resolve(ViewConfig(augmix="on", flip="on"), off) == (True, True)
+    assert resolve(ViewConfig(augmix="off", flip="off"), on) == (False, False)

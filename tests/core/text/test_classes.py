@@ -1,0 +1,76 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.core.text.classes import ClassTexts, Noise
+from fpp_sweep.errors import InputError
+from tests.clips import WordTokenizer, random_clip
+from tests.reference import naive
+from tests.texts import CLASSES, twins
+
+
+def test_features_equal_the_naive_ones_for_any_context():
+    pair = twins()
+    contexts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(0)) * 0.3
+    found = pair.texts.features(contexts)
+    expected = [naive.prompt_features(pair.naive, pair.token_ids, context) for context in contexts]
+    torch.testing.assert_close(found, torch.stack(expected), atol=2e-6, rtol=0)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(CLASSES))
+def test_the_order_of_the_classes_is_kept(names):
+    pair, shuffled = twins(), twins(classes=names)
+    expected = pair.texts.features(pair.context)[[CLASSES.index(name) for name in names]]
+    torch.testing.assert_close(shuffled.texts.features(shuffled.context), expected, atol=1e-6, rtol=0)
+
+
+def test_leading_batch_dimensions_pass_through():
+    pair = twins()
+    contexts = pair.context.expand(2, 3, -1, -1)
+    assert pair.texts.features(contexts).shape == (2, 3, len(CLASSES), 16)
+    assert pair.texts.features(pair.context).shape == (len(CLASSES), 16)
+
+
+def test_underscores_are_spaces_and_the_full_stop_follows_the_name():
+    tower, tokenizer = random_clip().text, WordTokenizer()
+    first = ClassTexts.of_names(tower, tokenizer, ["sea_or_lake"])
+    second = ClassTexts.of_names(tower, tokenizer, ["sea or lake"])
+    assert torch.equal(first.nodes, second.nodes)
+    assert torch.equal(first.nodes[-2], tower.token_embedding[tokenizer.encode(".")[0]])
+    assert torch.equal(first.nodes[-1], tower.token_embedding[tokenizer.eot])
+    assert first.is_name.tolist() == [True] * (len(first.nodes) - 2) + [False, False]
+
+
+def test_shared_noise_is_the_same_noise_for_every_class():
+    pair = twins()
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"sos": 1, "context": 4, "suffix": pair.texts.longest}
+    shared = {name: 0.2 * torch.randn(3, 1, size, 32, generator=generator) for name, size in sizes.items()}
+    each = {name: draw.expand(-1, len(CLASSES), -1, -1) for name, draw in shared.items()}
+    first = pair.texts.noisy_features(pair.context, Noise(**shared))
+    second = pair.texts.noisy_features(pair.context, Noise(**each))
+    torch.testing.assert_close(first, second, atol=2e-6, rtol=0)
+    assert (first[0] - pair.texts.features(pair.context)).abs().max() > 0.01
+
+
+def test_gaussian_classes_are_two_random_tokens_and_eot():
+    clip = random_clip()
+    texts = ClassTexts.of_gaussians(clip.text, clip.tokenizer, 2000, torch.Generator().manual_seed(0))
+    assert texts.layout.buckets == ((2000, 3),)
+    rows = texts.nodes.view(2000, 3, -1)
+    assert torch.equal(rows[7, 2], clip.text.token_embedding[clip.tokenizer.eot])
+    assert rows[:, :2].std().item() == pytest.approx(clip.text.token_embedding.std().item(), rel=0.02)
+    assert rows[:, :2].mean().item() == pytest.approx(clip.text.token_embedding.mean().item(), abs=0.005)
+
+
+def test_a_name_that_does_not_fit_is_told_with_its_length():
+    clip = random_clip()
+    long = "ab" * 77
+    with pytest.raises(InputError, match=r"class name 'ab.*is 79 tokens long.*77 tokens"):
+        ClassTexts.of_names(clip.text, clip.tokenizer, ["ok", long])
+    texts = ClassTexts.of_names(clip.text, clip.tokenizer, ["ok", "ab" * 70])
+    with pytest.raises(InputError, match=r"with a prompt of 8 tokens needs 81 tokens"):
+        texts.require_room(8, ["ok", "ab" * 70])
+    texts.require_room(4, ["ok", "ab" * 70])

@@ -1,0 +1,199 @@
+"""The engine through torch.compile: the same numbers, and few compilations."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from fpp_sweep.config import AdaptConfig, FppConfig
+from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from fpp_sweep.core.methods import TextModel
+from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
+from fpp_sweep.core.methods.penalties import dispersion
+from fpp_sweep.core.methods.tpt import Start, Tpt
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.compiling import MOST, OFTEN, Compiler, eagerly
+from fpp_sweep.core.text.memory import halving
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.sweep.run import worker_spec
+from fpp_sweep.trial.worker import Worker
+from tests.clips import WordTokenizer
+from tests.texts import CLASSES, twins
+
+MISSING = shutil.which(os.environ.get("CXX", "g++")) is None
+CPU = pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.skipif(MISSING, reason="no C++ compiler")])
+DEVICES = pytest.mark.parametrize("device", [CPU, pytest.param("cuda", marks=pytest.mark.gpu)])
+pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32")  # torch's advice to be less exact
+
+BATCH = 4
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process():
+    yield
+    torch.compiler.reset()
+    counters.clear()
+
+
+def compilations():
+    """How many graphs were compiled; nothing was left out of them."""
+    assert not counters["graph_break"]
+    return counters["stats"]["unique_graphs"]
+
+
+def both(device):
+    """Class texts, as they are and compiled, the context and some views."""
+    pair = twins()
+    tower = pair.texts.tower.on(device)
+    texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
+    views = pair.views(BATCH * (OFTEN + 4), 8).to(device)
+    compiled = replace(texts, tower=tower.compiled())
+    counters.clear()
+    return texts, compiled, pair.context.to(device), views
+
+
+@DEVICES
+def test_features_equal_the_eager_ones(device):
+    texts, compiled, context, _ = both(device)
+    contexts = context + torch.randn(BATCH, *context.shape, generator=torch.Generator().manual_seed(0)).to(device) / 10
+    with torch.no_grad():
+        found = [TextModel(texts=compiled, logit_scale=100.0).features(contexts) for _ in range(OFTEN + 1)][-1]
+        assert compilations() == 1
+        torch.testing.assert_close(found, texts.features(contexts), atol=1e-5, rtol=0)
+
+
+@DEVICES
+def test_results_stay_when_the_same_graph_runs_again(device):
+    texts, compiled, context, _ = both(device)
+    with torch.no_grad():
+        first, compiled_first = (ByPullback(each, context) for each in (texts, compiled))
+        gradients = torch.randn(2 * BATCH, *first.features.shape, generator=torch.Generator().manual_seed(0)).to(device)
+        compiled_first._at_once = BATCH
+        found = [compiled_first.back(gradients) for _ in range(OFTEN)][-1]
+        assert compilations() == 1
+        torch.testing.assert_close(found, first.back(gradients), atol=1e-5, rtol=1e-5)
+
+
+@DEVICES
+@pytest.mark.parametrize(("form", "steps"), [(ByPullback, 1), (ByJacobian, 2)])
+def test_adaptation_equals_the_eager_one_and_odd_batches_are_not_compiled(form, steps, device):
+    texts, compiled, context, views = both(device)
+    method = Tpt(config=AdaptConfig(steps=steps), penalty=dispersion, weight=1.0)
+    batches = [*views.split(BATCH), views[:1], views[:2], views[:3], views[:BATCH]]
+
+    def probabilities(texts):
+        model = TextModel(texts=texts, logit_scale=100.0)
+        with torch.no_grad():
+            first = form(texts, context)
+        start = Start(context, first, 0.0)
+        return torch.cat([method.predict(model, start, batch)[0].softmax(-1) for batch in batches])
+
+    expected = probabilities(texts)
+    assert not compilations()
+    torch.testing.assert_close(probabilities(compiled), expected, atol=1e-4, rtol=0)
+    # the pass after adaptation; the way back; forward and back of a second step
+    assert compilations() == 1 + (form is ByPullback) + (steps > 1)
+
+
+@DEVICES
+@pytest.mark.parametrize("knobs", [{}, {"detach": "none"}], ids=str)
+def test_fifty_steps_of_pretraining_equal_the_eager_ones(knobs, device):
+    texts, compiled, context, _ = both(device)
+    config = FppConfig(steps=50, draws=2, **knobs)
+
+    def pretrained(texts, weight):
+        generator = torch.Generator().manual_seed(0)
+        start = draw_start(context, config, generator)
+        noise = draw_noise(texts, len(context), config, generator)
+        return pretrain(texts, context, config, weight=weight, start=start, noise=noise)
+
+    for weight in (1.7, 2.5):  # a sweep's next trial has another
+        found, expected = pretrained(compiled, weight), pretrained(texts, weight)
+        torch.testing.assert_close(found.losses, expected.losses, atol=1e-5, rtol=1e-5)
+        with torch.no_grad():
+            features = texts.features(torch.stack([found.context, expected.context]))
+        torch.testing.assert_close(*features, atol=1e-5, rtol=0)
+    assert compilations() == 1
+
+
+@DEVICES
+def test_noise_of_each_class_is_left_eager(device):
+    _, compiled, context, _ = both(device)
+    config = FppConfig(steps=OFTEN + 2, draws=2, noise_shared=False)
+    noise = draw_noise(compiled, len(context), config, torch.Generator().manual_seed(0))
+    pretrain(compiled, context, config, weight=1.7, start=context, noise=noise)
+    assert not compilations()
+
+
+@DEVICES
+def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(device):
+    compiler = Compiler(torch.device(device), frozen=[], known=())
+    counters.clear()
+    for size in range(1, MOST + 5):
+        for _ in range(OFTEN + 1):
+            rows = torch.arange(size, device=device)
+            assert compiler(doubled, rows).tolist() == [2 * row for row in range(size)]
+    assert compilations() == MOST
+
+
+def doubled(rows):
+    return rows * 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MISSING, reason="no C++ compiler")
+def test_a_shortage_in_compiled_code_halves_the_batch():
+    compiler = Compiler(torch.device("cpu"), frozen=[], known=())
+    counters.clear()
+    for _ in range(OFTEN + 2):
+        found = halving(lambda part: compiler(greedy, part), torch.arange(2), 2)
+        assert found.shape == (2, 0)
+    assert compilations() == 2
+
+
+def greedy(rows):
+    return torch.zeros(len(rows), 1 << 50 if len(rows) > 1 else 0)
+
+
+def test_towers_are_eager_unless_asked():
+    assert twins().texts.tower.run is eagerly
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MISSING, reason="no C++ compiler")
+def test_a_run_and_a_worker_compile_when_asked(tmp_path):
+    line = [sys.executable, "-m", "fpp_sweep.evaluate", "--device", "cpu", "--datasets", "digits", "--limit", "12"]
+    line += ["--method", "tpt", "--prompt", "fpp", "--set", f"fpp.steps={OFTEN + 4}"]
+    line += ["--cache", str(tmp_path / "cache")]
+    found = {}
+    for name, options in (("eager", []), ("compiled", ["--compile"])):
+        done = subprocess.run(
+            [*line, *options, "--out", str(tmp_path / name)],
+            env=os.environ | {"TORCH_LOGS": "graph_code"},  # tells of every graph
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("_terms" in done.stderr) == bool(options)
+        results = json.loads((tmp_path / name / "results.json").read_text())
+        assert results["arguments"]["compile"] == bool(options)
+        found[name] = results["trials"][0]["datasets"]["digits"]["metrics"]
+    assert found["compiled"] == pytest.approx(found["eager"], abs=1e-3)
+    space = parse_space("params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {compile: true}", "x.yaml")
+    assert isinstance(Worker(worker_spec(space, gpus=0.0)).clip.text.run, Compiler)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_there_is_one_line():
+    line = [sys.executable, "-m", "fpp_sweep.evaluate", "--compile", "--device", "cpu", "--datasets", "digits"]
+    done = subprocess.run(line, env=os.environ | {"CXX": "/nowhere/g++"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: --compile: torch.compile cannot be used on cpu: No working C++ compiler found" in done.stderr
+    assert "Traceback" not in done.stderr

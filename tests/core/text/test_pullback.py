@@ -1,0 +1,94 @@
+"""The hand-written backward pass and the Jacobian against autograd through the naive tower."""
+
+import pytest
+import torch
+
+from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, first_gradient, jacobian_costs, pullback_costs
+from fpp_sweep.core.text.pullback import Pullback
+from tests.reference import naive
+from tests.texts import CLASSES, twins
+
+SHARED = ("red car", "red cat", "red carpet", "blue car", "blue car", "dog", "red")
+SIZES = [
+    {},
+    {"width": 48, "heads": 4, "layers": 3, "embed_dim": 24},
+    {"layers": 1},
+    {"prompt": "x"},
+    {"classes": SHARED},
+    {"classes": ("ox",)},
+]
+
+
+def expected_gradients(pair, gradients):
+    """Autograd, one sample at a time, through all 77 positions."""
+    found = []
+    for gradient in gradients:
+        context = pair.context.clone().requires_grad_()
+        features = naive.prompt_features(pair.naive, pair.token_ids, context)
+        found.append(torch.autograd.grad((features * gradient).sum(), context)[0])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_gradients_equal_autograd_through_the_naive_tower(form, sizes):
+    pair = twins(**sizes)
+    first = form(pair.texts, pair.context)
+    expected = naive.prompt_features(pair.naive, pair.token_ids, pair.context)
+    torch.testing.assert_close(first.features, expected, atol=2e-6, rtol=0)
+    gradients = torch.randn(3, *expected.shape, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(first.back(gradients), expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+def test_gelu_towers_too(form):
+    pair = twins(activation="gelu")
+    gradients = torch.randn(2, len(CLASSES), 16, generator=torch.Generator().manual_seed(0))
+    found = form(pair.texts, pair.context).back(gradients)
+    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", [ByPullback, ByJacobian])
+def test_texts_in_groups_too(form, monkeypatch):
+    monkeypatch.setattr("fpp_sweep.core.text.layout.ONE_GROUP", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.layout.GROUP", 12)
+    pair = twins(classes=SHARED)
+    assert pair.texts.layout.sight(5).groups > 1
+    gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
+    found = form(pair.texts, pair.context).back(gradients)
+    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+
+
+def test_the_way_back_is_the_first_prompts_whatever_shares_its_forward_pass():
+    pair = twins(layers=3)
+    texts, generator = pair.texts, torch.Generator().manual_seed(0)
+    others = torch.randn(3, 4, 32, generator=generator)
+    nodes = torch.cat([texts.nodes[None], torch.randn(3, *texts.nodes.shape, generator=generator)])
+    prefix = texts.prefix(torch.cat([pair.context[None], others]))
+    gradients = torch.randn(1, len(CLASSES), 16, generator=generator)
+    with torch.no_grad():
+        together = Pullback(texts.tower, prefix, nodes, texts.layout)
+        expected = texts.tower.features(prefix, nodes, texts.layout)
+    torch.testing.assert_close(together.features, expected, atol=1e-6, rtol=0)
+    found = together(gradients, torch.arange(1, 5))
+    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+
+
+def test_few_samples_go_through_the_tower_and_many_share_a_jacobian():
+    pair = twins(width=64, layers=3, embed_dim=32)
+    assert isinstance(first_gradient(pair.texts, pair.context, 1), ByPullback)
+    assert isinstance(first_gradient(pair.texts, pair.context, 100_000), ByJacobian)
+
+
+def test_a_jacobian_that_does_not_fit_is_not_built(monkeypatch):
+    pair = twins()
+    monkeypatch.setattr("fpp_sweep.core.methods.gradients.JACOBIAN_BYTES", 1000)
+    assert isinstance(first_gradient(pair.texts, pair.context, 100_000), ByPullback)
+
+
+def test_the_costs_break_even_where_they_say():
+    pair = twins(width=64, layers=3, embed_dim=32)
+    jacobian, pullback = jacobian_costs(pair.texts, 4), pullback_costs(pair.texts, 4)
+    even = jacobian.once / (pullback.each - jacobian.each)
+    assert jacobian.total(round(even * 2)) < pullback.total(round(even * 2))
+    assert jacobian.total(round(even / 2)) > pullback.total(round(even / 2))

@@ -1,0 +1,142 @@
+"""The front of a sweep as tables and configs."""
+
+import csv
+import json
+
+import pytest
+import yaml
+
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.records.front import staircase
+from fpp_sweep.report import front_of, write_report
+from fpp_sweep.space.space import Objective
+from tests.report.made import BEGAN, HOSTILE, baseline, baselines, failed, info, searched, trial, write
+
+
+def report(path, records, information=None):
+    folder = write(path, information or info(), records)
+    return write_report(folder, pages=False), folder.report
+
+
+def document(folder):
+    return json.loads((folder / "front.json").read_text())
+
+
+def rows(folder):
+    with (folder / "front.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_front_is_what_no_other_trial_beats_from_the_best_accuracy_on(tmp_path):
+    records = [trial(0, 70, 4), trial(1, 72, 6), trial(2, 69, 5), trial(3, 70, 4)]
+    _, folder = report(tmp_path, records)
+    assert [member["name"] for member in document(folder)["members"]] == ["trial-0001", "trial-0000", "trial-0003"]
+    assert document(folder)["objectives"] == [{"metric": "accuracy", "goal": "max"}, {"metric": "ece", "goal": "min"}]
+
+
+@pytest.mark.parametrize(
+    "best",
+    [
+        failed(1),
+        trial(1, 99, 0, constraints={"accuracy": 0.1}),
+        trial(1, 99, 0, state="interrupted"),
+        trial(1, 99, 0, state="running", values=None),
+        baseline("tpt", 99, 0),
+    ],
+    ids=["failed", "infeasible", "interrupted", "running", "baseline"],
+)
+def test_only_finished_and_feasible_trials_are_on_the_front(best):
+    front = front_of(info(), [trial(0), best])
+    assert [member.name for member in front.members] == ["trial-0000"]
+    assert len(front.hypervolume) == 1
+
+
+def test_baselines_stand_beside_the_front_in_their_usual_order(tmp_path):
+    _, folder = report(tmp_path, [*baselines(), trial(0)])
+    names = [row["name"].removeprefix("baseline-") for row in rows(folder)]
+    assert names == ["trial-0000", "zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code"]
+    assert len(document(folder)["baselines"]) == 6
+
+
+def test_the_hypervolume_grows_in_the_order_in_which_trials_finished(tmp_path):
+    early, late = trial(0, 70, 10, finished=BEGAN + 5), trial(1, 72, 12, finished=BEGAN + 3)
+    _, folder = report(tmp_path, [early, late])
+    assert document(folder)["hypervolume"] == [[BEGAN + 3, 12 * 8], [BEGAN + 5, 12 * 8 + 10 * 2]]
+
+
+def test_without_a_reference_there_is_no_hypervolume(tmp_path):
+    _, folder = report(tmp_path, [trial(0)], info(reference=None))
+    assert document(folder)["hypervolume"] == []
+    assert document(folder)["reference"] is None
+
+
+def test_rows_hold_every_split_and_the_settings_that_were_searched(tmp_path):
+    _, folder = report(tmp_path, [trial(0, 70, 5, test=True, params={"fpp.gamma2": 3.0}), baseline("tpt", 68, 9)])
+    member, beside = rows(folder)
+    assert (member["accuracy (val)"], member["accuracy (test)"], member["fpp.gamma2"]) == ("70.0", "69.3", "3.0")
+    assert (beside["kind"], beside["fpp.gamma2"]) == ("baseline", "")
+
+
+def test_an_objective_may_be_one_datasets(tmp_path):
+    information = info((Objective(metric="ece/textures", goal="min"),), reference=[20.0])
+    records = [trial(0, values=[5.0]), trial(1, ece=4.0, values=[4.0])]
+    _, folder = report(tmp_path, records, information)
+    assert [row["ece/textures (val)"] for row in rows(folder)] == ["4.0"]
+    assert (folder / "best/best-ece-textures.yaml").is_file()
+
+
+def test_configs_are_settings_that_can_be_run_again(tmp_path):
+    front, folder = report(tmp_path, searched())
+    names = {path.name for path in (folder / "best").iterdir()}
+    singles = {"knee.yaml", "best-accuracy.yaml", "best-ece.yaml"}
+    assert names == singles | {f"{member.name}.yaml" for member in front.members}
+    for member in front.members:
+        config = yaml.safe_load((folder / f"best/{member.name}.yaml").read_text())["config"]
+        assert TrialConfig().replace(config).key() == TrialConfig().replace(member.config).key()
+        assert config["fpp.context_var"] == member.params["fpp.context_var"]
+    best = yaml.safe_load((folder / "best/best-accuracy.yaml").read_text())["config"]
+    assert best == front.members[0].config
+
+
+def test_configs_of_former_members_go(tmp_path):
+    folder = write(tmp_path, info(), [trial(0, 70, 5)])
+    write_report(folder, pages=False)
+    assert (folder.report / "best/trial-0000.yaml").is_file()
+    folder.write_trial(trial(1, 71, 4))
+    write_report(folder, pages=False)
+    assert {path.name for path in (folder.report / "best").iterdir()} == {
+        "trial-0001.yaml",
+        "knee.yaml",
+        "best-accuracy.yaml",
+        "best-ece.yaml",
+    }
+
+
+def test_a_config_survives_hostile_texts(tmp_path):
+    prompt = f"{HOSTILE}\nconfig: owned # \x1b[2J: '"
+    _, folder = report(tmp_path, [trial(0, params={"prompt": prompt})], info(tags={"model": "a\nconfig: owned"}))
+    assert yaml.safe_load((folder / "best/trial-0000.yaml").read_text())["config"]["prompt"] == prompt
+    assert document(folder)["members"][0]["params"]["prompt"] == prompt
+
+
+def test_a_sweep_without_results_has_empty_tables(tmp_path):
+    front, folder = report(tmp_path, [])
+    assert front.members == ()
+    assert document(folder)["members"] == document(folder)["baselines"] == []
+    assert rows(folder) == []
+
+
+def test_the_cheap_form_writes_tables_and_configs_only(tmp_path):
+    _, folder = report(tmp_path, [trial(0)])
+    assert {path.name for path in folder.iterdir()} == {"front.csv", "front.json", "best"}
+
+
+def test_the_staircase_is_the_edge_of_what_is_dominated():
+    front = front_of(info(), [trial(0, 72, 9), trial(1, 71, 5), trial(2, 70, 3)])
+    xs, ys = staircase(front)
+    assert list(zip(xs, ys, strict=True)) == [(72, 9), (71, 9), (71, 5), (70, 5), (70, 3)]
+
+
+def test_one_point_can_be_the_best_at_all_and_the_knee():
+    front = front_of(info(), [trial(0, 70, 5), trial(1, 71, 4)])
+    assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}

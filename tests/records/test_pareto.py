@@ -1,0 +1,172 @@
+"""The Pareto front and its hypervolume, against Optuna, moocore and the definition."""
+
+import random
+import sys
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpp_sweep.errors import InputError
+from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee
+
+COARSE = st.integers(-4, 4).map(float)  # ties and twins are then frequent
+
+
+@st.composite
+def problems(draw):
+    count = draw(st.integers(1, 3))
+    goals = draw(st.lists(st.sampled_from(["max", "min"]), min_size=count, max_size=count))
+    number = COARSE | st.floats(-1e6, 1e6)
+    return draw(st.lists(st.tuples(*[number] * count), max_size=25)), goals
+
+
+def dominates(one, other, goals):
+    better = [a - b if goal == "max" else b - a for a, b, goal in zip(one, other, goals, strict=True)]
+    return min(better) >= 0 and max(better) > 0
+
+
+def random_set(number):
+    """Points with ties and twins, and a reference that some of them do not reach; even sets have 2 objectives."""
+    draw = random.Random(number)
+    size = draw.randint(0, 60)
+    values = [draw.choice([float(draw.randint(0, 9)), draw.uniform(0, 10)]) for _ in range(20)]
+    goals = [draw.choice(["max", "min"]) for _ in range(2 + number % 2)]
+    points = [tuple(draw.choice(values) for _ in goals) for _ in range(size)]
+    points += draw.choices(points, k=size // 5)
+    return points, goals, [2.0 if goal == "max" else 8.0 for goal in goals]
+
+
+@given(problems())
+def test_no_member_is_dominated_and_everything_else_is(problem):
+    points, goals = problem
+    members = set(front(points, goals))
+    for place, point in enumerate(points):
+        assert any(dominates(other, point, goals) for other in points) == (place not in members)
+
+
+@given(problems(), st.randoms(use_true_random=False))
+def test_the_order_of_the_points_does_not_matter(problem, shuffle):
+    points, goals = problem
+    order = list(range(len(points)))
+    shuffle.shuffle(order)
+    shuffled = [points[place] for place in order]
+    assert sorted(order[place] for place in front(shuffled, goals)) == front(points, goals)
+    reference = [-5.0 if goal == "max" else 5.0 for goal in goals]
+    assert hypervolume(shuffled, goals, reference) == pytest.approx(hypervolume(points, goals, reference))
+
+
+@given(problems())
+def test_a_goal_is_only_a_sign(problem):
+    points, goals = problem
+    turned = [
+        [-value if goal == "max" else value for value, goal in zip(point, goals, strict=True)] for point in points
+    ]
+    least = ["min"] * len(goals)
+    assert front(turned, least) == front(points, goals)
+    reference = [-5.0 if goal == "max" else 5.0 for goal in goals]
+    assert hypervolume(turned, least, [5.0] * len(goals)) == hypervolume(points, goals, reference)
+
+
+@pytest.mark.parametrize("number", range(200))
+def test_front_and_hypervolume_are_those_of_moocore(number):
+    moocore = pytest.importorskip("moocore")
+    points, goals, reference = random_set(number)
+    upwards = [goal == "max" for goal in goals]
+    if not points:
+        assert (front(points, goals), hypervolume(points, goals, reference)) == ([], 0.0)
+        return
+    expected = moocore.is_nondominated(points, maximise=upwards, keep_weakly=True)
+    assert front(points, goals) == [place for place, kept in enumerate(expected) if kept]
+    volume = moocore.hypervolume(points, ref=reference, maximise=upwards)
+    assert hypervolume(points, goals, reference) == pytest.approx(volume, rel=1e-12)
+
+
+@pytest.mark.parametrize("number", range(200))
+def test_the_front_is_optunas(number):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    points, goals, _ = random_set(number)
+    study = optuna.create_study(directions=[{"max": "maximize", "min": "minimize"}[goal] for goal in goals])
+    study.add_trials([optuna.trial.create_trial(values=list(point)) for point in points])
+    assert front(points, goals) == sorted(trial.number for trial in study.best_trials)
+
+
+@pytest.mark.parametrize("number", range(200))
+def test_the_hypervolume_is_optunas(number):
+    pytest.importorskip("optuna")
+    numpy = pytest.importorskip("numpy")
+    from optuna._hypervolume import compute_hypervolume
+
+    points, goals, reference = random_set(number)
+    signs = numpy.array([-1 if goal == "max" else 1 for goal in goals])
+    losses = numpy.array(points).reshape(-1, len(goals)) * signs
+    corner = numpy.array(reference) * signs
+    inside = losses[(losses <= corner).all(axis=1)]
+    expected = compute_hypervolume(inside, corner) if len(inside) else 0.0
+    assert hypervolume(points, goals, reference) == pytest.approx(expected, rel=1e-9)
+
+
+@given(problems())
+def test_hypervolume_over_time_is_the_hypervolume_of_every_beginning(problem):
+    points, goals = problem
+    reference = [-5.0 if goal == "max" else 5.0 for goal in goals]
+    beginnings = [hypervolume(points[: end + 1], goals, reference) for end in range(len(points))]
+    assert hypervolume_over_time(points, goals, reference) == pytest.approx(beginnings, rel=1e-9)
+
+
+@given(problems().filter(lambda problem: problem[0]))
+def test_the_knee_is_on_the_front(problem):
+    assert knee(*problem) in front(*problem)
+
+
+def test_the_knee_is_the_compromise_and_not_an_end():
+    assert knee([(0.0, 1.0), (0.1, 0.2), (0.6, 0.1), (1.0, 0.0)], ["min", "min"]) == 1
+    assert knee([(5.0, 5.0)], ["max", "min"]) == 0
+    assert knee([(1.0, 0.0), (2.0, 1.0)], ["max", "min"]) == 1  # equally near: the first objective decides
+
+
+def test_a_front_without_points_has_no_members_and_no_knee():
+    assert front([], ["max"]) == []
+    assert hypervolume_over_time([], ["max"], [0.0]) == []
+    with pytest.raises(InputError, match="no knee"):
+        knee([], ["max"])
+
+
+@pytest.mark.parametrize("point", [(1.0,), (1.0, float("nan")), (1.0, float("inf"))])
+def test_a_point_that_cannot_be_compared_is_refused(point):
+    with pytest.raises(InputError, match="finite values"):
+        front([point], ["max", "min"])
+
+
+def test_four_objectives_are_refused():
+    with pytest.raises(InputError, match="one to 3 objectives"):
+        front([(1.0,) * 4], ["max"] * 4)
+
+
+def steps(run, *given):
+    """Lines and calls that it takes."""
+    events = []
+
+    def trace(frame, event, argument):
+        events.append(event)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run(*given)
+    finally:
+        sys.settrace(before)
+    return len(events)
+
+
+@pytest.mark.parametrize("shape", ["anywhere", "all on the front"])
+def test_twice_the_points_take_about_twice_the_steps(shape):
+    draw = random.Random(0)
+    along = [draw.random() for _ in range(2000)]
+    points = [(each, each if shape == "all on the front" else draw.random()) for each in along]
+    assert (len(front(points, ["max", "min"])) == 2000) == (shape == "all on the front")
+    for run in (front, partial(hypervolume, reference=[0.0, 1.0])):
+        assert steps(run, points, ["max", "min"]) < 2.5 * steps(run, points[:1000], ["max", "min"])

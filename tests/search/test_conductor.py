@@ -1,0 +1,238 @@
+"""What is run next, and when it is enough: the conductor as Tune calls it, with trials that end as the test says."""
+
+from dataclasses import replace
+
+import pytest
+from ray.tune.search import Searcher
+
+from fpp_sweep.records.folder import Found, SweepFolder
+from fpp_sweep.search.conductor import Brief, Conductor, violations
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.reading import parse_space
+
+SPACE = """
+params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
+search: {trials: 4, concurrency: 2, sampler: random}
+work: {datasets: [scenes], baselines: [zero_shot, tpt]}
+"""
+
+
+class Sweep:
+    """A conductor, and the part of Tune and of the trials in it."""
+
+    def __init__(self, path, *overrides, spent=0.0, gpus=0.0, stopped=lambda: None):
+        self.space = parse_space(SPACE, "space.yaml", overrides)
+        self.folder = SweepFolder(path)
+        path.mkdir(exist_ok=True)
+        self.heard = []
+        self.at_once = self.space.search.concurrency
+        self.conductor = Conductor(
+            self.space,
+            self.folder,
+            SweepStudy(self.folder.study_file, "sweep", self.space),
+            concurrency=lambda: self.at_once,
+            spent=spent,
+            gpus_per_actor=gpus,
+            on_change=lambda record, part: self.heard.append((record.name, record.state, part)),
+            stopped=stopped,
+        )
+        self.conductor.begin()
+        self.ran = []
+        self.asked = 0
+
+    def ask(self):
+        self.asked += 1
+        return self.conductor.suggest(f"t{self.asked}"), f"t{self.asked}"
+
+    def end(self, trial, job, accuracy=50.0, ece=10.0, reason=None, error=False):
+        """What a trial's process writes, and what Tune then says."""
+        record = self.folder.trial(job["name"])
+        if reason:
+            self.folder.write_trial(replace(record, state="failed", reason=reason, finished=record.started + 1))
+        elif not error:
+            found = Found(
+                average={"accuracy": accuracy, "ece": ece},
+                datasets={},
+                deviation={},
+                samples=10,
+                seconds={"adapt": 1.0},
+                device_seconds=3600.0,
+            )
+            record = replace(record, found={**record.found, job["split"]: found})
+            if job["split"] == "val":
+                record = replace(record, state="complete", values=[accuracy, ece], finished=record.started + 1)
+            self.folder.write_trial(record)
+        self.ran.append((job["name"], job["split"]))
+        self.conductor.on_trial_complete(trial, {}, error)
+
+    def run(self, **how):
+        """To the end, one at a time; `how` gives what a trial comes to by its name."""
+        while True:
+            job, trial = self.ask()
+            if job == Searcher.FINISHED:
+                return [name if part == "val" else f"{name} on {part}" for name, part in self.ran]
+            self.end(trial, job, **how.get(job["name"].replace("-", "_"), {}))
+
+
+def test_baselines_come_first_then_the_search_then_the_front_on_the_test_split(tmp_path):
+    better = {"trial_0002": {"accuracy": 60.0, "ece": 5.0}}
+    assert Sweep(tmp_path / "sweep").run(**better) == [
+        *("baseline-zero_shot", "baseline-tpt", "trial-0000", "trial-0001", "trial-0002", "trial-0003"),
+        *("baseline-zero_shot on test", "baseline-tpt on test", "trial-0002 on test"),
+    ]
+
+
+def test_a_search_on_the_test_split_has_no_second_look(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.split=test", "work.baselines=[]")
+    jobs = []
+    while (asked := sweep.ask())[0] != Searcher.FINISHED:
+        job, trial = asked
+        jobs.append((job["name"], job["split"]))
+        record = sweep.folder.trial(job["name"])
+        sweep.folder.write_trial(replace(record, state="complete", values=[1.0, 1.0], finished=record.started))
+        sweep.conductor.on_trial_complete(trial, {}, False)
+    assert jobs == [(f"trial-{number:04d}", "test") for number in range(4)]
+
+
+def test_no_more_run_at_once_than_asked_for(tmp_path):
+    sweep = Sweep(tmp_path / "sweep")
+    first, trial = sweep.ask()
+    assert sweep.ask()[0] is not None
+    assert sweep.ask()[0] is None
+    sweep.end(trial, first)
+    assert sweep.ask()[0] is not None
+
+
+def test_workers_that_join_get_trials_too(tmp_path):
+    sweep = Sweep(tmp_path / "sweep")
+    asked = [sweep.ask() for _ in range(2)]
+    assert sweep.ask()[0] is None
+    sweep.at_once = 3
+    asked.append(sweep.ask())
+    assert sweep.ask()[0] is None
+    sweep.at_once = 1
+    for job, trial in asked[:2]:
+        sweep.end(trial, job)
+        assert sweep.ask()[0] is None
+    sweep.end(asked[2][1], asked[2][0])
+    assert sweep.ask()[0] is not None
+
+
+def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    (one, first), (other, second) = sweep.ask(), sweep.ask()
+    sweep.end(first, one)
+    assert sweep.ask()[0] is None
+    sweep.end(second, other)
+    assert sweep.ask()[0]["name"] == "trial-0000"
+
+
+def test_infeasible_trials_are_not_on_the_front(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    brief = Brief(
+        folder=sweep.folder,
+        pool=None,
+        plan=None,
+        objectives=sweep.space.objectives,
+        constraints=sweep.space.constraints,
+        search_split="val",
+    )
+    ran = sweep.run(baseline_tpt={"accuracy": 55.0})
+    assert "trial-0000 on test" in ran
+    record = sweep.folder.trial("trial-0000")
+    (broken,) = violations(brief, record.found["val"]).values()
+    assert broken == pytest.approx(4.5)  # 50 where 55 - 0.5 is asked for
+    sweep.folder.write_trial(replace(record, constraints={"accuracy": broken}))
+    again = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    assert "trial-0000" not in {each.name for each in again.conductor.front()}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "why"),
+    [
+        (["search.trials=2"], {}, "all 2 trials"),
+        (["search.wall_clock=100", "search.trials=null"], {"spent": 101.0}, "wall clock of 100 s used up"),
+        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 1.0}, "3 GPU-hours used up"),
+        (["search.gpu_hours=1.5", "search.trials=null"], {"gpus": 0.5}, "1.5 GPU-hours used up"),
+    ],
+)
+def test_a_budget_that_is_used_up_ends_the_search_and_what_was_begun_is_finished(tmp_path, overrides, options, why):
+    sweep = Sweep(tmp_path / "sweep", *overrides, **options)
+    sweep.run()
+    assert sweep.conductor.why_stopped == why
+    searched = [name for name, part in sweep.ran if name.startswith("trial") and part == "val"]
+    assert len(searched) == {"all": 2, "wall": 0}.get(
+        why.split()[0], 1
+    )  # two baselines and a trial held GPUs for an hour each
+
+
+def test_failures_in_a_row_end_the_sweep_and_one_success_begins_the_row_anew(tmp_path):
+    bad = {"reason": "ValueError: no"}
+    sweep = Sweep(tmp_path / "one", "search.trials=9", "search.max_failures=2")
+    sweep.run(trial_0000=bad, trial_0002=bad, trial_0003=bad)
+    assert sweep.conductor.why_stopped == "2 trials in a row failed"
+    assert (sweep.conductor.progress.finished, sweep.conductor.progress.failed) == (1, 3)
+    states = [each.state.name for each in sweep.conductor._study._study.get_trials()]
+    assert states == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
+
+
+def test_a_trial_whose_process_died_has_failed_with_that_reason(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=1")
+    sweep.run(trial_0000={"error": True})
+    record = sweep.folder.trial("trial-0000")
+    assert (record.state, record.reason) == ("failed", "the trial's process died")
+
+
+def test_a_test_split_that_fails_leaves_the_trial_what_it_was(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=1", "work.baselines=[]")
+    job, trial = sweep.ask()
+    sweep.end(trial, job)
+    job, trial = sweep.ask()
+    assert job["split"] == "test"
+    sweep.end(trial, job, error=True)
+    record = sweep.folder.trial("trial-0000")
+    assert (record.state, record.reason) == ("complete", "on test: the trial's process died")
+    assert sweep.ask()[0] == Searcher.FINISHED
+
+
+def test_a_fatal_word_from_the_workers_ends_it_at_once(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", stopped=lambda: "no worker starts")
+    assert sweep.ask()[0] == Searcher.FINISHED
+    assert sweep.conductor.why_stopped == "no worker starts"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_new_driver_adopts_what_was_running_and_tells_what_was_not_told(tmp_path, ended):
+    before = Sweep(tmp_path / "sweep", "search.concurrency=1", "work.baselines=[]")
+    job, trial = before.ask()
+    before.end(trial, job)
+    job, _ = before.ask()
+    params = before.folder.trial(job["name"]).params
+    if ended:  # the trial had come to its end, and the driver died before it told Optuna
+        record = before.folder.trial(job["name"])
+        before.folder.write_trial(replace(record, state="complete", values=[1.0, 2.0], finished=record.started))
+    after = Sweep(tmp_path / "sweep", "search.concurrency=1", "work.baselines=[]")
+    ran = after.run()
+    again = [] if ended else ["trial-0001"]
+    assert [name for name in ran if "test" not in name] == [*again, "trial-0002", "trial-0003"]
+    record = after.folder.trial("trial-0001")
+    assert record.params == params
+    assert record.attempt == (1 if ended else 2)
+    assert [each.state.name for each in after.conductor._study._study.get_trials()] == ["COMPLETE"] * 4
+
+
+def test_what_has_been_on_the_test_split_is_not_sent_there_again(tmp_path):
+    before = Sweep(tmp_path / "sweep", "search.trials=1")
+    assert before.run()[-1] == "trial-0000 on test"
+    assert Sweep(tmp_path / "sweep", "search.trials=1").run() == []
+
+
+def test_whoever_shows_progress_hears_of_beginnings_and_ends(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=1", "work.baselines=[]")
+    sweep.run()
+    assert sweep.heard == [
+        ("trial-0000", "running", "val"),
+        ("trial-0000", "complete", "val"),
+        ("trial-0000", "complete", "test"),
+        ("trial-0000", "complete", "test"),
+    ]

@@ -1,0 +1,458 @@
+"""The study in real Optuna: what is tried, in which order, and the same again after any kill."""
+
+import random
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import optuna
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+from sqlalchemy import Engine, event
+
+from fpp_sweep.records.folder import TrialRecord
+from fpp_sweep.records.pareto import front
+from fpp_sweep.search import study as module
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.reading import parse_space
+
+SPACE = """
+params:
+  fpp.gamma2: {low: 0.1, high: 20, log: true}
+  fpp.draws: {low: 2, high: 8, step: 2}
+  fpp.steps: {low: 1, high: 2000, log: true}
+  method: [tpt, ctpt]
+  adapt.penalty: {low: 1, high: 30, when: {method: [ctpt]}}
+  adapt.selection: {low: 0.1, high: 0.9, step: 0.1}
+points: [{fpp.gamma2: 1.0, method: ctpt}]
+"""
+GRID = """
+params: {fpp.gamma2: [0.15, 1.0, 15.0], method: [tpt, otpt]}
+"""
+FEW = """
+params: {method: [tpt, ctpt], adapt.selection: {low: 0.001, high: 1}, views.min_area: {low: 0.1, high: 0.9}}
+"""
+LINE = """
+params: {adapt.selection: {low: 0.001, high: 1}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Samplers that have seen enough after a few trials."""
+    monkeypatch.setattr(module, "STARTUP", 3)
+    monkeypatch.setattr(module, "POPULATION", 3)
+
+
+def space_of(text=SPACE, sampler="tpe", seed=3, objectives="[accuracy, ece]"):
+    return parse_space(f"{text}search: {{sampler: {sampler}, seed: {seed}}}\nobjectives: {objectives}\n", "space.yaml")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_disk():
+    """Not to wait for the disk: power does not fail here."""
+
+    @event.listens_for(Engine, "connect")
+    def relax(connection, _):
+        connection.execute("PRAGMA synchronous=OFF")
+
+    yield
+    event.remove(Engine, "connect", relax)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_study(tmp_path_factory, quick_disk):
+    """Optuna's tables and nothing in them, which take a while to create."""
+    file = tmp_path_factory.mktemp("optuna") / "empty.db"
+    optuna.storages.RDBStorage(f"sqlite:///{file}").engine.dispose()
+    EMPTY.append(file)
+    yield
+    EMPTY.clear()
+
+
+EMPTY: list[Path] = []
+
+
+def opened(folder, space):
+    if not (folder / "study.db").exists():
+        shutil.copyfile(EMPTY[0], folder / "study.db")
+    return SweepStudy(folder / "study.db", "noise-20261120-185232", space)
+
+
+def stored(folder):
+    return optuna.load_study(study_name="noise-20261120-185232", storage=f"sqlite:///{folder / 'study.db'}")
+
+
+def scores(values):
+    """Two objectives that depend on nothing but the values."""
+    number = random.Random(repr(sorted(values.items())))
+    return [number.uniform(20, 90), number.uniform(0, 40)]
+
+
+def record(number, params, **changes):
+    made = TrialRecord(
+        name=f"trial-{number:04d}", kind="trial", state="complete", number=number, params=params, values=scores(params)
+    )
+    return replace(made, **changes)
+
+
+def undisturbed(folder, space, count):
+    study = opened(folder, space)
+    asked = []
+    for _ in range(count):
+        asked.append(study.ask())
+        study.tell(record(asked[-1][0], asked[-1][2]))
+    return asked
+
+
+TRIALS = 6
+
+
+@pytest.fixture(scope="module")
+def unkilled(tmp_path_factory, empty_study):
+    with patch.object(module, "STARTUP", 3), patch.object(module, "POPULATION", 3):
+        found = {}
+        for sampler in ("tpe", "random", "nsga2", "grid"):
+            space = space_of(GRID if sampler == "grid" else SPACE, sampler)
+            found[sampler] = space, undisturbed(tmp_path_factory.mktemp(sampler), space, TRIALS)
+        return found
+
+
+# ------------------------------------------------------------ what is tried
+
+
+def test_points_come_first_and_then_what_is_published_and_then_samples(unkilled):
+    _, asked = unkilled["tpe"]
+    assert [number for number, _, _ in asked] == list(range(6))
+    assert [origin for _, origin, _ in asked] == ["point", "code", "paper", "sampled", "sampled", "sampled"]
+    point, code, paper = (values for _, _, values in asked[:3])
+    assert (point["fpp.gamma2"], point["method"]) == (1.0, "ctpt")
+    assert {"fpp.draws", "fpp.steps", "adapt.penalty", "adapt.selection"} < set(point)  # which the sampler has drawn
+    assert (code["fpp.gamma2"], paper["fpp.gamma2"]) == (15.0, 0.15)
+    assert len({repr(values) for _, _, values in asked}) == 6
+
+
+def test_a_grid_is_tried_in_its_order_each_point_once(tmp_path):
+    space = space_of(GRID, "grid")
+    asked = undisturbed(tmp_path, space, 8)
+    assert [(origin, values) for _, origin, values in asked[:6]] == space.queue()
+    assert {(values["fpp.gamma2"], values["method"]) for _, _, values in asked[:6]} == {
+        (gamma, method) for gamma in (0.15, 1.0, 15.0) for method in ("tpt", "otpt")
+    }
+    assert opened(tmp_path, space).queued == 6
+
+
+def test_a_block_of_a_grid_has_its_own_keys_and_the_bases_values(tmp_path):
+    space = space_of("grid: [{fpp.gamma2: [0.15, 3.0]}, {method: [tpt, ctpt]}]\n", "grid")
+    asked = undisturbed(tmp_path, space, len(space.queue()))
+    assert [values for _, _, values in asked] == [values for _, values in space.queue()]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+def test_every_value_is_one_that_the_space_holds(unkilled, sampler):
+    space, asked = unkilled[sampler]
+    for _, _, values in asked:
+        assert set(values) == {param.key for param in space.params if param.exists(values)}
+        assert ("adapt.penalty" in values) == (values["method"] == "ctpt")
+        assert [param.complaint(values[param.key]) for param in space.params if param.key in values].count(None) == len(
+            values
+        )
+        assert isinstance(values["fpp.draws"], int)
+        assert isinstance(values["fpp.steps"], int)
+        assert isinstance(values["adapt.selection"], float)
+        space.resolve(values)
+
+
+def test_logarithmic_ranges_are_sampled_by_magnitude(tmp_path):
+    space = space_of("params: {fpp.steps: {low: 1, high: 10000, log: true}}\n", "random")
+    sampled = [values["fpp.steps"] for _, origin, values in undisturbed(tmp_path, space, 18) if origin == "sampled"]
+    assert (
+        3 < sum(value < 100 for value in sampled) < len(sampled) - 3
+    )  # half of them; on a plain scale one in a hundred
+
+
+def favoured(folder, sampler, good, *, by_constraint):
+    """How often ctpt is sampled, where trials with the good method have better values, or alone are feasible."""
+    folder.mkdir()
+    study = opened(folder, space_of(FEW, sampler))
+    tried = []
+    for _ in range(14):
+        number, _, values = study.ask()
+        bad = values["method"] != good
+        point = [50.0 + number % 3, 20.0] if by_constraint else [50.0 - 10 * bad, 20.0 + 10 * bad + number % 3]
+        study.tell(record(number, values, values=point, constraints={"fast": 2.0 * bad - 1} if by_constraint else {}))
+        tried.append(values["method"])
+    return tried[5:].count("ctpt")
+
+
+@pytest.mark.parametrize("by_constraint", [False, True])
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
+def test_samplers_learn_from_the_values_and_constraints_that_they_are_told(tmp_path, sampler, by_constraint):
+    """One that does not look draws the same for the same seed."""
+    liked, disliked = (
+        favoured(tmp_path / good, sampler, good, by_constraint=by_constraint) for good in ("ctpt", "tpt")
+    )
+    assert liked > disliked
+
+
+def test_the_first_points_are_parents_of_nsga2s_children(tmp_path):
+    space = space_of(sampler="nsga2")
+    undisturbed(tmp_path, space, 4)
+    generations = [
+        next((value for key, value in trial.system_attrs.items() if key.endswith(":generation")), None)
+        for trial in stored(tmp_path).trials
+    ]
+    assert generations == [0, 0, 0, 1]
+
+
+# ------------------------------------------------------------ kills
+
+
+class Killed(BaseException):
+    pass
+
+
+class Deadline:
+    """Kills the driver before its n-th step: asking for a trial, drawing a parameter, telling what came of it."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def step(self):
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+
+
+def life(folder, space, count, deadline):
+    """A driver that takes up what it finds, until it is done or killed; what it asked."""
+    study = opened(folder, space)
+    plain_draw, plain_ask = module.draw, study._study.ask
+
+    def draw(trial, param):
+        deadline.step()
+        return plain_draw(trial, param)
+
+    def ask():
+        deadline.step()
+        return plain_ask()
+
+    def finish(asked):
+        seen[asked[0]] = asked
+        deadline.step()
+        study.tell(record(asked[0], asked[2]))
+
+    seen = {}
+    try:
+        with patch.object(module, "draw", draw), patch.object(study._study, "ask", ask):
+            for number in study.unfinished():
+                finish(study.adopt(number))
+            while study.begun() < count:
+                finish(study.ask())
+    except Killed:
+        return seen, False
+    return seen, True
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2", "grid"])
+@settings(
+    deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(lives=st.lists(st.integers(0, 20), min_size=1, max_size=3))
+@example(lives=[3, 23])  # between the parameters of a point, and between those of the fourth trial
+def test_a_study_that_was_killed_goes_on_as_if_it_had_not(tmp_path_factory, unkilled, sampler, lives):
+    space, wanted = unkilled[sampler]
+    folder = tmp_path_factory.mktemp("killed")
+    asked = {}
+    for steps in [*lives, -1]:
+        seen, over = life(folder, space, TRIALS, Deadline(steps))
+        assert all(asked.get(number, each) == each for number, each in seen.items())  # adopted with the same values
+        asked |= seen
+        if over:
+            break
+    assert over
+    assert [asked[number] for number in sorted(asked)] == wanted
+    trials = stored(folder).trials
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * TRIALS
+    assert [trial.params for trial in trials] == [values for _, _, values in wanted]
+    assert [trial.values for trial in trials] == [scores(values) for _, _, values in wanted]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+def test_the_seed_decides_the_sequence(tmp_path, unkilled, sampler):
+    for name in ("same", "other"):
+        (tmp_path / name).mkdir()
+    same = undisturbed(tmp_path / "same", space_of(sampler=sampler), TRIALS)
+    other = undisturbed(tmp_path / "other", space_of(sampler=sampler, seed=4), 4)
+    assert unkilled[sampler][1] == same
+    assert same[:4] != other  # the points differ in what they leave open
+
+
+def test_running_trials_are_found_again_with_their_values(tmp_path):
+    space = space_of()
+    study = opened(tmp_path, space)
+    asked = [study.ask() for _ in range(5)]
+    study.tell(record(1, asked[1][2]))
+    again = opened(tmp_path, space)
+    assert again.unfinished() == [0, 2, 3, 4]
+    assert again.begun() == 5
+    assert [again.adopt(number) for number in again.unfinished()] == [asked[n] for n in (0, 2, 3, 4)]
+    for number in again.unfinished():
+        again.tell(record(number, asked[number][2]))
+    assert again.unfinished() == []
+    assert again.ask()[0] == 5
+
+
+# ------------------------------------------------------------ what came of it
+
+
+def test_a_failed_trial_has_a_reason_and_no_values(tmp_path):
+    study = opened(tmp_path, space_of())
+    number, _, values = study.ask()
+    failure = record(number, values, state="failed", reason="FloatingPointError: ece is nan", values=None)
+    study.tell(failure)
+    (trial,) = stored(tmp_path).trials
+    assert trial.state == TrialState.FAIL
+    assert trial.values is None
+    assert trial.user_attrs["reason"] == "FloatingPointError: ece is nan"
+    assert trial.params == values
+
+
+def test_what_failed_does_not_count_as_good_or_bad(tmp_path):
+    """Values of a failed trial, if a record had some, would not reach the sampler."""
+    study = opened(tmp_path, space_of())
+    number, _, values = study.ask()
+    study.tell(record(number, values, state="failed", reason="no"))
+    assert stored(tmp_path).trials[0].values is None
+
+
+def test_a_trial_is_told_with_its_name_origin_and_key(tmp_path):
+    study = opened(tmp_path, space_of())
+    number, origin, values = study.ask()
+    study.tell(record(number, values, origin=origin, key="0123456789ab"))
+    (trial,) = stored(tmp_path).trials
+    assert trial.values == scores(values)
+    assert trial.user_attrs == {"name": "trial-0000", "origin": "point", "key": "0123456789ab"}
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("first", ["complete", "failed"])
+def test_a_trial_told_twice_stays_what_it_is(tmp_path, first, reopened):
+    space = space_of()
+    study = opened(tmp_path, space)
+    number, _, values = study.ask()
+    told = record(number, values, state=first, reason="no" if first == "failed" else None, constraints={"fast": 1.0})
+    study.tell(told)
+    before = stored(tmp_path).trials
+    study = opened(tmp_path, space) if reopened else study
+    study.tell(told)
+    study.tell(replace(told, state="complete", values=[1.0, 2.0]))
+    assert stored(tmp_path).trials == before
+
+
+def test_a_kill_while_a_trial_was_told_is_made_good(tmp_path):
+    """All but the last step was done: attributes and constraints are there, the state is not."""
+    space = space_of()
+    study = opened(tmp_path, space)
+    number, _, values = study.ask()
+    told = record(number, values, constraints={"fast": -1.0})
+    with patch.object(study._study, "tell", side_effect=Killed), pytest.raises(Killed):
+        study.tell(told)
+    again = opened(tmp_path, space)
+    assert again.unfinished() == [0]
+    again.tell(told)
+    (trial,) = stored(tmp_path).trials
+    assert (trial.state, trial.values, trial.constraints) == (TrialState.COMPLETE, scores(values), {"fast": -1.0})
+
+
+def test_a_trial_may_be_told_by_a_driver_that_did_not_ask(tmp_path):
+    space = space_of()
+    _, _, values = opened(tmp_path, space).ask()
+    opened(tmp_path, space).tell(record(0, values))
+    assert stored(tmp_path).trials[0].values == scores(values)
+
+
+# ------------------------------------------------------------ objectives and constraints
+
+
+def test_the_study_knows_the_objectives_names_and_directions(tmp_path):
+    opened(tmp_path, space_of(objectives="[accuracy, ece/dtd, seconds]"))
+    study = stored(tmp_path)
+    assert study.metric_names == ["accuracy", "ece/dtd", "seconds"]
+    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE", "MINIMIZE"]
+    assert optuna.get_all_study_names(study._storage) == ["noise-20261120-185232"]
+
+
+def test_one_objective_is_enough(tmp_path):
+    study = opened(tmp_path, space_of(objectives="[ece]"))
+    for _ in range(6):
+        number, _, values = study.ask()
+        study.tell(record(number, values, values=[values["fpp.gamma2"]]))
+    best = stored(tmp_path).best_trial
+    assert best.params["fpp.gamma2"] == min(trial.params["fpp.gamma2"] for trial in stored(tmp_path).trials)
+
+
+def test_constraints_are_in_the_study(tmp_path):
+    study = opened(tmp_path, space_of(LINE))
+    for violation in (0.5, -0.5):
+        number, _, values = study.ask()
+        study.tell(record(number, values, constraints={"accurate": violation, "fast": -3.0}))
+    assert [trial.constraints for trial in stored(tmp_path).trials] == [
+        {"accurate": 0.5, "fast": -3.0},
+        {"accurate": -0.5, "fast": -3.0},
+    ]
+
+
+@settings(
+    deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(seed=st.integers(0, 10**6), limited=st.booleans())
+def test_optunas_own_front_is_ours(tmp_path_factory, seed, limited):
+    folder = tmp_path_factory.mktemp("front")
+    space = space_of(LINE, "random")
+    study = opened(folder, space)
+    draw = random.Random(seed)
+    able = []
+    for _ in range(12):
+        number, _, values = study.ask()
+        point = [float(draw.randint(0, 5)), float(draw.randint(0, 5))]
+        violation = draw.choice([-1.0, 0.0, 1.0]) if limited else 0.0
+        state = draw.choice(["complete"] * 5 + ["failed"])
+        constraints = {"accurate": violation} if limited else {}
+        study.tell(record(number, values, values=point, constraints=constraints, state=state, reason="no"))
+        if state == "complete" and violation <= 0:
+            able.append((number, point))
+    goals = [objective.goal for objective in space.objectives]
+    ours = [able[place][0] for place in front([point for _, point in able], goals)]
+    assert sorted(trial.number for trial in stored(folder).best_trials) == ours
+
+
+@pytest.mark.slow  # two thousand trials take a minute to write
+def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
+    monkeypatch.undo()  # the samplers as they are
+    space = space_of(FEW)
+    study = opened(tmp_path, space)
+    _, _, values = study.ask()
+    (asked,) = study._study.get_trials()
+    draw = random.Random(0)
+    for _ in range(2000):
+        params = {
+            "method": draw.choice(["tpt", "ctpt"]),
+            "adapt.selection": draw.uniform(0.001, 1),
+            "views.min_area": draw.uniform(0.1, 0.9),
+        }
+        study._study.add_trial(
+            optuna.create_trial(params=params, distributions=asked.distributions, values=scores(params))
+        )
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        number, _, values = study.ask()
+        seconds.append(time.perf_counter() - began)
+        study.tell(record(number, values))
+    print(f"ask at 2,000 trials: {1000 * min(seconds):.0f} ms, {1000 * max(seconds):.0f} ms at worst")
+    assert min(seconds) < 2

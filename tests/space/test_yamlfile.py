@@ -1,0 +1,125 @@
+"""YAML that knows its lines."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.errors import InputError
+from fpp_sweep.space.yamlfile import Node, dump, duration, of_plain, parse, read
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+NUMBER_LIKE = st.from_regex(r"\A[-+.0-9eExXoO_:]{1,6}\Z") | st.sampled_from(
+    ["on", "yes", "null", "~", "", "True", ".inf"]
+)
+VALUES = st.recursive(
+    SCALARS | NUMBER_LIKE, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(), each, max_size=3)
+)
+
+
+@given(VALUES)
+@example({"\x85": "a\u2028b"})  # line breaks of Unicode's own
+@settings(deadline=None)
+def test_what_is_dumped_is_read_back_as_the_same_values_of_the_same_types(value):
+    again = parse(dump(value), "x.yaml").plain()
+    assert again == value
+    assert repr(again) == repr(value)  # 1, 1.0 and True are equal
+
+
+@given(st.text() | st.text("[]{}:,-&*!|>'\"#%@` \n\ta1"))
+@settings(deadline=None)
+def test_any_text_is_read_or_refused_with_a_line(text):
+    complaint = "x.yaml: nothing wrong"
+    try:
+        parse(text, "x.yaml")
+    except InputError as error:
+        complaint = str(error)
+    assert complaint.startswith("x.yaml")
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("1e-3", 0.001), ("1E5", 1e5), (".5", 0.5), ("5.", 5.0), ("-.inf", float("-inf")), ("007", 7), ("+3", 3)],
+        *[
+            ("on", "on"),
+            ("no", "no"),
+            ("True", True),
+            ("1:30", "1:30"),
+            ("1_000", "1_000"),
+            ("2026-11-20", "2026-11-20"),
+        ],
+        *[("x0.1", "x0.1"), ("'1'", "1"), ("~", None), ("0x10", "0x10"), ("e5", "e5")],
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text, value):
+    assert repr(parse(text, "x.yaml").plain()) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "a: 1\nb: !!python/object/apply:os.system [ls]",
+            "x.yaml:2: not valid YAML: tag !!python/object/apply:os.system",
+        ),
+        ("a: !!int '3'", "x.yaml:1: not valid YAML: tag !!int is not allowed here"),
+        ("a: &a [1]\nb: *a", "x.yaml:2: not valid YAML: alias *a is not allowed here; write the value out"),
+        ("a: 1\nb: 2\na: 3", "x.yaml:3: key 'a' comes twice, first in line 1"),
+        ("a:\n  b: 1\n  b: 1", "x.yaml:3: key 'a.b' comes twice, first in line 2"),
+        ("a: [1,", "x.yaml:1: not valid YAML: "),
+        ("a: 1\n\tb: 2", "x.yaml:2: not valid YAML: "),
+        ("a: 1\nb: \x01", "x.yaml:2: not valid YAML: special characters are not allowed"),
+        ("a: 1\n---\nb: 2", "x.yaml:2: not valid YAML: "),
+        ("a: 1\n? [b]\n: 2", "x.yaml:2: a key must be a word, not a sequence"),
+        ("[" * 1500, "x.yaml: not valid YAML: nested too deeply"),
+        ("a: " + "9" * 5000, "x.yaml:1: a: "),
+    ],
+)
+def test_what_is_refused_is_told_with_its_line(text, complaint):
+    with pytest.raises(InputError) as error:
+        parse(text, "x.yaml")
+    assert str(error.value).startswith(complaint)
+
+
+def test_a_value_stands_where_its_key_does_and_an_item_where_it_begins():
+    tree = parse("a:\n  b.c: [1,\n    2]\n  d:\n    e: 3\n", "x.yaml")
+    inner = tree.value["a"].value
+    assert (inner["b.c"].where, inner["b.c"].path) == ("x.yaml:2", "a.b.c")
+    assert (inner["b.c"].value[1].where, inner["b.c"].value[1].path) == ("x.yaml:3", "a.b.c.1")
+    assert str(inner["d"].value["e"].error("is wrong")) == "x.yaml:5: a.d.e: is wrong"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+    (tmp_path / "x.yaml").write_bytes(b"\xef\xbb\xbfa: 1")
+    assert read(tmp_path / "x.yaml", "file").plain() == {"a": 1}
+
+
+def test_files_that_cannot_be_read_are_told_by_name(tmp_path):
+    (tmp_path / "bad.yaml").write_bytes(b"a: 1\nb: \xff")
+    for name, complaint in (("none.yaml", "does not exist"), (".", "is a folder"), ("bad.yaml", ":2: not UTF-8 text")):
+        with pytest.raises(InputError, match=complaint):
+            read(tmp_path / name, "search space")
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path / "a\0b", "search space")
+
+
+def test_values_that_were_never_yaml_have_paths_too():
+    node = of_plain({"a": [1, {"b": (2, None)}]}, "sweep.json")
+    assert node.plain() == {"a": [1, {"b": [2, None]}]}
+    assert node.value["a"].value[1].value["b"].path == "a.1.b"
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1.5d", 129600), (20, 20), (0.5, 0.5)]
+)
+def test_durations_have_units_or_are_seconds(written, seconds):
+    assert duration().read(Node(written, "x.yaml:1")) == seconds
+
+
+@pytest.mark.parametrize(
+    "written", ["5", "5 minutes", "m", "-5m", "0s", 0, -1, True, None, float("nan"), float("inf"), []]
+)
+def test_a_bad_duration_is_refused(written):
+    with pytest.raises(InputError, match=r"^x\.yaml:1: wall_clock: must be"):
+        duration().read(Node(written, "x.yaml:1", "wall_clock"))

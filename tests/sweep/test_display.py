@@ -1,0 +1,295 @@
+"""A sweep on a terminal, in a log and in its last table."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import termios
+import threading
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, joins_front, trial_line
+from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, found, info, searched, trial
+
+GOALS = (ACCURACY, ECE)
+STATUS = Status(
+    phase="search",
+    finished=12,
+    failed=1,
+    running=2,
+    total=40,
+    images_per_second=41.3,
+    front=[(70.0, 4.0), (71.0, 5.0)],
+    hypervolume=123.4,
+    seconds_left=193.0,
+    actors=2,
+    note="MLflow is 12 records behind",
+)
+LINE = (
+    "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 actors; 3:13 left; "
+    "front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4; MLflow is 12 records behind"
+)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal:
+    """A pseudo-terminal and, in a few lines, what a person would see on it."""
+
+    def __init__(self, columns=80, encoding="utf-8"):
+        self.master, slave = pty.openpty()
+        self.resize(columns)
+        self.stream = os.fdopen(slave, "w", encoding=encoding)
+        self.raw = b""
+
+    def resize(self, columns):
+        self.columns = columns
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+    def text(self):
+        os.set_blocking(self.master, False)
+        try:
+            while piece := os.read(self.master, 65536):
+                self.raw += piece
+        except BlockingIOError:
+            pass
+        return self.raw.decode(self.stream.encoding)
+
+    def screen(self):
+        """Rows, wrapped at the present width as a terminal that was resized would have them."""
+        rows = [""]
+        for token in re.findall(r"\033\[\d*[FJ]|\r\n|\r|\n|[^\033\r\n]+", self.text()):
+            if token.endswith("F") and token.startswith("\033"):
+                above = int(token[2:-1])
+                assert above < len(rows), "it went above the top of the screen"
+                rows = [*rows[: len(rows) - 1 - above], ""]
+            elif token == "\r\n":
+                rows.append("")
+            elif not token.startswith(("\033", "\r")):
+                words = rows.pop() + token
+                rows += [words[start : start + self.columns] for start in range(0, len(words), self.columns)]
+        return rows[:-1] if rows[-1] == "" else rows
+
+
+@pytest.fixture
+def terminal():
+    made = []
+
+    def make(*arguments, **named):
+        made.append(Terminal(*arguments, **named))
+        return made[-1]
+
+    yield make
+    for each in made:
+        os.close(each.master)
+        each.stream.close()
+
+
+def test_a_terminal_keeps_one_block_that_is_redrawn_in_place(terminal):
+    screen = terminal()
+    clock = Clock()
+    display = Display(screen.stream, objectives=GOALS, clock=clock)
+    for finished in range(13):
+        clock.now += 1
+        display.update(replace(STATUS, finished=finished))
+    assert screen.screen() == [
+        "search    ██████·············· 13/40 trials, 1 failed, 2 running",
+        "          41.3 images/s on 2 actors, 3:13 left",
+        "          front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4",
+        "          MLflow is 12 records behind",
+    ]
+
+
+def test_events_stand_above_the_block(terminal):
+    screen = terminal()
+    display = Display(screen.stream, objectives=GOALS)
+    display.event("before")
+    display.update(STATUS)
+    display.event("trial-0001  accuracy 70.00")
+    display.event("trial-0002  failed: no memory")
+    display.close()
+    rows = screen.screen()
+    assert rows[:3] == ["before", "trial-0001  accuracy 70.00", "trial-0002  failed: no memory"]
+    assert rows[3].startswith("search")
+    assert len(rows) == 7
+
+
+def test_a_block_fits_a_narrow_terminal_and_one_that_was_narrowed(terminal):
+    screen = terminal(60)
+    clock = Clock()
+    display = Display(screen.stream, objectives=GOALS, clock=clock)
+    display.update(STATUS)
+    wide = screen.screen()
+    assert max(map(len, wide)) <= 59
+    assert "·" in wide[0]
+    screen.resize(30)
+    clock.now += 1
+    display.update(STATUS)
+    narrow = screen.screen()
+    assert len(narrow) == 4
+    assert max(map(len, narrow)) <= 29
+    assert "·" not in narrow[0]
+    assert narrow[-1].endswith("…")
+
+
+def test_a_terminal_without_such_letters_gets_plain_ones(terminal):
+    screen = terminal(62, encoding="ascii")
+    display = Display(screen.stream, objectives=GOALS)
+    display.update(replace(STATUS, note="façade " * 20))
+    display.event("trial-0001  naïve")
+    rows = screen.screen()
+    assert rows[0] == "trial-0001  na?ve"
+    assert "######--------------" in rows[1]
+    assert rows[-1].endswith(".")
+
+
+def test_a_log_gets_every_event_and_a_status_now_and_then():
+    stream = io.StringIO()
+    clock = Clock()
+    display = Display(stream, objectives=GOALS, clock=clock)
+    for second in range(62):
+        clock.now = float(second)
+        display.update(STATUS)
+        if second == 40:
+            display.event("trial-0001  accuracy 70.00")
+    display.update(replace(STATUS, phase="test"))
+    assert stream.getvalue().splitlines() == [
+        LINE,
+        LINE,
+        "trial-0001  accuracy 70.00",
+        LINE,
+        LINE.replace("search", "test"),
+    ]
+
+
+def test_what_is_not_known_is_not_shown():
+    stream = io.StringIO()
+    bare = Status("search", 0, 0, 1, None, None, [], None, None, 1, None)
+    Display(stream, objectives=GOALS).update(bare)
+    assert stream.getvalue() == "search: 0 trials, 1 running; 1 actor\n"
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_closing_leaves_the_last_state(interactive):
+    stream = io.StringIO()
+    display = Display(stream, interactive, objectives=GOALS)
+    display.update(STATUS)
+    display.update(replace(STATUS, finished=39))
+    display.close()
+    last = stream.getvalue().split("\033[J")[-1]
+    assert "40/40 trials" in last
+    before = stream.getvalue()
+    display.close()
+    assert "40/40" not in stream.getvalue()[len(before) :]
+
+
+def test_texts_cannot_steer_the_terminal(terminal):
+    screen = terminal()
+    display = Display(screen.stream, objectives=GOALS)
+    display.update(replace(STATUS, note="\033[2Jgone\r\nmore"))
+    display.event("bad\033]0;title\a\nline")
+    display.update(replace(STATUS, phase="\033[1mtest"))
+    assert set(re.findall(r"\033\[[\d;]*\w|\033.", screen.text())) <= {"\033[J", "\033[4F"}
+    assert screen.screen()[0] == "bad ]0;title  line"
+
+
+@pytest.mark.parametrize("interactive", [None, True, False])
+def test_a_stream_that_is_closed_is_left_alone(interactive):
+    stream = io.StringIO()
+    stream.close()
+    display = Display(stream, interactive, objectives=GOALS)
+    display.update(STATUS)
+    display.event("a line")
+    display.close()
+
+
+def test_a_pipe_whose_reader_went_away_is_left_alone():
+    read, write = os.pipe()
+    stream = os.fdopen(write, "w")
+    display = Display(stream, objectives=GOALS)
+    display.update(STATUS)
+    os.close(read)
+    display.event("a line")
+    display.update(replace(STATUS, phase="test"))
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+def test_lines_of_several_threads_stay_whole(terminal):
+    stream = io.StringIO()
+    display = Display(stream, True, objectives=GOALS, clock=iter(range(10_000)).__next__)
+
+    def work(name):
+        for number in range(50):
+            display.event(f"{name}-{number:03d}")
+            display.update(STATUS)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = re.sub(r"\033\[\d*[FJ]|\r", "", stream.getvalue()).splitlines()
+    assert [line for line in lines if line.startswith("a-")] == [f"a-{number:03d}" for number in range(50)]
+    assert lines[-1].strip() == STATUS.note
+
+
+def test_a_trials_line_tells_values_time_and_place():
+    assert trial_line(trial(1, 70.123, 4.5), GOALS, on_front=True) == (
+        "trial-0001  accuracy 70.12, ece 4.50  8 s  joins the front"
+    )
+    assert trial_line(trial(2, constraints={"accuracy": 0.2}), GOALS).endswith("breaks accuracy")
+    assert trial_line(failed(3, "ValueError:\nbad"), GOALS) == "trial-0003  failed: ValueError: bad"
+
+
+def test_who_joins_the_front():
+    others = [trial(0, 70, 4), trial(1, 90, 0, constraints={"ece": 1.0}), failed(2)]
+    assert joins_front(trial(3, 71, 5), GOALS, others)
+    assert not joins_front(trial(3, 69, 5), GOALS, others)
+    assert not joins_front(trial(3, 99, 0, constraints={"ece": 1.0}), GOALS, others)
+    assert not joins_front(failed(3), GOALS, others)
+    assert joins_front(others[0], GOALS, others)  # among themselves
+
+
+def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
+    records = [*baselines(), trial(0, 70.5, 4.0, test=True, origin="code"), trial(1, 72.0, 6.0), trial(2, 60, 9)]
+    lines = final_table(info(), records).splitlines()
+    assert lines[0] == "front of perturb-20261120-185232: 2 of 3 trials, by accuracy (max) and ece (min) on val"
+    assert re.search(r"-+ val -+  -+ test -+", lines[1])
+    assert lines[3].split() == ["trial-0001", "72.00±0.31", "6.00±0.12", "-", "-", "best", "accuracy,", "knee"]
+    assert lines[4].split()[:5] == ["trial-0000", "70.50±0.31", "4.00±0.12", "69.80±0.31", "4.00±0.12"]
+    assert lines[4].endswith("  best ece, code")
+    assert lines[5] == ""
+    assert [line.split()[0] for line in lines[6:12]] == ["zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code"]
+    assert lines[-1] == "trial-0000  fpp.gamma2=0.15"
+    assert "trial-0002" not in "\n".join(lines)
+
+
+def test_the_last_table_fits_a_hundred_columns():
+    goals = (ACCURACY, ECE, NLL)
+    trials = [
+        replace(each, found={"val": each.found["val"], "test": found(70, 5)}) for each in searched() if each.found
+    ]
+    told = [replace(each, values=(*each.values, each.found["val"].average["nll"])) for each in trials]
+    table = final_table(info(goals, name="x" * 150), [*baselines(goals), *told])
+    assert max(map(len, table.splitlines())) <= WIDTH
+    assert "adapt.penalty" in table
+    assert "±" not in table
+
+
+@pytest.mark.parametrize("records", [[], [failed(0)]])
+def test_a_sweep_without_results_is_told_so(records):
+    assert f"0 of {len(records)} trials" in final_table(info(), records)
+
+
+def test_only_baselines_make_a_table_too():
+    assert "zero_shot" in final_table(info(), baselines())

@@ -1,0 +1,139 @@
+"""Cutting and joining the work changes nothing; the same names give the same prompt."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.config import FppConfig, TrialConfig, ViewConfig
+from fpp_sweep.core.datasets import open_dataset
+from fpp_sweep.core.images.features import FeatureCache
+from fpp_sweep.core.metrics import concatenate, score
+from fpp_sweep.core.seeds import torch_generator
+from fpp_sweep.trial import running as tasks
+from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt
+from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask, split
+from tests.clips import random_clip
+
+CLIP = random_clip()
+DIGITS = open_dataset("digits", "test").head(200)
+CONFIG = TrialConfig(prompt="a photo of a", fpp=FppConfig(steps=4, draws=2), views=ViewConfig(count=4, augmix="off"))
+TASK = EvalTask(config=CONFIG, dataset="digits", split="test", seed=0, start=0, stop=200)
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    cache = FeatureCache(tmp_path_factory.mktemp("cache"))
+    return cache.features(CLIP, DIGITS, CONFIG.views, 0)
+
+
+def predictions(features, *tasks):
+    prompt = make_prompt(CLIP, PretrainTask(config=CONFIG, dataset="digits", seed=0), DIGITS)
+    adapter = make_adapter(CLIP, CONFIG, DIGITS, prompt)
+    return concatenate([evaluate(CLIP, task, DIGITS, features, adapter) for task in tasks])
+
+
+@given(st.integers(0, 500), st.integers(1, 900), st.integers(1, 40))
+def test_shards_cover_the_work_once_in_order(start, size, shards):
+    parts = split(replace(TASK, start=start, stop=start + size), shards)
+    assert [parts[0].start, parts[-1].stop] == [start, start + size]
+    assert all(first.stop == second.start for first, second in pairwise(parts))
+    assert all(part.start % BATCH == 0 for part in parts[1:])
+    batches = {-(-part.stop // BATCH) - part.start // BATCH for part in parts}
+    assert max(batches) - min(batches) <= 1
+
+
+@settings(max_examples=4, deadline=None)
+@given(shards=st.integers(2, 20))
+def test_any_sharding_gives_the_same_bits(features, shards):
+    whole, joined = predictions(features, TASK), predictions(features, *split(TASK, shards))
+    assert joined.ids == whole.ids
+    for name in ("predicted", "confidence", "nll", "brier"):
+        assert np.array_equal(getattr(joined, name), getattr(whole, name))
+    assert score(joined) == score(whole)
+
+
+def test_a_shard_needs_the_features_of_its_own_samples_only(features, tmp_path):
+    part = split(TASK, 3)[1]
+    cache = FeatureCache(tmp_path)
+    own = cache.features(CLIP, DIGITS, CONFIG.views, 0, samples=range(part.start, part.stop))
+    assert own.kept.tolist() == list(range(part.start, part.stop))
+    assert np.array_equal(predictions(own, part).confidence, predictions(features, part).confidence)
+
+
+def test_samples_whose_image_was_not_read_are_left_out_in_every_shard(features):
+    class Holed:
+        kept = np.array([0, 2, 3, 70, 199])
+
+        def batch(self, start, stop):
+            return torch.stack([features.batch(i, i + 1)[0] for i in self.kept[start:stop].tolist()])
+
+    found = predictions(Holed(), *split(TASK, 3))
+    assert found.ids == tuple(DIGITS.ids[i] for i in Holed.kept)
+    assert np.array_equal(found.labels, DIGITS.labels[Holed.kept])
+
+
+def prompt(seed=0, dataset="digits", **changes):
+    config = replace(CONFIG, prompt="fpp", fpp=replace(CONFIG.fpp, **changes))
+    return make_prompt(CLIP, PretrainTask(config=config, dataset=dataset, seed=seed), DIGITS)
+
+
+def test_a_prompt_depends_on_seed_and_dataset_and_nothing_else():
+    torch.manual_seed(1)
+    first = prompt()
+    torch.manual_seed(2)
+    assert torch.equal(first.context, prompt().context)
+    assert not torch.equal(first.context, prompt(seed=1).context)
+    assert not torch.equal(first.context, prompt(dataset="letters").context)
+
+
+def test_a_prompts_story_tells_its_last_losses():
+    origin = prompt().origin
+    assert float(origin["final_alignment_loss"]) > 0
+    assert float(origin["final_flatness_loss"]) < 0
+    assert (origin["words"], origin["seed"], origin["dataset"]) == ("a photo of a", "0", "digits")
+
+
+def test_start_noise_and_gaussian_classes_are_drawn_from_streams_of_their_own(monkeypatch):
+    streams = []
+    monkeypatch.setattr(tasks, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1])
+    prompt(classes="gaussian", steps=1)
+    assert len({stream.initial_seed() for stream in streams}) == 3
+
+
+def test_classes_may_come_from_gaussian_tokens():
+    assert not torch.equal(prompt(classes="gaussian").context, prompt().context)
+
+
+@pytest.mark.slow  # open_clip's class names, and a thousand texts
+def test_classes_may_come_from_imagenet():
+    assert not torch.equal(prompt(classes="imagenet", steps=1, draws=1).context, prompt(steps=1, draws=1).context)
+
+
+def test_tasks_that_share_a_prompt_have_equal_keys():
+    def key(config, dataset="digits", seed=0):
+        return PretrainTask(config=config, dataset=dataset, seed=seed).key()
+
+    fpp = replace(CONFIG, prompt="fpp")
+    assert key(fpp) == key(replace(fpp, method="otpt", views=ViewConfig(count=2)))
+    assert len({key(fpp), key(fpp, seed=1), key(fpp, dataset="dtd"), key(replace(fpp, init="a"))}) == 4
+    assert key(CONFIG) == key(CONFIG, seed=1, dataset="dtd")
+
+
+@pytest.mark.parametrize(
+    ("group", "changes", "weight"),
+    [
+        ("fine_grained", {}, 1 + 15 / 10),
+        ("shifts", {}, 1.25),
+        ("shifts", {"lambda_shifts": None}, 1 + 15 / 10),
+        ("fine_grained", {"lambda_classes": "source"}, 1 + 15 / 1000),
+        ("fine_grained", {"gamma1": 2.0, "gamma2": 0.15}, 2 + 0.15 / 10),
+    ],
+)
+def test_lambda_is_that_of_the_dataset(group, changes, weight):
+    config = TrialConfig(fpp=FppConfig(**changes))
+    assert flatness_weight(config, replace(DIGITS, group=group), 1000) == pytest.approx(weight)

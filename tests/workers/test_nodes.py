@@ -1,0 +1,118 @@
+"""A cluster whose machines come and go: Ray nodes with addresses of their own on this machine's loopback."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep.space.reading import load_space
+from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, only_sweep, started, wait_for
+
+pytestmark = [
+    pytest.mark.slow,  # two or three nodes, a driver
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 is the only address of the loopback"),
+]
+AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL.replace(", actors: 1", "").replace("concurrency: 1", "concurrency: 2")
+HEAD = "--head", "--port=0", "--include-dashboard=false"
+RAY = Path(sys.executable).with_name("ray")
+
+
+@pytest.fixture
+def scratch(monkeypatch):
+    """A folder with a short name, as sockets need it, and a token that keeps others out of the cluster."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    with tempfile.TemporaryDirectory(prefix="nodes-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def node(folder, ip, *words, room=1):
+    """A node with room for so many workers, until it is killed or the test ends: what it is below, and its address."""
+    start = [RAY, "start", "--block", f"--node-ip-address={ip}", f"--temp-dir={folder}", *words]
+    # workers' ports are any that are free: the fixed ones that Ray has for them are another node's already
+    start += [f"--num-cpus={room}", f"--object-store-memory={10**8}", "--min-worker-port=0", "--max-worker-port=0"]
+    with folder.with_suffix(".log").open("w") as log, ended(subprocess.Popen(start, stdout=log, stderr=log)) as top:
+        address = folder / "ray_current_cluster"
+        wait_for(lambda: address.is_file() and address.read_text())
+        yield top.pid, address.read_text().strip()
+
+
+@contextmanager
+def ended(process):
+    """However the test ends, the process does, and all below it."""
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                kill(process.pid)
+
+
+def kill(pid):
+    """A process and all below it, at once, as when a machine's power goes."""
+    for each in (pid, *descendants(pid)):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def workers(pid):
+    return {each for each, line in descendants(pid).items() if "ray::RemoteWorker" in line}
+
+
+def room(address):
+    """What the cluster has room for, as Ray tells it: a node that is lost counts for some time."""
+    found = subprocess.run([RAY, "status", f"--address={address}"], capture_output=True, text=True, check=True).stdout
+    return sum(float(line.split()[0].partition("/")[2]) for line in found.splitlines() if line.endswith(" CPU"))
+
+
+def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_path, scratch):
+    """The first machine's worker stands still meanwhile, so that what gets done is the second's work."""
+    with node(scratch / "head", "127.0.0.2", *HEAD) as (head, address):
+        words = "--address", address, "--trials", "8"
+        with ended(started(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)) as driver:
+            wait_for(lambda: complete(tmp_path))
+            (first,) = workers(head)
+            with node(scratch / "other", "127.0.0.3", f"--address={address}") as (other, _):
+                wait_for(lambda: workers(other))
+                os.kill(first, signal.SIGSTOP)
+                before = len(complete(tmp_path))
+                wait_for(lambda: len(complete(tmp_path)) >= before + 2)  # one the first may just have been done with
+                assert driver.poll() is None
+                kill(other)
+            wait_for(lambda: room(address) == 1)
+            assert workers(head) == {first}
+            os.kill(first, signal.SIGCONT)
+            out, err = driver.communicate(timeout=180)
+    assert driver.returncode == 0, out + err
+    sweep = only_sweep(tmp_path)
+    tags = sweep.info().tags
+    assert (tags["work_model_loads"], tags["work_workers_lost"]) == ("2", "1")
+    assert [record.state for record in sweep.trials()] == ["complete"] * 9
+    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
+
+
+def test_a_sweep_that_has_lost_all_machines_goes_on_with_the_next(tmp_path, scratch):
+    """Workers that are to replace the lost ones are started on their machine, as long as Ray counts on it."""
+    with ExitStack() as there:
+        _, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD, room=0))
+        join = f"--address={address}"
+        other, _ = there.enter_context(node(scratch / "other", "127.0.0.3", join, room=3))
+        driver = there.enter_context(ended(started(tmp_path, "--address", address, space=AS_MANY_AS_THERE_IS_ROOM_FOR)))
+        wait_for(lambda: complete(tmp_path) and len(workers(other)) == 3)
+        kill(other)
+        wait_for(lambda: room(address) == 0)
+        there.enter_context(node(scratch / "next", "127.0.0.4", join))
+        out, err = driver.communicate(timeout=180)
+    assert driver.returncode == 0, out + err
+    sweep = only_sweep(tmp_path)
+    assert [record.state for record in sweep.trials()] == ["complete"] * 5
+    tags = sweep.info().tags
+    assert (tags["work_model_loads"], tags["work_workers_lost"]) == ("4", "3")
