@@ -1,8 +1,10 @@
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.config import PRESETS, FppConfig, TrialConfig, ViewConfig, parse_settings, preset
+from fpp_sweep.config import PRESETS, AdaptConfig, FppConfig, TrialConfig, ViewConfig, parse_settings, preset
 from fpp_sweep.errors import InputError
 
 
@@ -77,6 +79,11 @@ def test_scaling_keeps_the_shrinkage_of_a_step_and_scales_lengths(unit, variance
     assert scaled.lr * scaled.weight_decay == pytest.approx(config.lr * config.weight_decay)
     assert scaled.class_var == pytest.approx(variance * unit**2)
     assert scaled.start_std == pytest.approx(config.start_std * unit)
+
+
+def test_adaptation_scales_its_learning_rate_and_keeps_the_shrinkage_of_a_step():
+    config = AdaptConfig(lr=0.01, weight_decay=0.3, steps=3, selection=0.2, penalty=7.0)
+    assert config.scaled(2) == dataclasses.replace(config, lr=0.02, weight_decay=0.15)
 
 
 @given(st.integers(1, 200), st.sampled_from(["tpt", "ctpt"]))

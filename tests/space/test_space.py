@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.config import PRESETS, TrialConfig, preset
 from fpp_sweep.errors import InputError
+from fpp_sweep.space import reading as spacefile
 from fpp_sweep.space.reading import (
     CONSTRAINT,
     OBJECTIVE,
@@ -122,6 +123,27 @@ def test_parents_come_before_their_children_and_decide_whether_they_exist():
     assert child.exists({"method": "otpt"})
     assert not child.exists({"method": "tpt"})
     assert not child.exists({})  # its parent does not exist either
+
+
+def test_a_parameter_exists_where_all_of_its_conditions_hold():
+    space = of(
+        "params: {method: [tpt, otpt], fpp.align: [on, off],"
+        " fpp.steps: {choices: [1], when: {method: otpt, fpp.align: on}}}"
+    )
+    child = space.params[2]
+    assert child.exists({"method": "otpt", "fpp.align": True})
+    for values in ({"method": "tpt", "fpp.align": True}, {"method": "otpt", "fpp.align": False}, {"method": "otpt"}):
+        assert not child.exists(values)
+
+
+def test_the_ends_of_a_range_are_in_it():
+    space = of(RANGE + "points: [{fpp.gamma1: 0.1}, {fpp.gamma1: 10}]")
+    assert space.points == ({"fpp.gamma1": 0.1}, {"fpp.gamma1": 10.0})
+
+
+def test_the_bounds_of_a_constraint_may_be_one_value():
+    (only,) = of(RANGE + "constraints: [{metric: ece, at_least: 2, at_most: 2}]").constraints
+    assert [only.violation(value) for value in (1, 2, 3)] == [1, 0, 1]
 
 
 def test_a_goal_is_the_metrics_own_unless_it_is_given():
@@ -284,6 +306,7 @@ def test_baselines_adapt_like_trials_and_pretrain_as_published():
             "params:\n  fpp.gamma1:\n    low: 3\n    high: 1",
             "x.yaml:2: params.fpp.gamma1: low must be < high, got 3 and 1",
         ),
+        ("params: {fpp.gamma1: {low: 3, high: 3}}", "x.yaml:1: params.fpp.gamma1: low must be < high, got 3 and 3"),
         (
             "params:\n  fpp.gamma1:\n    low: 3\n    hihg: 4",
             "x.yaml:4: unknown key 'params.fpp.gamma1.hihg', did you mean",
@@ -448,6 +471,20 @@ def test_a_grid_that_would_never_end_is_refused_before_it_is_built():
     assert "more than 2000 points" in complaint("grid:\n- {" + ", ".join(f"{key}: {values}" for key in keys) + "}")
     text = "params: {" + ", ".join(f"{key}: {values}" for key in keys) + "}\nsearch: {sampler: grid}"
     assert "more than 2000 points" in complaint(text)
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        "grid: [{fpp.gamma1: [1, 2]}, {fpp.gamma1: [3, 4], fpp.draws: [1, 2]}]",
+        "params: {fpp.gamma1: [1, 2, 3], fpp.draws: [1, 2]}\nsearch: {sampler: grid}",
+    ],
+)
+def test_a_grid_may_have_as_many_points_as_its_limit_and_not_one_more(grid, monkeypatch):
+    monkeypatch.setattr(spacefile, "MOST_POINTS", 6)
+    assert len(of(grid).grid_points()) == 6
+    monkeypatch.setattr(spacefile, "MOST_POINTS", 5)
+    assert "more than 5 points" in complaint(grid)
 
 
 @given(st.text("abx.:{}[],-0\n #'"))
