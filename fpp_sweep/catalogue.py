@@ -186,6 +186,7 @@ METRICS: dict[str, MetricRow] = {
     )
 }
 
+COLUMNS = {"logits": "the logits of all classes for the plain view"}  # of a sample, kept where somebody asks for them
 PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
 DEFAULT = next(row.name for row in METHODS.values() if row.learns)
 BUILT_IN = tuple(METHODS)

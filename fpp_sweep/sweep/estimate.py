@@ -131,12 +131,7 @@ def _short(value: Any) -> str:
 
 
 def costs(
-    space: Space,
-    plan: Plan,
-    configs: dict[str, TrialConfig],
-    speeds: dict[str, Speed],
-    workers: int,
-    keys: TaskKeys,
+    space: Space, plan: Plan, configs: dict[str, TrialConfig], speeds: dict[str, Speed], workers: int, keys: TaskKeys
 ) -> Iterator[str]:
     """Tasks, and the seconds that they take."""
     split = space.search.split

@@ -89,8 +89,8 @@ class Worker:
         )
 
     def describe(self, names: Iterable[str], split: str) -> list[DatasetFacts]:
-        """Datasets and groups by name; an InputError for one that is not there."""
-        return [self._describe(name, split) for name in expand(names, self._custom)]
+        """Datasets and groups by name, or all of one's own; an InputError for one that is not there."""
+        return [self._describe(name, split) for name in expand(list(names) or list(self._custom), self._custom)]
 
     def _describe(self, name: str, split: str) -> DatasetFacts:
         dataset = self.dataset(name, split)
