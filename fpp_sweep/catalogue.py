@@ -190,6 +190,9 @@ COLUMNS = {"logits": "the logits of all classes for the plain view"}  # of a sam
 PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
 DEFAULT = next(row.name for row in METHODS.values() if row.learns)
 BUILT_IN = tuple(METHODS)
+# the two that every reader asks for, whatever was searched
+ACCURACY = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:accuracy")
+ECE = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:expected_error")
 
 
 def method(name: str) -> MethodRow:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fpp_sweep import catalogue
 from fpp_sweep.core.metrics import BINS, BLOCK, Predictions, accuracy, bin_of, expected_error, on_grid
 from fpp_sweep.errors import InputError
 
@@ -45,8 +46,8 @@ def intervals(
     low, high = np.quantile(accuracies, tails).tolist()
     least, most = (2 * estimate - np.quantile(errors, tails[::-1])).tolist()
     return {
-        "accuracy": Interval(min(low, right), max(high, right)),
-        "ece": Interval(max(0.0, min(least, estimate)), max(most, estimate)),
+        catalogue.ACCURACY: Interval(min(low, right), max(high, right)),
+        catalogue.ECE: Interval(max(0.0, min(least, estimate)), max(most, estimate)),
     }
 
 

@@ -107,7 +107,7 @@ def comparison(trials: Sequence[Evaluation]) -> str:
 
 def _over_seeds(numbers: Sequence[Mapping[str, float]]) -> str:
     cells = []
-    for name in ("accuracy", "ece"):
+    for name in (catalogue.ACCURACY, catalogue.ECE):
         values = [row[name] for row in numbers]
         spread = f"±{statistics.stdev(values):.1f}" if len(values) > 1 else ""
         cells.append(f"{math.fsum(values) / len(values):.1f}{spread}")

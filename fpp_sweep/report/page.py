@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep import catalogue
 from fpp_sweep.config import relevant
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.front import Front, by_key, metric_of, metrics_shown, plain, shown, splits_of
@@ -43,7 +44,7 @@ def write_page(
         _section("Settings", _parallel_note(front), _plots(drawn["parallel"]), _constants(front)),
         _section("Importances", _plots(drawn["importances"]), _importance_note(front, found)),
         _section("Hypervolume", _plots(drawn["hypervolume"])),
-        _section("Failed trials", _failures(records)),
+        _section("Trials without a result", _failures(records)),
         _section("How the numbers were computed", *_computed(info, front)),
         _section("Origin", _origin(info)),
     ]
@@ -188,8 +189,9 @@ def _dataset_tables(info: SweepInfo, front: Front) -> str:
         if not names:
             continue
         heads = "".join(f'<th class="group" colspan="2">{_safe(name)}</th>' for name in names)
-        metrics = [f"{metric}/{name}" for name in names for metric in ("accuracy", "ece")]
-        columns = '<th class="first">acc</th><th>ECE</th>' * len(names)
+        metrics = [f"{metric}/{name}" for name in names for metric in (catalogue.ACCURACY, catalogue.ECE)]
+        heading, other = (catalogue.metric(metric).heading for metric in (catalogue.ACCURACY, catalogue.ECE))
+        columns = f'<th class="first">{heading}</th><th>{other}</th>' * len(names)
         rows = [_row(each, front, _dataset_cells(each, split, metrics)) for each in records if split in each.results]
         head = f"<tr><th></th>{heads}</tr><tr>{_NAMED}{columns}</tr>"
         parts.append(f"<h3>{_safe(split)} split</h3>{_table(head, rows)}")
@@ -227,7 +229,7 @@ def _importance_note(front: Front, found: Sequence[Importance]) -> str:
 
 
 def _failures(records: Sequence[TrialRecord]) -> str:
-    failed = [each for each in records if each.state in ("failed", "interrupted")]
+    failed = [each for each in records if each.state in ("failed", "stopped", "interrupted")]
     if not failed:
         return '<p class="faint">None.</p>'
     rows = [

@@ -53,8 +53,13 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
         with undone_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened
             folder.write_info(begun(known, space, options, folder, uri))
-            with meanwhile(check_store, uri) as checked, ready(space, options, folder, checked) as opened:
-                _go(Run(space, folder, opened, options, uri))
+            try:
+                with meanwhile(check_store, uri) as checked, ready(space, options, folder, checked) as opened:
+                    _go(Run(space, folder, opened, options, uri))
+            except KeyboardInterrupt:
+                if (info := folder.info()).state == "running":  # it came while all was opened
+                    folder.write_info(replace(info, state="interrupted"))
+                raise InterruptedSweep from None
     return Sweep(folder)
 
 

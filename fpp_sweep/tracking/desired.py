@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fpp_sweep import catalogue
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 
 ID_TAG = "fpp_sweep.id"  # names a run for good: it is looked up by this before it is created
@@ -249,7 +250,8 @@ def _trial_points(info: SweepInfo, record: TrialRecord, found: SplitResult) -> I
 def _groups(info: SweepInfo, record: TrialRecord, found: SplitResult) -> Iterator[dict[str, float]]:
     """Metrics in the order of their importance; a group is shown whole or not at all."""
     objectives = list(dict.fromkeys(each.metric.partition("/")[0] for each in info.objectives))
-    main = [metric for metric in dict.fromkeys([*objectives, "accuracy", "ece"]) if metric in found.average]
+    asked = dict.fromkeys([*objectives, catalogue.ACCURACY, catalogue.ECE])
+    main = [metric for metric in asked if metric in found.average]
     others = [metric for metric in found.average if metric not in main]
     wall = {} if record.finished is None else {"seconds": record.finished - record.started}
     yield {metric: found.average[metric] for metric in main}

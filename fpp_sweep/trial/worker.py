@@ -53,7 +53,7 @@ def silent(label: str, total: int, unit: str) -> Bar:
 
 
 class Worker:
-    """Loads its model when that is first needed, once; every `run` is a pure function of the task, what it needs, the model and the data."""
+    """Loads its model once, when that is first needed; what a task gives depends on nothing that ran before."""
 
     def __init__(self, spec: WorkerSpec, show: ShowProgress = silent) -> None:
         plugins.load(spec.plugins)
