@@ -1,6 +1,6 @@
 """What every row of the catalogue promises, a stateful one's too; a new row is tested by being there."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -107,6 +107,19 @@ def test_no_steps_are_zero_shot(name):
 def test_a_method_reads_no_more_views_than_its_row_says(name):
     views = PAIR.views(3, 8)
     assert torch.equal(predict(name, views), predict(name, views[:, : METHODS[name].views]))
+
+
+OTHER = {"steps": 3, "lr": 0.5, "weight_decay": 0.9, "selection": 0.5, "precision": "autocast", "penalty": 7.0}
+
+
+@every_method
+def test_a_row_names_the_settings_that_its_results_depend_on(name):
+    """Keys are made of them: one too few, and a result is taken for another."""
+    assert OTHER.keys() == {field.name for field in fields(AdaptConfig)}
+    views = PAIR.views(4, 8)
+    plain, other = predict(name, views), {key: predict(name, views, **{key: value}) for key, value in OTHER.items()}
+    changing = {f"adapt.{key}" for key, logits in other.items() if not torch.equal(logits, plain)}
+    assert changing == {f"adapt.{key}" for key in OTHER if f"adapt.{key}".startswith(METHODS[name].reads)}
 
 
 @pytest.mark.parametrize("name", PENALTIES)
