@@ -89,14 +89,10 @@ def in_step(count):
     return does
 
 
-def mixed(*trials):
-    return [task for tasks in zip(*trials, strict=True) for task in tasks]
-
-
 async def test_shards_are_left_to_the_worker_that_holds_their_adapter(keep):
     crew = keep(in_step(2), workers=2, timeout=SOON)
     await until(lambda: crew.status.workers == 2)
-    await crew.results(mixed(batches(4), batches(4, dataset="pets")))
+    await crew.results([*batches(4), *batches(4, dataset="pets")])
     assert sorted(str({task.dataset for task in worker.ran}) for worker in crew.hired) == ["{'dtd'}", "{'pets'}"]
     assert len(crew.built) == 2
 
