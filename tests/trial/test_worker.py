@@ -1,40 +1,65 @@
-"""What a worker says of its data, and what it computes; the results are test_trial.py's."""
+"""What a worker says of its data, what it computes and what it keeps; the results are test_trial.py's."""
 
 import json
+import platform
 
 import pytest
-import torch
 
+from fpp_sweep import tasks as cutting
+from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.trial.results import WorkerSpec
+from fpp_sweep.core.prompt import from_words
+from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.trial import running
+from fpp_sweep.trial import worker as module
+from fpp_sweep.trial.results import TaskFailed
+from fpp_sweep.trial.trial import joined
 from fpp_sweep.trial.worker import Worker
 from tests.builders import jpeg, write_image
+from tests.toys import RUNNING_MEAN, registered
+from tests.trial.conftest import inline, plan_of
 from tests.trial.made import evaluation
 
 LISTING = [["1.jpg", 0, "cat"], ["2.jpg", 1, "dog"], ["3.jpg", 1, "dog"]]
 SPLITS = {"train": LISTING, "val": LISTING, "test": [["1.jpg", 0, "cat"], ["2.jpg", 0, "cat"], ["3.jpg", 1, "dog"]]}
+FILE = "pets_of_mine: {layout: split_json, images: images, split_file: split.json}"
+
+
+def dataset_in(folder, splits=SPLITS, file=FILE):
+    for name, _, _ in splits["test"]:
+        write_image(folder / "images" / name, jpeg((int(name.partition(".")[0]) % 256, 0, 0)))
+    (folder / "split.json").write_text(json.dumps(splits))
+    (folder / "mine.yaml").write_text(file)
+    return str(folder / "mine.yaml")
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory):
+def mine(make_worker, tmp_path_factory):
     """On a dataset whose splits are the same images, with another label in one of them."""
-    folder = tmp_path_factory.mktemp("data")
-    for number in range(1, 4):
-        write_image(folder / f"images/{number}.jpg", jpeg((60 * number, 0, 0)))
-    (folder / "split.json").write_text(json.dumps(SPLITS))
-    (folder / "mine.yaml").write_text("pets_of_mine: {layout: split_json, images: images, split_file: split.json}")
-    threads = torch.get_num_threads()
-    spec = WorkerSpec(model="tiny", dataset_file=str(folder / "mine.yaml"), cache=str(folder / "cache"), device="cpu")
-    yield Worker(spec)
-    torch.set_num_threads(threads)
+    return make_worker(dataset_file=dataset_in(tmp_path_factory.mktemp("data")))
 
 
-def test_data_with_other_labels_are_other_data(worker):
-    digests = {part: worker.describe(["pets_of_mine"], part)[0].digest for part in SPLITS}
+def test_data_with_other_labels_are_other_data(mine):
+    digests = {split: mine.describe(["pets_of_mine"], split)[0].digest for split in SPLITS}
     assert digests["train"] == digests["val"] != digests["test"]
 
 
-def test_zero_shot_computes_one_view_of_each_image(worker, monkeypatch):
+def test_data_whose_views_are_drawn_otherwise_are_other_data(make_worker, tmp_path):
+    digests = set()
+    for number, more in enumerate(("", ", flip: false", ", augmix: false")):
+        (tmp_path / str(number)).mkdir()
+        file = dataset_in(tmp_path / str(number), file=FILE.replace("}", f"{more}}}"))
+        digests.add(make_worker(dataset_file=file).describe(["pets_of_mine"], "val")[0].digest)
+    assert len(digests) == 3
+
+
+def test_whatever_moves_last_bits_is_told_of_a_worker(make_worker):
+    told = {make_worker(**spec).facts().arithmetic for spec in ({}, {"threads": 2}, {"exact_cache": True})}
+    assert len(told) == 3
+
+
+def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
     computed = []
     image_features = Clip.image_features
 
@@ -45,6 +70,133 @@ def test_zero_shot_computes_one_view_of_each_image(worker, monkeypatch):
     monkeypatch.setattr(Clip, "image_features", counted)
     settings = {"views.count": 4, "adapt.selection": 0.5}
     for seed, method in enumerate(["zero_shot", "tpt"]):  # another seed has views of its own
-        worker.run(evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings))
+        mine.run(evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings), [])
     one, all_views = computed
     assert all_views == 4 * one
+
+
+# ------------------------------------------------------------ failures
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error:\nout of memory"), KeyError("x")], ids=repr)
+def test_what_goes_wrong_is_told_with_samples_machine_and_worker_then_the_cause(mine, monkeypatch, error):
+    def broken(*how, **options):
+        raise error
+
+    monkeypatch.setattr(module, "evaluate", broken)
+    task = evaluation(dataset="pets_of_mine", split="test", stop=3, **{"views.count": 2})
+    with pytest.raises(TaskFailed) as failure:
+        mine.run(task, [])
+    where, _, cause = failure.value.reason.partition(": ")
+    assert where == f"pets_of_mine, test samples 0..3, seed 0, {mine.facts().where}"
+    assert platform.node() in where
+    assert cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
+    assert "in broken\n    raise error" in failure.value.details
+
+
+def test_a_model_that_cannot_be_loaded_is_told_once_and_with_where(monkeypatch):
+    loads = []
+
+    def load(name, device):
+        loads.append(name)
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(module, "load", load)
+    with pytest.raises(TaskFailed, match=r"^dtd, pretraining, seed 0, worker \d+ on .*: MemoryError: no room"):
+        Worker(WorkerSpec(model="tiny")).run(evaluation(prompt="fpp").pretrain, [])
+    assert loads == ["tiny"]
+
+
+def test_results_that_a_task_needs_must_be_given(mine):
+    task = evaluation(dataset="pets_of_mine", split="test", stop=3, prompt="fpp", **{"views.count": 2})
+    with pytest.raises(TaskFailed, match=r"pets_of_mine, test samples 0\.\.3.*: ValueError: zip\(\)"):
+        mine.run(task, [])
+
+
+# ------------------------------------------------------------ adapters
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The configs of adapters that are built, and what each is said to take."""
+    made, make_adapter = [], module.make_adapter
+
+    def counted(clip, config, dataset, prompt):
+        made.append(config)
+        return make_adapter(clip, config, dataset, prompt)
+
+    monkeypatch.setattr(module, "make_adapter", counted)
+    monkeypatch.setattr(module.Adapter, "size", property(lambda adapter: 100))
+    return made
+
+
+def trials(count):
+    """So many trials, each with shards of two batches."""
+    configs = [{"adapt.lr": 0.001 * (1 + number), "views.count": 2} for number in range(count)]
+    return [evaluation(dataset="digits", stop=128, **config).shards(2) for config in configs]
+
+
+def run_all(worker, tasks):
+    keys = TaskKeys(worker.facts(), plan_of(worker).known())
+    for task in tasks:
+        held = worker.run(task, [], keys.of_adapter(task)).adapters
+    return held
+
+
+@pytest.mark.parametrize(("room", "times"), [(299, 1), (1e9, 1), (199, 2), (0, 2)])
+def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_worker, monkeypatch, built, room, times):
+    """With room for two beside the one in use, three stay; with less, the one that was used longest ago goes first."""
+    monkeypatch.setattr(module, "KEPT_BYTES", room)
+    three = trials(3)
+    held = run_all(make_worker(limit=128), [shards[turn] for turn in range(2) for shards in three])
+    assert built == [shards[0].config for shards in three] * times
+    assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
+
+
+def test_the_adapter_that_was_used_longest_ago_goes_first(make_worker, monkeypatch, built):
+    monkeypatch.setattr(module, "KEPT_BYTES", 199)
+    one, two, three = trials(3)
+    worker = make_worker(limit=128)
+    run_all(worker, [one[0], two[0], one[1], three[0]])  # the third goes in where the second was
+    del built[:]
+    run_all(worker, [one[0], three[1]])
+    assert not built
+    run_all(worker, [two[1]])
+    assert built == [two[1].config]
+
+
+@pytest.mark.parametrize("jacobian", [False, True])
+def test_an_adapter_takes_what_its_state_holds_beside_the_model(small, monkeypatch, jacobian):
+    monkeypatch.setattr(gradients, "jacobian_pays", lambda *how: jacobian)
+    task = evaluation(dataset="digits", stop=20)
+    state = (adapter := small.adapter(task, from_words(small.clip, task.config.prompt))).state
+    plain = state.context.nbytes + state.first.features.nbytes
+    if jacobian:
+        assert adapter.size == plain + state.first._jacobian.nbytes
+    else:  # the pullback holds the tower, too, which is not counted
+        weights = sum(tensor.nbytes for tensor in running._tensors(small.clip.text, set()))
+        assert plain < adapter.size < weights
+
+
+# ------------------------------------------------------------ streams with holes
+
+
+@pytest.mark.parametrize("lost", [range(64), range(64, 128), range(70)], ids=["the first", "the second", "and a half"])
+def test_a_stateful_stream_goes_on_over_shards_of_which_nothing_can_be_read(make_worker, tmp_path, monkeypatch, lost):
+    monkeypatch.setattr(cutting, "SHARD", 64)
+    test = [[f"{number}.jpg", number % 2, ("cat", "dog")[number % 2]] for number in range(150)]
+    worker = make_worker(
+        dataset_file=dataset_in(tmp_path, {"train": test, "val": test, "test": test}), on_bad_image="skip"
+    )
+    for position in lost:
+        (tmp_path / "images" / worker.dataset("pets_of_mine", "test").ids[position]).write_text("no image")
+    plan = plan_of(worker, datasets=("pets_of_mine",), splits=("test",))
+    with registered(RUNNING_MEAN):
+        shards = evaluation(dataset="pets_of_mine", split="test", stop=150, method="running_mean").shards()
+        found = joined(list(inline(worker, plan, tmp_path / "cut").results(shards)), 150)
+        monkeypatch.setattr(cutting, "SHARD", 1024)
+        (whole,) = evaluation(dataset="pets_of_mine", split="test", stop=150, method="running_mean").shards()
+        expected = joined(list(inline(worker, plan, tmp_path / "whole").results([whole])), 150)
+    assert len(shards) == 3
+    assert len(found) == 150 - len(lost)
+    assert (found.confidence == expected.confidence).all()

@@ -1,0 +1,139 @@
+"""A trial that a driver stops: what is on disk, in the folder, in Optuna and for MLflow, and that it stays stopped."""
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.conductor import Conductor
+from fpp_sweep.search.coordinator import Brief, run_job
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.tracking.desired import trial_run
+from fpp_sweep.trial import worker as worker_module
+from fpp_sweep.trial.trial import Driver
+from fpp_sweep.workers.watch import Watch
+from tests.sweeps import sweep_info
+from tests.trial.conftest import executing, plan_of
+
+SPACE = """
+base: {method: tpt, prompt: a photo of a, views.count: 2}
+params: {adapt.lr: {low: 0.001, high: 0.1, log: true}}
+search: {trials: 2, concurrency: 1, sampler: random}
+work: {datasets: [digits], baselines: []}
+"""
+REASON = "behind the others after 2 of 6 tasks"
+
+
+class Stops(Driver):
+    """Ends every trial on that split after two tasks."""
+
+    def __init__(self, split):
+        self.split, self.ended = split, 0
+
+    def stops(self, task, result):
+        self.ended += task.split == self.split
+        return REASON if self.ended == 2 else None
+
+
+class Sweep:
+    """A conductor and what Tune does with it."""
+
+    def __init__(self, path, worker):
+        self.space = parse_space(SPACE, "space.yaml")
+        self.folder = SweepFolder(path)
+        if not self.folder.info_file.exists():
+            self.folder.write_info(sweep_info("sweep", state="running"))
+        self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
+        self.study = SweepStudy(self.folder.study_file, "sweep", self.space)
+        self.heard = []
+        self.conductor = Conductor(
+            self.space,
+            self.folder,
+            self.study,
+            plan=self.plan,
+            watch=Watch(None),
+            gpus_per_worker=0.0,
+            on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
+        )
+        self.conductor.begin()
+
+    def run(self, executor, driver, *, told=True):
+        """The next job, to its end; Optuna may not hear of it."""
+        job = self.conductor.suggest("t")
+        brief = Brief(
+            folder=self.folder,
+            executor=executor,
+            plan=self.plan,
+            objectives=self.space.objectives,
+            constraints=self.space.constraints,
+            search_split="val",
+            driver=driver,
+        )
+        run_job(brief, job["name"], job["split"], job["order"])
+        if told:
+            self.conductor.on_trial_complete("t", {"done": True})
+        return self.folder.trial(job["name"])
+
+    @property
+    def states(self):
+        return [trial.state.name for trial in self.study._study.get_trials()]
+
+
+@pytest.mark.parametrize("kind", ["inline", "kept"])
+@pytest.mark.parametrize("told", [True, False], ids=["told", "the driver died before it could tell"])
+def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_path, kind, told):
+    sweep = Sweep(tmp_path, worker)
+    with executing(kind, worker, sweep.plan, sweep.folder.tasks, workers=1) as executor:
+        record = sweep.run(executor, Stops("val"), told=told)
+    assert (record.name, record.state, record.reason, record.details) == ("trial-0000", "stopped", REASON, "")
+    assert (record.values, record.results) == (None, {})
+    assert record.finished >= record.started
+    assert 2 <= len(list(sweep.folder.tasks.rglob("*.task"))) <= 3
+    assert sweep.states == ["PRUNED" if told else "RUNNING"]
+    assert not sweep.folder.artifacts("trial-0000").exists()
+
+    run = trial_run(sweep.folder.info(), record, on_front=False)
+    assert (run.status, run.tags["state"], run.tags["reason"], run.points) == ("FINISHED", "stopped", REASON, [])
+
+    later = Sweep(tmp_path, worker)
+    assert later.states == ["PRUNED"]
+    assert (later.conductor.progress.stopped, later.conductor.progress.failed) == (1, 0)
+    with executing(kind, worker, later.plan, later.folder.tasks) as executor:
+        assert later.run(executor, Driver()).name == "trial-0001"
+    assert later.states == ["PRUNED", "COMPLETE"]
+    assert later.conductor.progress.total == 2
+    assert [record.name for record in later.conductor.front()] == ["trial-0001"]
+    assert later.conductor.suggest("t")["split"] == "test"  # the search is over
+
+
+def test_stopping_is_no_failure(worker, tmp_path):
+    sweep = Sweep(tmp_path, worker)
+    with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
+        sweep.run(executor, Stops("val"))
+    progress = sweep.conductor.progress
+    assert (progress.stopped, progress.failed, progress.finished, sweep.conductor._failures) == (1, 0, 0, 0)
+    assert sweep.heard == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
+
+
+def test_a_trial_that_is_stopped_on_the_test_split_keeps_what_it_had(worker, tmp_path):
+    sweep = Sweep(tmp_path, worker)
+    with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
+        before, _ = (sweep.run(executor, Stops("test")) for _ in range(2))
+        record = sweep.run(executor, Stops("test"))
+    assert (record.state, record.reason) == ("complete", f"on test: {REASON}")
+    assert set(record.results) == {"val"}
+    assert record.values is not None
+    assert before.state == "complete"
+
+
+def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
+    def broken(*how, **options):
+        raise RuntimeError("CUDA error: out of memory")
+
+    sweep = Sweep(tmp_path, worker)
+    monkeypatch.setattr(worker_module, "evaluate", broken)
+    with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
+        record = sweep.run(executor, Driver())
+    where = f"digits, val samples 0..64, seed 0, {worker.facts().where}"
+    assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: out of memory")
+    assert "in broken" in record.details
+    assert trial_run(sweep.folder.info(), record, on_front=False).texts == {"traceback.txt": record.details}

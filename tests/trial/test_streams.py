@@ -1,0 +1,128 @@
+"""A stateful method's stream keeps its order, whoever computes it and whatever happens to them."""
+
+import asyncio
+import random
+
+import pytest
+
+from fpp_sweep import tasks as cutting
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import InputError
+from fpp_sweep.trial.trial import Driver, TrialStopped, run_trial
+from fpp_sweep.workers.keeper import LostError
+from tests.toys import RUNNING_MEAN, registered
+from tests.trial.conftest import executing, inline, plan_of
+from tests.trial.made import same_predictions
+
+CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
+CHAINS = 4  # two datasets, two seeds
+SHARDS = 3  # of 150 images, 64 in each
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch):
+    monkeypatch.setattr(cutting, "SHARD", 64)
+    with registered(RUNNING_MEAN):
+        yield
+
+
+@pytest.fixture
+def plan(worker):
+    return plan_of(worker, datasets=("digits", "scenes"), seeds=(0, 1), columns=("logits",))
+
+
+@pytest.fixture(scope="module")
+def whole(worker, tmp_path_factory):
+    """The same streams, each in one pass."""
+    plan = plan_of(worker, datasets=("digits", "scenes"), seeds=(0, 1), columns=("logits",))
+    with registered(RUNNING_MEAN):
+        assert [len(shards) for shards in plan.tasks(CONFIG, "val").values()] == [1] * CHAINS
+        return run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path_factory.mktemp("whole")))
+
+
+def assert_same(found, expected):
+    assert (found[0].average, found[0].datasets) == (expected[0].average, expected[0].datasets)
+    for one, other in zip(found[1], expected[1], strict=True):
+        assert same_predictions(one.predictions, other.predictions)
+
+
+class Fate:
+    """Workers that take as long as they like, and some that are lost; no two shards of a chain are ever at work."""
+
+    def __init__(self, seed, lost=()):
+        self.random, self.lost = random.Random(seed), list(lost)
+        self.working, self.begun = set(), []
+
+    async def __call__(self, task, what):
+        stream = task.dataset, task.seed
+        if what == "begins":
+            assert stream not in self.working
+            self.working.add(stream)
+            self.begun.append((stream, task.start))
+            await asyncio.sleep(self.random.random() / 50)
+            return
+        await asyncio.sleep(self.random.random() / 50)
+        self.working.remove(stream)
+        if (task.dataset, task.start) in self.lost:
+            self.lost.remove((task.dataset, task.start))
+            raise LostError("killed")
+
+
+def test_in_one_process_it_is_one_pass_over_the_whole_stream(worker, plan, whole, tmp_path):
+    assert [len(shards) for shards in plan.tasks(CONFIG, "val").values()] == [SHARDS] * CHAINS
+    assert_same(run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path)), whole)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "lost", [[], [("digits", 64)], [("digits", 0), ("scenes", 128)]], ids=["none lost", "one in the middle", "two"]
+)
+def test_workers_that_end_in_odd_orders_and_are_lost_come_to_the_same(worker, plan, whole, tmp_path, seed, lost):
+    fate = Fate(seed, lost)
+    with executing("kept", worker, plan, tmp_path, workers=3, around=fate, attempts=2) as executor:
+        assert_same(run_trial(plan, CONFIG, "val", executor), whole)
+        assert executor.keeper.status().lost == len(lost)
+    assert len(fate.begun) == CHAINS * SHARDS + len(lost)
+    for stream in {stream for stream, _ in fate.begun}:
+        starts = [start for other, start in fate.begun if other == stream]
+        assert starts == sorted(starts)
+
+
+class AfterSome(Driver):
+    """Stops after so many tasks."""
+
+    def __init__(self, most):
+        self.left = most
+
+    def stops(self, task, result):
+        self.left -= 1
+        return "enough for today" if not self.left else None
+
+
+@pytest.mark.parametrize("kind", ["inline", "kept"])
+@pytest.mark.parametrize("most", [1, 5])
+def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole, tmp_path, kind, most):
+    with executing(kind, worker, plan, tmp_path) as executor, pytest.raises(TrialStopped):
+        run_trial(plan, CONFIG, "val", executor, driver=AfterSome(most))
+    done = len(list(tmp_path.rglob("*.task")))
+    assert most <= done < CHAINS * SHARDS
+    with executing("kept", worker, plan, tmp_path) as executor:  # another keeper
+        assert_same(run_trial(plan, CONFIG, "val", executor), whole)
+        assert executor.keeper.status().executions == CHAINS * SHARDS - done
+
+
+def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
+    plan = plan_of(worker, shards=2)
+    with pytest.raises(InputError, match=r"work\.shards=2: method running_mean is stateful, its stream is not cut"):
+        run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_shards_may_be_asked_for_in_any_order(worker, plan, whole, tmp_path, order):
+    class Ordered(Driver):
+        def ordered(self, plan, tasks):
+            return list(tasks)[::order]
+
+    found = run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path), driver=Ordered())
+    assert_same(found, whole)
+    assert set(found[0].seconds) == {"features", "adapt"}
