@@ -32,7 +32,7 @@ SHORT = {
     "datasets": "work.datasets",
     "limit": "work.limit",
     "seed": "work.seeds",
-    "actors": "work.actors",
+    "actors": "work.workers",
     "trials": "search.trials",
     "wall_clock": "search.wall_clock",
     "search_split": "search.split",

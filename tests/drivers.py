@@ -23,7 +23,7 @@ base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
 search: {trials: 4, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [zero_shot], actors: 1}
+work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1}
 """
 
 

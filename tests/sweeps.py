@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import Found, SweepFolder, SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 CREATED = 1_795_201_952.0  # 2026-11-20, so that numbers made from it can be recognised
 DATASETS = ("tiny_shapes", "tiny_digits", "tiny_textures")

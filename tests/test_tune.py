@@ -145,7 +145,7 @@ def _line(pid):
 @pytest.mark.slow
 def test_killed_workers_cost_time_and_no_result(tmp_path):
     """First one, then the other of two workers is killed while the sweep is under way."""
-    space = SMALL.replace("actors: 1", "actors: 2")
+    space = SMALL.replace("workers: 1", "workers: 2")
     driver = started(tmp_path, "--trials", "8", space=space)
 
     def workers():
@@ -172,7 +172,7 @@ def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason(tmp_path):
 base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
 params: {fpp.lr: [0.01, 1e38]}
 search: {sampler: grid, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [], actors: 1}
+work: {datasets: [scenes], limit: 10, baselines: [], workers: 1}
 """
     done = tune(tmp_path, space=space)
     sweep = only_sweep(tmp_path)
@@ -189,7 +189,7 @@ work: {datasets: [scenes], limit: 10, baselines: [], actors: 1}
 
 @pytest.mark.slow
 def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
-    words = ["--set", "work.unit_timeout=0.01", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]
+    words = ["--set", "work.task_timeout=0.01", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]
     done = tune(tmp_path, *words, code=1)
     sweep = only_sweep(tmp_path)
     assert {record.state for record in sweep.trials()} == {"failed"}
@@ -225,7 +225,7 @@ def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path,
     ("words", "complaint"),
     [
         (["--datasets", "scenes", "dtd"], "dtd"),
-        (["--set", "work.gpus_per_actor=3"], "this machine has 0 GPUs"),
+        (["--set", "work.gpus_per_worker=3"], "this machine has 0 GPUs"),
         (["--address", "127.0.0.1:PORT"], "cannot be reached"),
         (["--tracking-uri", "http://127.0.0.1:PORT"], "MLflow"),
     ],

@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 FORMAT = 1
 State = Literal["running", "complete", "failed", "interrupted"]

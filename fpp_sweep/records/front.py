@@ -11,10 +11,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from fpp_sweep.catalogue import Goal
 from fpp_sweep.files import written_whole
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import Found, SweepInfo, TrialRecord
-from fpp_sweep.space.space import BASELINES, Goal, Objective
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.work import BASELINES
 
 SHARES = {"sce", "aurc", "nll", "brier"}  # metrics that are no percentages, and small
 ALWAYS = ("accuracy", "ece")  # shown whatever the objectives are

@@ -19,7 +19,8 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import SweepFolder, TrialRecord
 from fpp_sweep.records.pareto import front
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.space.space import Constraint, Objective, Space
+from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.space import Space
 from fpp_sweep.trial.results import TaskFailedError
 from fpp_sweep.trial.trial import Plan, measured, run_trial, write_artifacts
 from fpp_sweep.workers.pool import Pool, failure

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.cli import cores
 from fpp_sweep.config import TrialConfig, relevant
-from fpp_sweep.space.space import Param, Space
+from fpp_sweep.space.params import Param
+from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.run import check, make_plan, worker_spec
 from fpp_sweep.trial.results import DatasetFacts, Names
 from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask
@@ -56,13 +57,13 @@ def dry_run(space: Space) -> str:
 
     from fpp_sweep.trial.worker import Worker
 
-    gpu = torch.cuda.is_available() and space.work.gpus_per_actor != 0
+    gpu = torch.cuda.is_available() and space.work.gpus_per_worker != 0
     with tempfile.TemporaryDirectory() as cache:
         # a cache of its own: features that are at hand would look free
         worker = Worker(replace(worker_spec(space, 1.0 if gpu else 0.0), cache=cache))
         plan = make_plan(space, worker)
         notes = [*check(space, worker, plan).notes, *space.left_out()]
-        actors = space.work.actors or (1 if gpu else max(1, int(cores() / space.work.cpus_per_actor)))
+        actors = space.work.workers or (1 if gpu else max(1, int(cores() / space.work.cpus_per_worker)))
         with busy(min(actors, cores()) - 1):
             speeds = {facts.name: measured(worker, space, facts) for facts in plan.datasets[space.search.split]}
     configs = dict(expected(space))

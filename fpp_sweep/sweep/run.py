@@ -419,25 +419,25 @@ def _ready(
     from fpp_sweep.workers.pool import ActorSpec, gpus_here, require_room, session, start_pool
 
     work = space.work
-    cpus = max(cores(), math.ceil((work.actors or 1) * work.cpus_per_actor))
+    cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
     with (
         session(options.address, cpus=cpus, gpus=None, verbose=options.verbose),
         _terminable(),
     ):  # Ray has taken SIGTERM
-        gpus = work.gpus_per_actor
+        gpus = work.gpus_per_worker
         if gpus is None:
             gpus = 1.0 if gpus_here() else 0.0
         env = (
             {} if options.address in (None, "local") else {key: os.environ[key] for key in _SHARED if key in os.environ}
         )
-        needs = ActorSpec(actors=work.actors, cpus=work.cpus_per_actor, gpus=gpus, env=env)
+        needs = ActorSpec(actors=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
         # who gives both numbers on a cluster may mean machines that are started for them
-        may_grow = options.address not in (None, "local") and None not in (work.actors, work.gpus_per_actor)
+        may_grow = options.address not in (None, "local") and None not in (work.workers, work.gpus_per_worker)
         if note := require_room(needs, may_grow=may_grow):
             print(f"note: {note}", file=sys.stderr)
         checked()
         pool = start_pool(
-            worker_spec(space, gpus), needs, folder.units, attempts=work.attempts, timeout=work.unit_timeout
+            worker_spec(space, gpus), needs, folder.units, attempts=work.attempts, timeout=work.task_timeout
         )
         try:
             model = pool.open()
@@ -464,7 +464,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         limit=work.limit,
         cache=work.cache,
         device="cuda" if gpus else "cpu",
-        threads=work.threads or max(1, int(work.cpus_per_actor)),
+        threads=work.threads or max(1, int(work.cpus_per_worker)),
         compile=work.compile,
         folder=os.getcwd(),
     )

@@ -324,7 +324,7 @@ def require_room(needs: ActorSpec, *, may_grow: bool) -> str | None:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for kind, each, flag in (("GPU", needs.gpus, "gpus_per_actor"), ("CPU", needs.cpus, "cpus_per_actor")):
+    for kind, each, flag in (("GPU", needs.gpus, "gpus_per_worker"), ("CPU", needs.cpus, "cpus_per_worker")):
         most = max((node.get(kind, 0.0) for node in nodes), default=0.0)
         if each > most:
             what = f"the {len(nodes)} nodes of this cluster have at most" if len(nodes) > 1 else "this machine has"

@@ -9,7 +9,7 @@ import yaml
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.front import staircase
 from fpp_sweep.report import front_of, write_report
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 from tests.report.made import BEGAN, HOSTILE, baseline, baselines, failed, info, searched, trial, write
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.records.folder import Found, SweepFolder, SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 BEGAN = 1_795_000_000.0  # seconds since 1970
 ACCURACY, ECE = Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min")

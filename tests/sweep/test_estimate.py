@@ -20,7 +20,7 @@ params:
   method: [tpt, otpt]
   adapt.penalty: {low: 1, high: 30, when: {method: otpt}}
 search: {trials: 6}
-work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], actors: 2}
+work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], workers: 2}
 """
 SPEED = Speed(step=1.0, image=0.01, plain=0.001, begin=0.1, draw=0.004, tower=0.001)
 

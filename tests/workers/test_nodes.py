@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,  # two or three nodes, a driver
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 is the only address of the loopback"),
 ]
-AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL.replace(", actors: 1", "").replace("concurrency: 1", "concurrency: 2")
+AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL.replace(", workers: 1", "").replace("concurrency: 1", "concurrency: 2")
 HEAD = "--head", "--port=0", "--include-dashboard=false"
 RAY = Path(sys.executable).with_name("ray")
 
