@@ -244,7 +244,7 @@ def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise
     ("text", "complaint"),
     [
         ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
-        ("config: {fpp.gama2: 1}\n", ":1: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
         ("config: {fpp.steps: -1}\n", "fpp.steps must be >= 0"),
         ("{}\n", "has no `config:`"),
     ],

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.rules import Rule, list_of, listed, mapping, under
-from fpp_sweep.space.settings import setting, settings
+from fpp_sweep.space.rules import Rule, expect, list_of, listed, mapping, under
+from fpp_sweep.space.settings import check_trial, setting, settings
 
 Block = Mapping[str, tuple[Any, ...]]  # values by key; by several (`a, b`) that move together, tuples of values
 
@@ -25,14 +24,14 @@ def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
         with under(str(index)):
             blocks.append(_check_block(mapping(values)))
             check_size(sum(math.prod(map(len, block.values())) for block in blocks), "a sampler")
+            parts = _parts(blocks[-1])
             for point in block_points(blocks[-1]):
-                _check_point(point, blocks[-1], start)
+                check_trial(start, point, parts)
     return tuple(blocks)
 
 
 def check_size(points: int, instead: str) -> None:
-    if points > MOST_POINTS:
-        raise InputError(f"makes a grid of more than {MOST_POINTS} points; use {instead}")
+    expect(points <= MOST_POINTS, f"makes a grid of more than {MOST_POINTS} points; use {instead}")
 
 
 def _check_block(block: Mapping[str, Any]) -> Block:
@@ -42,12 +41,10 @@ def _check_block(block: Mapping[str, Any]) -> Block:
         with under(names):
             keys = split_keys(names)
             for key in keys:
-                if key in seen:
-                    raise InputError(f"{key} comes twice in this block")
+                expect(key not in seen, f"{key} comes twice in this block")
                 seen.add(key)
             checked[", ".join(keys)] = _check_axis(keys, values if isinstance(values, list | tuple) else [values])
-    if not checked:
-        raise InputError("is an empty block")
+    expect(checked, "is an empty block")
     return checked
 
 
@@ -56,8 +53,7 @@ def _check_axis(keys: Sequence[str], values: Sequence[Any]) -> tuple[Any, ...]:
 
     def together(value: Any) -> tuple[Any, ...]:
         values = value if isinstance(value, list | tuple) else [value] * len(keys)
-        if len(values) != len(keys):
-            raise InputError(f"must be one value, or {len(keys)}: one for each key")
+        expect(len(values) == len(keys), f"must be one value, or {len(keys)}: one for each key")
         return tuple(map(setting, keys, values))
 
     rule = settings(keys[0]) if len(keys) == 1 else list_of(Rule(together, dict), least=1)
@@ -65,16 +61,10 @@ def _check_axis(keys: Sequence[str], values: Sequence[Any]) -> tuple[Any, ...]:
     return checked
 
 
-def _check_point(point: Mapping[str, Any], block: Block, start: TrialConfig) -> None:
-    """An error is of the first value that cannot be by itself, else of the block."""
-    try:
-        start.replace(point)
-    except InputError:
-        for names, values in block.items():
-            for index, value in enumerate(values):
-                with under(f"{names}.{index}"):
-                    start.replace(next(block_points({names: (value,)})))
-        raise
+def _parts(block: Block) -> dict[str, dict[str, Any]]:
+    """Each value of the block, with its place."""
+    axes = ((names, index, value) for names, values in block.items() for index, value in enumerate(values))
+    return {f"{names}.{index}": next(block_points({names: (value,)})) for names, index, value in axes}
 
 
 def split_keys(names: str) -> list[str]:

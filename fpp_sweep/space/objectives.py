@@ -11,21 +11,18 @@ from typing import Annotated, Any
 from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal
 from fpp_sweep.errors import InputError
-from fpp_sweep.space.rules import LATER, NAME, Rule, check_fields, list_of, set_field, shown, text, under
+from fpp_sweep.space.rules import LATER, NAME, Rule, check_fields, expect, set_field, shown, word
 from fpp_sweep.space.work import BASELINE
 
 MOST_OBJECTIVES = 3
 
 
-def _check_metric(value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"must be the name of a metric, got {shown(value)}")
+def _check_metric(value: Any) -> Any:
+    expect(isinstance(value, str), f"must be the name of a metric, got {shown(value)}")
     row = catalogue.metric(value)
     _, slash, dataset = value.partition("/")
-    if slash and not row.of_dataset:
-        raise InputError(f"{value!r} is of a whole trial, not of a dataset")
-    if slash and not dataset.strip():
-        raise InputError(f"{value!r} lacks a dataset after '/'")
+    expect(row.of_dataset or not slash, f"{value!r} is of a whole trial, not of a dataset")
+    expect(dataset.strip() or not slash, f"{value!r} lacks a dataset after '/'")
     return value
 
 
@@ -71,10 +68,9 @@ class Constraint:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.at_least is None and self.at_most is None:
-            raise InputError("needs at_least or at_most")
-        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
-            raise InputError(f"at_least must be <= at_most, got {self.at_least:g} and {self.at_most:g}")
+        bounds = [bound for bound in (self.at_least, self.at_most) if bound is not None]
+        expect(bounds, "needs at_least or at_most")
+        expect(bounds == sorted(bounds), f"at_least must be <= at_most, got {' and '.join(map(word, bounds))}")
         if self.name is None:
             metric = re.sub(r"[^A-Za-z0-9_.-]", "_", self.metric)
             set_field(self, "name", f"{metric}_vs_{self.baseline}" if self.baseline else metric)
@@ -94,27 +90,19 @@ class Constraint:
         return max(short, over)
 
 
-def check_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
-    metrics: list[str] = []
-    for index, objective in enumerate(objectives):
-        with under(f"objectives.{index}"):
-            if objective.metric in metrics:
-                raise InputError(f"{objective.metric} is an objective already")
-        metrics.append(objective.metric)
-    with under("objectives"):
-        list_of(text(), least=1, most=MOST_OBJECTIVES).check(metrics)
-    return tuple(objectives)
+def check_objectives(objectives: Sequence[Objective]) -> None:
+    metrics = [objective.metric for objective in objectives]
+    expect(metrics, "must have at least 1 entry, is empty", "objectives")
+    problem = f"must have at most {MOST_OBJECTIVES} entries, has {len(metrics)}"
+    expect(len(metrics) <= MOST_OBJECTIVES, problem, "objectives")
+    for index, metric in enumerate(metrics):
+        expect(metric not in metrics[:index], f"{metric} is an objective already", f"objectives.{index}")
 
 
-def check_constraints(constraints: Sequence[Constraint], baselines: Sequence[str]) -> tuple[Constraint, ...]:
-    names: list[str] = []
+def check_constraints(constraints: Sequence[Constraint], baselines: Sequence[str]) -> None:
+    names = [constraint.name for constraint in constraints]
     for index, constraint in enumerate(constraints):
-        with under(f"constraints.{index}"):
-            if constraint.baseline is not None and constraint.baseline not in baselines:
-                raise InputError(
-                    f"baseline {constraint.baseline} is not among work.baselines, so it will have no value"
-                )
-            if constraint.name in names:
-                raise InputError(f"there is a constraint named {constraint.name} already; give it another name")
-        names.append(constraint.name)
-    return tuple(constraints)
+        problem = f"baseline {constraint.baseline} is not among work.baselines, so it will have no value"
+        expect(constraint.baseline in (None, *baselines), problem, f"constraints.{index}")
+        problem = f"there is a constraint named {constraint.name} already; give it another name"
+        expect(constraint.name not in names[:index], problem, f"constraints.{index}")

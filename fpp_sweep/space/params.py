@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fpp_sweep.config import TrialConfig, setting_types
-from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.space.rules import flag, keys, listed, mapping, number, set_field, under, whole, word
-from fpp_sweep.space.settings import Kind, range_kind, resolve, setting, settings
+from fpp_sweep.space.rules import (
+    expect,
+    flag,
+    keys,
+    known_name,
+    listed,
+    mapping,
+    number,
+    set_field,
+    text,
+    under,
+    whole,
+    word,
+)
+from fpp_sweep.space.settings import Kind, check_trial, range_kind, setting, settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +39,7 @@ class Param:
 
     def __post_init__(self) -> None:
         with under(f"params.{self.key}"):
-            if self.key not in setting_types():
-                raise unknown("config key", self.key, setting_types())
+            known_name("config key", text().check(self.key), setting_types())
             with under("log"):
                 flag().check(self.log)
             if self.choices != ():
@@ -40,34 +51,26 @@ class Param:
 
     def _check_choices(self) -> None:
         for name in ("low", "high", "step", "log"):
-            if getattr(self, name) is not None and getattr(self, name) is not False:
-                raise InputError("does not go with choices", name)
+            absent = getattr(self, name) is None or getattr(self, name) is False
+            expect(absent, "does not go with choices", name)
         with under("choices"):
             set_field(self, "choices", settings(self.key).check(self.choices))
 
     def _check_range(self) -> None:
-        if self.kind == "choice":
-            raise InputError("has no range; give choices")
+        expect(self.kind != "choice", "has no range; give choices")
         for name in ("low", "high"):
-            if getattr(self, name) is None:
-                raise InputError(f"needs {name}, or choices")
+            expect(getattr(self, name) is not None, f"needs {name}, or choices")
             with under(name):
-                bound = setting(self.key, getattr(self, name))
-                if bound is None:
-                    raise InputError("must be a number, got none")
-                set_field(self, name, bound)
+                set_field(self, name, setting(self.key, getattr(self, name)))
+                expect(getattr(self, name) is not None, "must be a number, got none")
         low, high = self.bounds
-        if not low < high:
-            raise InputError(f"low must be < high, got {low:g} and {high:g}")
-        if self.log and low <= 0:
-            raise InputError(f"must be > 0 where log is true, got {low:g}", "low")
+        expect(low < high, f"low must be < high, got {low:g} and {high:g}")
+        expect(not self.log or low > 0, f"must be > 0 where log is true, got {low:g}", "low")
         if self.step is not None:
             with under("step"):
                 set_field(self, "step", (whole(1) if self.kind == "int" else number(above=0)).check(self.step))
-                if self.log:
-                    raise InputError("does not go with log: true")
-                if not divides(self.step, high - low):
-                    raise InputError(f"must divide high - low = {high - low:g}, got {self.step:g}")
+                expect(not self.log, "does not go with log: true")
+                expect(divides(self.step, high - low), f"must divide high - low = {high - low:g}, got {self.step:g}")
 
     @property
     def kind(self) -> Kind:
@@ -83,7 +86,7 @@ class Param:
     def exists(self, values: Mapping[str, Any]) -> bool:
         return all(key in values and values[key] in allowed for key, allowed in self.when.items())
 
-    def complaint(self, value: Any) -> str | None:
+    def problem(self, value: Any) -> str | None:
         """Why it cannot take a value; none if it can."""
         if self.kind == "choice":
             return None if value in self.choices else f"{word(value)} is not among {', '.join(map(word, self.choices))}"
@@ -117,21 +120,19 @@ def _conditions(when: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield key, settings(key).check(values if isinstance(values, list | tuple) else [values])
 
 
-def check_params(params: Sequence[Param], base: Mapping[str, Any], start: TrialConfig) -> tuple[Param, ...]:
+def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialConfig) -> tuple[Param, ...]:
     """The parameters of a space, parents before their children."""
     by_key: dict[str, Param] = {}
     for param in params:
         with under(f"params.{param.key}"):
-            if param.key in by_key:
-                raise InputError("comes twice")
-            if param.key in base:
-                raise InputError("is fixed in base as well; take it out of one of them")
-            ends = {"low": param.low, "high": param.high} if param.kind != "choice" else {}
-            for name, value in ends.items() or ((f"choices.{i}", choice) for i, choice in enumerate(param.choices)):
+            expect(param.key not in by_key, "comes twice")
+            expect(param.key not in base, "is fixed in base as well; take it out of one of them")
+            ends = {f"choices.{index}": choice for index, choice in enumerate(param.choices)}
+            for name, value in (ends or {"low": param.low, "high": param.high}).items():
                 with under(name):
                     start.replace({param.key: value})
         by_key[param.key] = param
-    for param in params:
+    for param in by_key.values():
         for key, values in param.when.items():
             with under(f"params.{param.key}.when.{key}"):
                 _check_condition(key, values, by_key)
@@ -139,13 +140,11 @@ def check_params(params: Sequence[Param], base: Mapping[str, Any], start: TrialC
 
 
 def _check_condition(key: str, values: Sequence[Any], params: Mapping[str, Param]) -> None:
-    if key not in params:
-        raise unknown("parameter", key, params)
-    if params[key].kind == "float":
-        raise InputError(f"{key} is a range of real numbers, on whose values nothing can depend; give it choices")
+    parent = params[known_name("parameter", key, params)]
+    problem = f"{key} is a range of real numbers, on whose values nothing can depend; give it choices"
+    expect(parent.kind != "float", problem)
     for value in values:
-        if problem := params[key].complaint(value):
-            raise InputError(f"can never hold: {problem}")
+        expect(not parent.problem(value), f"can never hold: {parent.problem(value)}")
 
 
 def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
@@ -153,9 +152,7 @@ def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
     waiting = dict(params)
     while waiting:
         ready = [key for key, param in waiting.items() if set(param.when) <= set(ordered)]
-        if not ready:
-            first, *_ = waiting
-            raise InputError(f"when goes in a circle among {', '.join(waiting)}", f"params.{first}")
+        expect(ready, f"when goes in a circle among {', '.join(waiting)}", f"params.{next(iter(waiting))}")
         ordered[ready[0]] = waiting.pop(ready[0])
     return tuple(ordered.values())
 
@@ -166,25 +163,21 @@ def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tu
     checked: list[dict[str, Any]] = []
     for index, values in enumerate(listed(points)):
         with under(str(index)):
-            point = {key: _coordinate(key, value, by_key) for key, value in mapping(values).items()}
-            if not point:
-                raise InputError("is an empty point")
+            point = {key: _check_value(key, value, by_key) for key, value in mapping(values).items()}
+            expect(point, "is an empty point")
             for key in point:
-                for parent, allowed in by_key[key].when.items():
-                    if parent in point and point[parent] not in allowed:
-                        raise InputError(f"{key} does not exist where {parent} is {word(point[parent])}")
-            if point in checked:
-                raise InputError("comes twice")
-            resolve(start, point)
+                for parent in set(by_key[key].when) & set(point):
+                    exists = point[parent] in by_key[key].when[parent]
+                    expect(exists, f"{key} does not exist where {parent} is {word(point[parent])}")
+            expect(point not in checked, "comes twice")
+            check_trial(start, point, {key: {key: value} for key, value in point.items()})
         checked.append(point)
     return tuple(checked)
 
 
-def _coordinate(key: str, value: Any, params: Mapping[str, Param]) -> Any:
+def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
     with under(key):
-        if key not in params:
-            raise unknown("parameter", key, params)
+        param = params[known_name("parameter", key, params)]
         value = setting(key, value)
-        if problem := params[key].complaint(value):
-            raise InputError(problem)
+        expect(not param.problem(value), str(param.problem(value)))
         return value

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.overrides import override
 from fpp_sweep.space.params import PARAM_KEYS, Param
-from fpp_sweep.space.rules import keys, list_of, text
+from fpp_sweep.space.rules import keys, rules
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work, require_plugins
 from fpp_sweep.space.yamlfile import Node, of_plain, parse, read
@@ -47,8 +47,8 @@ def _space(root: Node, stem: str, overrides: Sequence[str], loaded: Iterable[str
     with root.locating():
         top = root.mapping(keys(Space))
         if loaded is not None and "work" in top:
-            work = _fields(top["work"], Work)
-            require_plugins(list_of(text()).check(work.get("plugins", ())), loaded)  # they have names that follow
+            named = _fields(top["work"], keys(Work)).get("plugins", [])
+            require_plugins(rules(Work)["plugins"].check(named), loaded)  # before their methods are looked for
         values = {key: _READERS.get(key, Node.plain)(node) for key, node in top.items()}
         return Space(**{"name": _name_of(stem), **values})
 
@@ -57,32 +57,18 @@ def _name_of(stem: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+|^[^A-Za-z0-9]+", "-", stem).strip("-")[:64] or "space"
 
 
-def _fields(node: Node, cls: type) -> dict[str, Any]:
-    return {key: child.plain() for key, child in node.mapping(keys(cls)).items()}
+def _fields(node: Node, known: Iterable[str]) -> dict[str, Any]:
+    return {key: child.plain() for key, child in node.mapping(known).items()}
 
 
-def _params(node: Node) -> tuple[Param, ...]:
-    return tuple(Param(key=key, **_range_or_choices(child)) for key, child in node.mapping().items())
-
-
-def _range_or_choices(node: Node) -> dict[str, Any]:
-    """The fields of a parameter; a bare list is choices."""
-    if isinstance(node.value, list):
-        return {"choices": node.plain()}
-    return {key: child.plain() for key, child in node.mapping(PARAM_KEYS).items()}
-
-
-def _objectives(node: Node) -> tuple[Objective, ...]:
-    return tuple(_goal(Objective, item) for item in node.items())
-
-
-def _constraints(node: Node) -> tuple[Constraint, ...]:
-    return tuple(_goal(Constraint, item) for item in node.items())
+def _param(key: str, node: Node) -> Param:
+    """A bare list is choices."""
+    return Param(key=key, **({"choices": node.plain()} if isinstance(node.value, list) else _fields(node, PARAM_KEYS)))
 
 
 def _goal(cls: type[Goal], node: Node) -> Goal:
     """A word is a metric."""
-    values = {"metric": node.value} if isinstance(node.value, str) else _fields(node, cls)
+    values = {"metric": node.value} if isinstance(node.value, str) else _fields(node, keys(cls))
     if "metric" not in values:
         raise node.error("needs a metric")
     with node.locating():
@@ -90,9 +76,9 @@ def _goal(cls: type[Goal], node: Node) -> Goal:
 
 
 _READERS: Mapping[str, Callable[[Node], Any]] = {
-    "params": _params,
-    "objectives": _objectives,
-    "constraints": _constraints,
-    "search": lambda node: Search(**_fields(node, Search)),
-    "work": lambda node: Work(**_fields(node, Work)),
+    "params": lambda node: tuple(_param(key, child) for key, child in node.mapping().items()),
+    "objectives": lambda node: tuple(_goal(Objective, item) for item in node.items()),
+    "constraints": lambda node: tuple(_goal(Constraint, item) for item in node.items()),
+    "search": lambda node: Search(**_fields(node, keys(Search))),
+    "work": lambda node: Work(**_fields(node, keys(Work))),
 }

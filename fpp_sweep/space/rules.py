@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -31,6 +31,11 @@ class Rule:
     schema: Callable[[], Schema]
 
 
+def expect(holds: object, problem: str, key: str = "") -> None:
+    if not holds:
+        raise InputError(problem, key)
+
+
 @contextmanager
 def under(key: str) -> Iterator[None]:
     """An error of a value becomes one of the key that holds it."""
@@ -38,6 +43,13 @@ def under(key: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(error.problem, ".".join(filter(None, (key, error.key)))) from None
+
+
+def known_name(kind: str, name: str, known: Collection[str]) -> str:
+    """The name, or an error that tells the nearest."""
+    if name not in known:
+        raise unknown(kind, name, known)
+    return name
 
 
 def check_fields(checked: Any, key: str = "") -> None:
@@ -86,56 +98,47 @@ def _rule_of(name: str, hint: Any) -> Rule | None:
     return makers[hint]() if hint in makers else None
 
 
-def text(empty: bool = False) -> Rule:
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or not (empty or value.strip()):
-            raise InputError(f"must be text, got {shown(value)}")
+def text(pattern: str = r"\S", wanted: str = "text") -> Rule:
+    """Text in which the pattern is found."""
+
+    def check(value: Any) -> Any:
+        expect(isinstance(value, str) and re.search(pattern, value), f"must be {wanted}, got {shown(value)}")
         return value
 
-    return Rule(check, lambda: {"type": "string", "minLength": 0 if empty else 1})
+    return Rule(check, lambda: {"type": "string", "pattern": pattern})
 
 
-def _check_name(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(_NAME, value):
-        problem = "must be letters, digits, '.', '_' and '-', beginning with a letter or digit"
-        raise InputError(f"{problem}, got {shown(value)}")
-    return value
-
-
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # a file or folder may be called so
-NAME = Rule(_check_name, lambda: {"type": "string", "pattern": f"^{_NAME}$"})
+NAME = text(  # of a file or folder
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)", "letters, digits, '.', '_' and '-', beginning with a letter or digit"
+)
 
 
 def flag() -> Rule:
-    def check(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise InputError(f"must be true or false, got {shown(value)}")
+    def check(value: Any) -> Any:
+        expect(isinstance(value, bool), f"must be true or false, got {shown(value)}")
         return value
 
     return Rule(check, lambda: {"type": "boolean"})
 
 
 def whole(least: int | None = None) -> Rule:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"must be a whole number, got {shown(value)}")
-        if least is not None and value < least:
-            raise InputError(f"must be >= {least}, got {value}")
+    def check(value: Any) -> Any:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        expect(is_whole, f"must be a whole number, got {shown(value)}")
+        expect(least is None or value >= least, f"must be >= {least}, got {value}")
         return value
 
     return Rule(check, lambda: _filled({"type": "integer", "minimum": least}))
 
 
-def number(above: float | None = None, least: float | None = None) -> Rule:
+def number(above: int | None = None, least: int | None = None) -> Rule:
     """A finite number, > `above`, >= `least`."""
 
     def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            raise InputError(f"must be a number, got {shown(value)}")
-        if above is not None and value <= above:
-            raise InputError(f"must be > {above:g}, got {value}")
-        if least is not None and value < least:
-            raise InputError(f"must be >= {least:g}, got {value}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        expect(is_number and abs(value) <= sys.float_info.max, f"must be a number, got {shown(value)}")
+        expect(above is None or value > above, f"must be > {above}, got {value}")
+        expect(least is None or value >= least, f"must be >= {least}, got {value}")
         return float(value)
 
     return Rule(check, lambda: _filled({"type": "number", "exclusiveMinimum": above, "minimum": least}))
@@ -151,8 +154,8 @@ def duration() -> Rule:
 
     def check(value: Any) -> float:
         if isinstance(value, str):
-            if not re.fullmatch(f"(?:{_PART})+", value):
-                raise InputError(f"must be a duration such as 90s, 5m, 1h30m or seconds, got {shown(value)}")
+            wanted = "a duration such as 90s, 5m, 1h30m or seconds"
+            expect(re.fullmatch(f"(?:{_PART})+", value), f"must be {wanted}, got {shown(value)}")
             value = sum(float(part[:-1]) * _UNITS[part[-1]] for part in re.findall(_PART, value))
         return float(seconds.check(value))
 
@@ -164,11 +167,8 @@ def one_of(kind: str, names: Callable[[], Iterable[str]]) -> Rule:
 
     def check(value: Any) -> str:
         known = list(names())
-        if not isinstance(value, str):
-            raise InputError(f"must be one of {', '.join(known)}, got {shown(value)}")
-        if value not in known:
-            raise unknown(kind, value, known)
-        return value
+        expect(isinstance(value, str), f"must be one of {', '.join(known)}, got {shown(value)}")
+        return known_name(kind, value, known)
 
     return Rule(check, lambda: {"enum": list(names())})
 
@@ -178,17 +178,14 @@ def list_of(item: Rule, least: int = 0, most: int | None = None) -> Rule:
 
     def check(value: Any) -> tuple[Any, ...]:
         items = listed(value)
-        if len(items) < least:
-            raise InputError(f"must have at least {least} {'entry' if least == 1 else 'entries'}, is empty")
-        if most is not None and len(items) > most:
-            raise InputError(f"must have at most {most} entries, has {len(items)}")
+        expect(len(items) >= least, f"must have at least {least} entry, is empty")
+        expect(most is None or len(items) <= most, f"must have at most {most} entries, has {len(items)}")
         checked: list[Any] = []
-        for index, one in enumerate(items):
+        for index, entry in enumerate(items):
             with under(str(index)):
-                one = item.check(one)
-                if one in checked:
-                    raise InputError(f"{shown(one)} comes twice")
-            checked.append(one)
+                entry = item.check(entry)
+                expect(entry not in checked, f"{shown(entry)} comes twice")
+            checked.append(entry)
         return tuple(checked)
 
     limits = {"minItems": least or None, "maxItems": most, "uniqueItems": True}
@@ -197,9 +194,11 @@ def list_of(item: Rule, least: int = 0, most: int | None = None) -> Rule:
 
 def maybe(rule: Rule) -> Rule:
     """Nothing, or what the rule says."""
-    return Rule(
-        lambda value: None if value is None else rule.check(value), lambda: {"anyOf": [rule.schema(), {"type": "null"}]}
-    )
+
+    def check(value: Any) -> Any:
+        return None if value is None else rule.check(value)
+
+    return Rule(check, lambda: {"anyOf": [rule.schema(), {"type": "null"}]})
 
 
 def _filled(schema: Schema) -> Schema:
@@ -207,16 +206,17 @@ def _filled(schema: Schema) -> Schema:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"must be a mapping (key: value), got {shown(value)}")
-    return value
+    expect(isinstance(value, Mapping), f"must be a mapping (key: value), got {shown(value)}")
+    expect(all(isinstance(key, str) for key in value), "must have keys that are text")
+    checked: Mapping[str, Any] = value
+    return checked
 
 
 def listed(value: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        example = "..." if value is None or isinstance(value, Mapping) else value
-        raise InputError(f"must be a list, such as [{example}], got {shown(value)}")
-    return value
+    example = "..." if value is None or isinstance(value, Mapping) else value
+    expect(isinstance(value, list | tuple), f"must be a list, such as [{example}], got {shown(value)}")
+    items: list[Any] | tuple[Any, ...] = value
+    return items
 
 
 def shown(value: Any) -> str:

@@ -11,24 +11,22 @@ from typing import Any, Literal
 from fpp_sweep import catalogue
 from fpp_sweep.config import TrialConfig, convert, setting_types
 from fpp_sweep.errors import InputError
-from fpp_sweep.space.rules import Rule, list_of, mapping, shown, under
+from fpp_sweep.space.rules import Rule, expect, list_of, mapping, shown, under
 
 Kind = Literal["float", "int", "choice"]
 
 
 def setting(key: str, value: Any) -> Any:
-    """One value as its setting's type, a number for x0.1; whether a trial can have it, `resolve` says."""
-    if isinstance(value, Mapping | list | tuple):
-        raise InputError(f"must be a single value, got {shown(value)}")
-    if inner := [name for name in setting_types() if name.startswith(f"{key}.")]:
-        raise InputError(f"write its settings out, such as {inner[0]}")
+    """One value as its setting's type, a number for x0.1; whether a trial can have it, `check_trial` says."""
+    expect(not isinstance(value, Mapping | list | tuple), f"must be a single value, got {shown(value)}")
+    for name in setting_types():
+        expect(not name.startswith(f"{key}."), f"write its settings out, such as {name}")
     value = convert(key, value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{key} must be finite, got {value!r}")
+    expect(not isinstance(value, float) or math.isfinite(value), f"{key} must be finite, got {value!r}")
     if key == "method":
         catalogue.method(value)
-    if key == "init" and value == "fpp":
-        raise InputError("FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
+    problem = "FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'"
+    expect((key, value) != ("init", "fpp"), problem)
     return value
 
 
@@ -43,18 +41,18 @@ def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
     for key, value in mapping(values).items():
         with under(key):
             checked[key] = setting(key, value)
-    resolve(start, checked)
+    check_trial(start, checked, {key: {key: value} for key, value in checked.items()})
     return checked
 
 
-def resolve(start: TrialConfig, values: Mapping[str, Any]) -> TrialConfig:
-    """A trial with these settings; an error is of the first setting that cannot be by itself, else of all."""
+def check_trial(start: TrialConfig, values: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """These settings must make a trial; an error is of the first part that cannot be by itself, else of all."""
     try:
-        return start.replace(values)
+        start.replace(values)
     except InputError:
-        for key, value in values.items():
+        for key, part in parts.items():
             with under(key):
-                start.replace({key: value})
+                start.replace(part)
         raise
 
 

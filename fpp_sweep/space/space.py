@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,12 +10,11 @@ from typing import Annotated, Any
 
 from fpp_sweep import catalogue
 from fpp_sweep.config import PRESETS, TrialConfig, preset
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
 from fpp_sweep.space.objectives import Constraint, Objective, check_constraints, check_objectives, default_objectives
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
-from fpp_sweep.space.rules import NAME, check_fields, one_of, set_field, text, under, word
+from fpp_sweep.space.rules import NAME, check_fields, expect, one_of, set_field, text, under, word
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.work import Sampler, Search, Work, require_plugins
 
@@ -42,7 +42,7 @@ class Space:
     """
 
     name: Annotated[str, NAME]
-    question: Annotated[str, text(empty=True)] = ""
+    question: Annotated[str, text("")] = ""
     preset: Annotated[str, PRESET] = "auto"
     base: Mapping[str, Any] = field(default_factory=dict)
     params: tuple[Param, ...] = ()  # parents before their children
@@ -62,13 +62,14 @@ class Space:
         set_field(self, "params", check_params(self.params, self.base, start))
         with under("grid"):
             set_field(self, "grid", check_grid(self.grid, start))
-        if not self.params and not self.grid:
-            raise InputError("has neither params nor a grid, so there is nothing to search")
+        expect(self.params or self.grid, "has neither params nor a grid, so there is nothing to search")
         set_field(self, "search", replace(self.search, sampler=self._check_sampler()))
         with under("points"):
             set_field(self, "points", check_points(self.points, self.searched(), start))
-        set_field(self, "objectives", check_objectives(self.objectives))
-        set_field(self, "constraints", check_constraints(self.constraints, self.work.baselines))
+        for name in ("objectives", "constraints"):
+            set_field(self, name, tuple(getattr(self, name)))
+        check_objectives(self.objectives)
+        check_constraints(self.constraints, self.work.baselines)
         self._check_shards()
         search = self.search
         if (search.trials, search.wall_clock, search.gpu_hours) == (None, None, None):
@@ -77,17 +78,16 @@ class Space:
 
     def _check_sampler(self) -> Sampler:
         sampler = self.search.sampler or ("grid" if self.grid else "tpe")
-        if self.grid and sampler != "grid":
+        if self.grid:
             problem = f"{sampler} does not go with a grid, whose points are given; take one of them out"
-            raise InputError(problem, "search.sampler")
-        if self.grid and self.params:
-            raise InputError("does not go with a grid; write the values as a block of it", "params")
+            expect(sampler == "grid", problem, "search.sampler")
+            expect(not self.params, "does not go with a grid; write the values as a block of it", "params")
         for param in self.params:
             with under(f"params.{param.key}"):
-                if sampler == "grid" and param.kind != "choice":
-                    raise InputError("is a range, which sampler grid cannot run; give choices")
-                if sampler == "gp" and param.when:
-                    raise InputError("when does not go with sampler gp, which needs a fixed space")
+                problem = "is a range, which sampler grid cannot run; give choices"
+                expect(sampler != "grid" or param.kind == "choice", problem)
+                problem = "when does not go with sampler gp, which needs a fixed space"
+                expect(sampler != "gp" or not param.when, problem)
         if sampler == "grid":
             with under("params"):
                 check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
@@ -100,9 +100,8 @@ class Space:
         searched = {param.key: param.choices for param in self.searched()}
         configs = self.baselines().values()
         for name in (*searched.get("method", [self.start().method]), *(config.method for config in configs)):
-            if catalogue.method(name).stateful:
-                problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
-                raise InputError(problem, "work.shards")
+            problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
+            expect(not catalogue.method(name).stateful, problem, "work.shards")
 
     def require_plugins(self, loaded: Iterable[str]) -> None:
         """InputError if one that the space names is not among those that are loaded."""
@@ -138,11 +137,11 @@ class Space:
     def first_points(self) -> list[tuple[str, dict[str, Any]]]:
         """Origin and values of what is tried first: the user's points, then the code's and the paper's."""
         published = [(origin, values) for origin, values, problems in self._published() if not problems]
-        return self._once([*(("point", dict(point)) for point in self.points), *published])
+        return self._distinct([*(("point", dict(point)) for point in self.points), *published])
 
     def queue(self) -> list[tuple[str, dict[str, Any]]]:
         """All that is known before anything is sampled: the first points, then the grid, each config once."""
-        return self._once([*self.first_points(), *(("grid", point) for point in self.grid_points())])
+        return self._distinct([*self.first_points(), *(("grid", point) for point in self.grid_points())])
 
     def left_out(self) -> list[str]:
         """A line for each published point that the space does not hold."""
@@ -163,7 +162,8 @@ class Space:
             document[key] = [
                 {name: value for name, value in goal.items() if value is not None} for goal in document[key]
             ]
-        return {key: _lists(value) for key, value in document.items() if value}
+        plain: dict[str, Any] = json.loads(json.dumps({key: value for key, value in document.items() if value}))
+        return plain
 
     def difference(self, other: Space) -> list[str]:
         """What decides results and is another in `other`, one line each; budgets and machines do not."""
@@ -183,11 +183,11 @@ class Space:
             for param in self.searched():
                 if param.exists(values):
                     values[param.key] = flat[param.key]
-                    if problem := param.complaint(flat[param.key]):
+                    if problem := param.problem(flat[param.key]):
                         problems.append(f"{param.key}: {problem}")
             yield origin, values, problems
 
-    def _once(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    def _distinct(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
         """Without those that repeat a config; a partial point is another than the config it looks like."""
         seen: dict[Any, tuple[str, dict[str, Any]]] = {}
         start = self.start()
@@ -196,13 +196,6 @@ class Space:
             key = (start.replace(values), frozenset(values) if partial else None)
             seen.setdefault(key, (origin, values))
         return list(seen.values())
-
-
-def _lists(value: Any) -> Any:
-    """Tuples as lists, all the way down."""
-    if isinstance(value, Mapping):
-        return {key: _lists(inner) for key, inner in value.items()}
-    return [_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fpp_sweep import catalogue
-from fpp_sweep.errors import InputError
-from fpp_sweep.space.rules import LATER, check_fields, duration, list_of, number, one_of, set_field, whole
+from fpp_sweep.space.rules import LATER, check_fields, duration, expect, list_of, number, one_of, set_field, whole
 
 Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
 Split = Literal["val", "test"]
@@ -73,6 +72,5 @@ class Work:
 def require_plugins(named: Iterable[str], loaded: Iterable[str]) -> None:
     have = set(loaded)
     for index, name in enumerate(named):
-        if name not in have:
-            problem = f"plugin {name} is not loaded; give its file with --plugin FILE ({name}.py)"
-            raise InputError(problem, f"work.plugins.{index}")
+        problem = f"plugin {name} is not loaded; give its file with --plugin FILE ({name}.py)"
+        expect(name in have, problem, f"work.plugins.{index}")

@@ -158,7 +158,7 @@ def test_every_value_is_one_that_the_space_holds(unkilled, sampler):
     for _, _, values in asked:
         assert set(values) == {param.key for param in space.params if param.exists(values)}
         assert ("adapt.penalty" in values) == (values["method"] == "ctpt")
-        assert [param.complaint(values[param.key]) for param in space.params if param.key in values].count(None) == len(
+        assert [param.problem(values[param.key]) for param in space.params if param.key in values].count(None) == len(
             values
         )
         assert isinstance(values["fpp.draws"], int)
