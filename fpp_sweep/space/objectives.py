@@ -72,8 +72,8 @@ class Constraint:
         expect(bounds, "needs at_least or at_most")
         expect(bounds == sorted(bounds), f"at_least must be <= at_most, got {' and '.join(map(word, bounds))}")
         if self.name is None:
-            metric = re.sub(r"[^A-Za-z0-9_.-]", "_", self.metric)
-            set_field(self, "name", f"{metric}_vs_{self.baseline}" if self.baseline else metric)
+            words = f"{self.metric}_vs_{self.baseline}" if self.baseline else self.metric
+            set_field(self, "name", re.sub(r"[^A-Za-z0-9_.-]", "_", words)[:64])
 
     def violation(self, value: float, baseline_value: float | None = None) -> float:
         """By how much it is broken, in the metric's unit; it holds where <= 0.
