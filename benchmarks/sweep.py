@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 from torch import Tensor
 
 from benchmarks.harness import Ratio, equal, finish, parse, require_open_clip, rounds
@@ -27,7 +28,6 @@ from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.trial.running import class_texts, evaluate, flatness_weight, make_adapter, make_prompt
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 from tests.reference import naive
 
 SEED = 0

@@ -70,7 +70,7 @@ def test_what_is_no_number_is_not_written(folder, write, read, value):
 def test_a_record_of_another_format_is_refused(folder, read, format, complaint):
     for file in (folder.info_file, folder.trial_file("trial-0000")):
         document = json.loads(file.read_text())
-        assert document.pop("format") == 1
+        assert document.pop("format") == FORMAT
         file.write_text(json.dumps({**format, **document}))
     with pytest.raises(InputError, match=complaint):
         read(folder)

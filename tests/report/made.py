@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
@@ -46,10 +47,10 @@ def trial(number, accuracy=70.0, ece=5.0, *, objectives=(ACCURACY, ECE), params=
         "number": number,
         "params": params,
         "config": {**config.flat(), **params},
-        "key": config.key(),
+        "key": keys.of_config(config),
         "started": BEGAN + 10 * number,
         "finished": BEGAN + 10 * number + 8.5,
-        "found": {"val": measured, **({"test": found(accuracy, ece, shift=-0.7)} if test else {})},
+        "results": {"val": measured, **({"test": found(accuracy, ece, shift=-0.7)} if test else {})},
         "values": [measured.average[objective.metric] for objective in objectives],
     }
     return TrialRecord(**{**values, **changes})

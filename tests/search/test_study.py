@@ -15,8 +15,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 from sqlalchemy import Engine, event
 
-from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.pareto import front
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fpp_sweep.core.prompt import open_prompt, save_prompt
+from fpp_sweep import keys
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
@@ -117,7 +118,7 @@ def test_a_sweeps_folder_is_read_as_a_table_and_a_front(tmp_path):
     assert "ece" not in rows["trial-0003"]
     members = sweep.front()
     assert members
-    assert sweep.best("knee").key() in {member.key for member in members}
+    assert keys.of_config(sweep.best("knee")) in {member.key for member in members}
     with pytest.raises(InputError, match="has no 'best f1'; it has best accuracy"):
         sweep.best("best f1")
 

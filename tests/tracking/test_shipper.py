@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, parent_url, ship, ui_command
-from fpp_sweep.tracking.store import connect
+from fpp_sweep.tracking.address import connect
 from tests.sweeps import build_sweep, found, trial
 from tests.tracking.stores import as_sets, contents, free_port, rows
 

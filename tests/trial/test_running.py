@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from fpp_sweep.core.metrics import concatenate, score
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.trial import running as tasks
 from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt
-from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask, split
 from tests.clips import random_clip
 
 CLIP = random_clip()

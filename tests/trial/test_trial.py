@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from fpp_sweep.trial.bench import Bench
+from fpp_sweep.trial.tasks import PretrainTask
 
 from fpp_sweep.config import preset
 from fpp_sweep.core.datasets import open_dataset
@@ -13,10 +15,8 @@ from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.records import SplitResult
-from fpp_sweep.trial.bench import Bench
 from fpp_sweep.trial.inline import InlineExecutor
 from fpp_sweep.trial.results import Done, Failure, Names, TaskFailedError, UnitStore, WorkerSpec
-from fpp_sweep.trial.tasks import PretrainTask
 from fpp_sweep.trial.trial import Piece, Plan, joined, measured, run_trial, summary, tasks_of, write_artifacts
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.keeper import Keeper
