@@ -145,7 +145,7 @@ def _line(pid):
 @pytest.mark.slow
 def test_killed_workers_cost_time_and_no_result(tmp_path):
     """First one, then the other of two workers is killed while the sweep is under way."""
-    space = SMALL.replace("actors: 1", "actors: 2")
+    space = SMALL.replace("workers: 1", "workers: 2")
     driver = started(tmp_path, "--trials", "8", space=space)
 
     def workers():
@@ -172,7 +172,7 @@ def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason(tmp_path):
 base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
 params: {fpp.lr: [0.01, 1e38]}
 search: {sampler: grid, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [], actors: 1}
+work: {datasets: [scenes], limit: 10, baselines: [], workers: 1}
 """
     done = tune(tmp_path, space=space)
     sweep = only_sweep(tmp_path)

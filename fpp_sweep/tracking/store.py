@@ -44,7 +44,7 @@ class Store:
     def alive(self) -> bool:
         """Does it answer at all?"""
         try:
-            self.client.getexperiment_id(self.experiment_id)
+            self.client.get_experiment(self.experiment_id)
         except Exception:
             return False
         return True

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep import keys
+from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
