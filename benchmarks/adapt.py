@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import peak
 from benchmarks.harness import Ratio, Spent, Spread, compile_option, equal, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli import Parser, run
@@ -33,6 +32,7 @@ from fpp_sweep.core.text.compiling import OFTEN
 from tests.reference.naive import adapt_one, householder
 
 OTPT_WEIGHT = 18.0
+FORMS = ("jacobian", "pullback")  # of the first gradient, as `benchmarks.peak` takes them
 MOST_IMAGES = 32  # in a batch
 TOKENS_AT_ONCE = 8192  # in a batch, where that allows more than one image
 SAMPLED_DIMENSIONS = 16  # of D, where J is not built whole
@@ -95,8 +95,8 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
         pulling = ByPullback(world.texts, world.context)
     naive_classes = min(classes, args.naive_up_to)
     check(world, pulling, jacobian if whole else None, naive_classes, args)
-    tpt = Tpt(config=AdaptConfig())
-    otpt = Tpt(config=AdaptConfig(), penalty=orthogonality, weight=OTPT_WEIGHT)
+    tpt = Tpt(adapt=AdaptConfig())
+    otpt = Tpt(adapt=AdaptConfig(), penalty=orthogonality, weight=OTPT_WEIGHT)
 
     def naive() -> object:
         ids = world.token_ids[:naive_classes]
@@ -167,7 +167,7 @@ def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, 
     for name, penalty, weight in (("tpt", None, 0.0), ("otpt", orthogonality, OTPT_WEIGHT)):
         if penalty is not None and not args.quick:
             continue
-        method = Tpt(config=AdaptConfig(), penalty=penalty, weight=weight)
+        method = Tpt(adapt=AdaptConfig(), penalty=penalty, weight=weight)
         expected = torch.stack(
             [
                 adapt_one(
@@ -227,7 +227,7 @@ def memory_notes(args: Any) -> list[str]:
     """Peak memory, each in a process of its own."""
     notes = []
     for classes in args.memory_of:
-        for form in peak.FORMS:
+        for form in FORMS:
             options = [str(classes), form, str(args.threads), args.device]
             command = [sys.executable, "-m", "benchmarks.peak", *options]
             done = subprocess.run(command, capture_output=True, text=True, check=True)

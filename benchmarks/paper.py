@@ -101,7 +101,7 @@ def measured(args: Any, name: str) -> dict[str, Any]:
     print(f"{name}: K = {classes}, {len(world.texts.layout)} tokens, {batch} images at once", flush=True)
     config = AdaptConfig(precision=args.precision)
     once, form, first = first_gradient(world, images, args.device)
-    method = Tpt(config=config)
+    method = Tpt(adapt=config)
     views = world.views[:batch]
 
     def adapt(world: World = world, first: FirstGradient = first) -> Tensor:

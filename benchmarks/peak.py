@@ -9,8 +9,6 @@ import resource
 import sys
 from pathlib import Path
 
-FORMS = ("jacobian", "pullback")
-
 
 def peak_bytes() -> int:
     """The most that this process has held; Linux's own mark, which no parent's memory gets into."""
@@ -33,7 +31,7 @@ def main(classes: str, form: str, threads: str, device: str) -> None:
 
     torch.set_num_threads(int(threads))
     world = build(VIT_B_16, int(classes), samples=2, device=device)
-    method = Tpt(config=AdaptConfig())
+    method = Tpt(adapt=AdaptConfig())
     with torch.no_grad():
         first: FirstGradient
         if form == "jacobian":

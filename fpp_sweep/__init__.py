@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from fpp_sweep.errors import InputError as InputError
     from fpp_sweep.space.reading import load_space as load_space
     from fpp_sweep.space.space import Space as Space
-    from fpp_sweep.sweep.run import Options as Options
-    from fpp_sweep.sweep.run import Sweep as Sweep
+    from fpp_sweep.sweep.handle import Options as Options
+    from fpp_sweep.sweep.handle import Sweep as Sweep
     from fpp_sweep.sweep.run import run_sweep as run_sweep
 
 
 _HOMES = {
     "InputError": "errors",
-    "Options": "sweep.run",
+    "Options": "sweep.handle",
     "Space": "space.space",
-    "Sweep": "sweep.run",
+    "Sweep": "sweep.handle",
     "TrialConfig": "config",
     "load_space": "space.reading",
     "preset": "config",

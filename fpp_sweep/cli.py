@@ -11,6 +11,8 @@ from typing import NoReturn
 
 from fpp_sweep.errors import InputError
 
+PLUGIN_HELP = "methods, penalties and metrics of your own (docs/plugins.md)"
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are one line, like all others."""

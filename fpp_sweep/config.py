@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import math
 import types
 import typing
@@ -19,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fpp_sweep import catalogue
 from fpp_sweep.errors import InputError, unknown
 
 EMBEDDED_LIMIT = 200  # images of each embedded dataset unless asked otherwise: they are rendered without end
@@ -85,10 +84,10 @@ class FppConfig:
         _require(self.steps >= 0, "fpp.steps", ">= 0", self.steps)
         _require(self.align or self.flat, "fpp.align or fpp.flat", "on (both terms are off)", False)
 
-    def weight(self, classes: int) -> float:
+    def flatness_weight(self, classes: int) -> float:
         """lambda for K classes.
 
-        >>> FppConfig().weight(10)
+        >>> FppConfig().flatness_weight(10)
         2.5
         """
         return self.gamma1 + self.gamma2 / classes
@@ -154,7 +153,7 @@ class ViewConfig:
 class TrialConfig:
     """Everything that decides a trial's numbers apart from the model, the data and the seed."""
 
-    method: str = "tpt"
+    method: str = catalogue.DEFAULT
     prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file
     init: str = "a photo of a"  # the predefined prompt that FPP stays aligned with: words or a prompt file
     fpp: FppConfig = field(default_factory=FppConfig)
@@ -168,15 +167,6 @@ class TrialConfig:
         15.0
         """
         return dict(_flatten(self))
-
-    def key(self) -> str:
-        """The trial's name everywhere: a hash of its values.
-
-        >>> TrialConfig().key() == TrialConfig().key() != TrialConfig(method="otpt").key()
-        True
-        """
-        text = json.dumps(self.flat(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def replace(self, values: Mapping[str, Any]) -> TrialConfig:
         """A copy with dotted keys set; values may be text, as on a command line.
@@ -273,10 +263,9 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     >>> "fpp.gamma2" in relevant(TrialConfig(prompt="a photo of a").flat())
     False
     """
-    unread: tuple[str, ...] = () if flat["prompt"] == "fpp" else ("fpp.", "init")
-    if flat["method"] == "zero_shot":
-        unread += ("adapt.", "views.")
-    return {key: value for key, value in flat.items() if not key.startswith(unread)}
+    read = ("method", "prompt", *catalogue.method(flat["method"]).reads)
+    read += ("fpp.", "init") if flat["prompt"] == "fpp" else ()
+    return {key: value for key, value in flat.items() if key.startswith(read)}
 
 
 def _flatten(config: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:

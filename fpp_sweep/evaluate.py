@@ -12,41 +12,60 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpp_sweep.cli import cores, parser, run, sleep_when_idle
+from fpp_sweep import catalogue, plugins
+from fpp_sweep.cli import PLUGIN_HELP, cores, parser, run, sleep_when_idle
 from fpp_sweep.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset
 from fpp_sweep.errors import InputError
+from fpp_sweep.facts import DatasetFacts, PluginFile, WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.progress import Bar
 
 if TYPE_CHECKING:
-    from fpp_sweep.core.datasets import Dataset
-    from fpp_sweep.trial.bench import Bench
+    from fpp_sweep.trial.worker import Worker
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     sleep_when_idle()
-    trials = plan(args)
-    datasets = open_datasets(args)
-    bench = open_bench(args)
-    check_texts(bench, datasets, trials)
-    from fpp_sweep.report import evaluation as report
+    files = plugins.read(args.plugin)
+    plugins.load(files)
+    trials = trials_of(args)
+    # the border to torch: from here on a model is needed
+    from fpp_sweep.report import evaluation
+    from fpp_sweep.trial.inline import InlineExecutor
+    from fpp_sweep.trial.results import TaskFailed
+    from fpp_sweep.trial.trial import Plan, run_trial
+    from fpp_sweep.trial.worker import Worker
 
-    heading = report.heading(bench.clip, args.split, trials[0][0])
+    worker = Worker(spec_of(args, files), lambda label, total, unit: Bar(label, total, unit))
+    datasets = tuple(worker.describe(names_of(args), args.split))
+    check(worker, datasets, trials)
+    model = worker.facts()
+    plan = Plan(datasets={args.split: datasets}, seeds=(), shards=None, columns=tuple(args.columns))
+    executor = InlineExecutor(worker, TaskKeys(model, plan.known()))
     out = new_folder(args.out)
-    print(heading)
-    results = []
+    print(evaluation.heading(model, args.split, trials[0][0]))
+    done = []
     for config, seed in trials:
-        result = bench.run(config, datasets, seed)
+        try:
+            result, found = run_trial(replace(plan, seeds=(seed,)), config, args.split, executor)
+        except TaskFailed as failure:
+            raise InputError(failure.reason) from failure
+        trial = evaluation.Evaluation(
+            config=config, seed=seed, result=result, datasets={each.facts.name: each for each in found}
+        )
         with told_of(out):
-            report.write_trial(out, bench.clip, result)
-        print(report.trial_table(result, with_intervals=args.intervals), flush=True)
-        results.append(result)
-    print(report.comparison(results))
+            evaluation.write_trial(out, trial, args.split)
+        print(evaluation.trial_table(trial, with_intervals=args.intervals), flush=True)
+        done.append(trial)
+    print(evaluation.comparison(done))
     with told_of(out):
-        report.write_results(out, bench.clip, args.split, results, arguments_of(args))
+        evaluation.write_results(out, model, args.split, done, arguments_of(args))
     print(f"results, prompts, predictions and reliability diagrams: {out}")
 
 
@@ -59,7 +78,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--datasets", nargs="+", metavar="NAME", help="names or groups: tiny, fine_grained, natural_shifts, ...")
     add("--split", choices=("train", "val", "test"), default="test")
     add("--config", type=Path, metavar="YAML", help="settings from a file, such as a sweep's report/best/knee.yaml")
-    add("--method", nargs="+", metavar="NAME", help="zero_shot, tpt, ctpt, otpt; default: zero_shot tpt, or --config's")
+    methods = f"{', '.join(catalogue.METHODS)}; default: {catalogue.PLAIN} {catalogue.DEFAULT}, or --config's"
+    add("--method", nargs="+", metavar="NAME", help=methods)
     add("--prompt", nargs="+", metavar="PROMPT", help="fpp, words, or a prompt file (ours or CoOp's)")
     add("--init", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
     add("--seed", nargs="+", type=int, default=[0], metavar="N", help="of views and pretraining")
@@ -88,16 +108,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--cache", type=Path, metavar="DIR", help="image features; default: $FPP_SWEEP_CACHE or ~/.cache/fpp_sweep")
     add("--exact-cache", action="store_true", help="keep features in float32 rather than half precision")
     add("--on-bad-image", choices=("fail", "skip"), default="fail", help="skip: leave it out, and count it")
-    add("--workers", type=int, metavar="N", help="processes that make views; default: 1 to 4, 0 for the embedded model")
+    add("--loaders", type=int, metavar="N", help="processes that draw views; default: 1 to 4, 0 for the embedded model")
     add("--threads", type=int, metavar="N", help="of torch; default: one for the embedded model, else all cores")
+    add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
+    add("--columns", nargs="+", default=[], choices=catalogue.COLUMNS, help="of each sample, kept with its prediction")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
     add("--compile", action="store_true", help="torch.compile, for long runs of few classes on a GPU (docs/engine.md)")
     return options.parse_args(argv)
 
 
-def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
+def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
-    from fpp_sweep.core.methods import require_method
     from fpp_sweep.space.configfile import read_config
 
     if args.limit is not None and args.limit < 1:
@@ -112,9 +133,9 @@ def plan(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     init = args.init or base.init
     if init == "fpp":
         raise InputError("--init fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
-    methods = args.method or ([base.method] if chosen else ["zero_shot", "tpt"])
+    methods = args.method or ([base.method] if chosen else [catalogue.PLAIN, catalogue.DEFAULT])
     for method in methods:
-        require_method(method)
+        catalogue.method(method)
     prompts = args.prompt or ([base.prompt] if chosen else [init, "fpp"])
     return [
         (base.replace({"method": method, "prompt": prompt, "init": init}), seed)
@@ -136,57 +157,45 @@ def new_folder(out: Path | None) -> Path:
     return out
 
 
-def open_bench(args: argparse.Namespace) -> Bench:
-    """The model, on its device, and the feature cache."""
-    import torch
-
-    from fpp_sweep.core.images.cache import default_cache
-    from fpp_sweep.core.images.features import FeatureCache
-    from fpp_sweep.core.models.clip import choose_device
-    from fpp_sweep.core.models.loading import load
-    from fpp_sweep.trial.bench import Bench
-
-    for flag, value, least in (("--workers", args.workers, 0), ("--threads", args.threads, 1)):
+def spec_of(args: argparse.Namespace, files: tuple[PluginFile, ...]) -> WorkerSpec:
+    """What the worker of this process opens."""
+    for flag, value, least in (("--loaders", args.loaders, 0), ("--threads", args.threads, 1)):
         if value is not None and value < least:
             raise InputError(f"{flag} must be >= {least}, got {value}")
+    if args.cache is not None and args.cache.exists() and not args.cache.is_dir():
+        raise InputError(f"--cache {args.cache} is not a folder")
     # the embedded model's operations are too small for a second thread, its images for a second process
-    cache = args.cache or default_cache()
-    if cache.exists() and not cache.is_dir():
-        raise InputError(f"--cache {cache} is not a folder")
     small = args.model == "tiny"
-    torch.set_num_threads(args.threads or (1 if small else cores()))
-    workers = 0 if small else min(4, max(1, cores() - 1))
-    clip = load(args.model, choose_device(args.device))
-    return Bench(
-        clip=clip.compiled() if args.compile else clip,
-        cache=FeatureCache(cache, exact=args.exact_cache),
+    loaders = 0 if small else min(4, max(1, cores() - 1))
+    return WorkerSpec(
+        model=args.model,
+        data_root=None if args.data_root is None else str(args.data_root),
+        dataset_file=None if args.dataset_file is None else str(args.dataset_file),
+        limit=args.limit,
+        cache=None if args.cache is None else str(args.cache),
+        exact_cache=args.exact_cache,
         on_bad_image=args.on_bad_image,
-        workers=workers if args.workers is None else args.workers,
+        loaders=loaders if args.loaders is None else args.loaders,
+        device=args.device,
+        threads=args.threads or (1 if small else cores()),
+        compile=args.compile,
+        plugins=files,
     )
 
 
-def check_texts(bench: Bench, datasets: Sequence[Dataset], trials: Sequence[tuple[TrialConfig, int]]) -> None:
-    """Open every prompt that is named and fit it to all class names, so that a bad one is told before any work."""
-    from fpp_sweep.core.prompt import is_file_name
-    from fpp_sweep.trial.running import fitted, strange_note
+def names_of(args: argparse.Namespace) -> list[str]:
+    """The datasets and groups asked for; none means all of one's own, else those that belong to the data root."""
+    if args.datasets or args.dataset_file:
+        return args.datasets or []
+    return ["fine_grained" if args.data_root else "tiny"]
 
+
+def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tuple[TrialConfig, int]]) -> None:
+    """Fit every method and prompt to the model and to all class names, so that a bad one is told before any work."""
+    methods = sorted({config.method for config, _ in trials})
     prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
-    for prompt in prompts:
-        fitted(bench.clip, prompt, [dataset.classes for dataset in datasets])
-    words = [prompt for prompt in prompts if not is_file_name(prompt)]
-    texts = [*words, *(name for dataset in datasets for name in dataset.classes)]
-    if note := strange_note(bench.clip, texts):
+    for note in worker.check(methods, prompts, datasets).notes:
         print(f"note: {note}", file=sys.stderr)
-
-
-def open_datasets(args: argparse.Namespace) -> list[Dataset]:
-    """The datasets asked for, each cut to its limit; one that is missing ends the run before it starts."""
-    from fpp_sweep.core.datasets import expand, open_dataset, read_custom
-
-    custom = read_custom(args.dataset_file) if args.dataset_file else {}
-    names = args.datasets or list(custom) or ["fine_grained" if args.data_root else "tiny"]
-    datasets = [open_dataset(name, args.split, args.data_root, custom) for name in expand(names, custom)]
-    return [dataset.limited(args.limit) for dataset in datasets]
 
 
 @contextmanager
@@ -200,8 +209,13 @@ def told_of(out: Path) -> Iterator[None]:
 
 def arguments_of(args: argparse.Namespace) -> dict[str, object]:
     """The command line as it was understood, for the record."""
-    plain = (str, int, bool, list, type(None))
-    return {name: value if isinstance(value, plain) else str(value) for name, value in vars(args).items()}
+    return {name: _plain(value) for name, value in vars(args).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpp_sweep.cli import parser, run, sleep_when_idle
+from fpp_sweep import plugins
+from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
 
 if TYPE_CHECKING:
     from fpp_sweep.space.space import Space
@@ -32,7 +33,8 @@ SHORT = {
     "datasets": "work.datasets",
     "limit": "work.limit",
     "seed": "work.seeds",
-    "actors": "work.workers",
+    "workers": "work.workers",
+    "on_bad_image": "work.on_bad_image",
     "trials": "search.trials",
     "wall_clock": "search.wall_clock",
     "search_split": "search.split",
@@ -42,13 +44,16 @@ SHORT = {
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     sleep_when_idle()
+    files = plugins.read(args.plugin)
+    plugins.load(files)
     space = read_space(args)
     if args.dry_run:
         from fpp_sweep.sweep.estimate import dry_run
 
         print(dry_run(space))
         return
-    from fpp_sweep.sweep.run import InterruptedSweep, Options, run_sweep
+    from fpp_sweep.sweep.handle import InterruptedSweep, Options
+    from fpp_sweep.sweep.run import run_sweep
 
     words = sys.argv[1:] if argv is None else argv
     options = Options(
@@ -59,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
         command=shlex.join(["python", "-m", "fpp_sweep.tune", *words]),
+        plugins=files,
     )
     try:
         sweep = run_sweep(space, options)
@@ -102,7 +108,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--trials", metavar="N", help="budget")
     add("--wall-clock", metavar="TIME", help="budget, such as 30m or 2h; begun trials are finished")
     add("--search-split", choices=("val", "test"), help="test: the paper's practice; the sweep is tagged with it")
-    add("--actors", metavar="N", help="workers, each with a model; default: one for each GPU, else for each core")
+    add("--workers", metavar="N", help="processes with a model each; default: one for each GPU, else for each core")
+    add("--on-bad-image", choices=("fail", "skip"), help="skip: leave it out, and count it; default: fail")
+    add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
     add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: a session of our own")
     add("--tracking-uri", metavar="URI", help="of MLflow; default: sqlite:///mlflow.db here")
     add("--out", type=Path, default=Path("sweeps"), metavar="DIR", help="folder of sweeps; default: sweeps")
@@ -126,14 +134,15 @@ def read_space(args: argparse.Namespace) -> Space:
         elif value is not None:
             found.append(f"{key}={value}")
     found += args.set
-    space = load_space(args.space, found)
+    loaded = [file.stem for file in args.plugin]
+    space = load_space(args.space, found, loaded)
     if args.config is None:
         return space
     searched = {param.key for param in space.searched()}
     settings = {key: value for key, value in read_config(args.config).items() if key not in searched}
     # JSON is YAML; `none` is how a setting says that it has no value, where null would take the key out
     start = [f"base.{key}={'none' if value is None else json.dumps(value)}" for key, value in settings.items()]
-    return load_space(args.space, [*start, *found])
+    return load_space(args.space, [*start, *found], loaded)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.config import TrialConfig
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.sweep.run import make_plan, worker_spec
+from fpp_sweep.sweep.preflight import make_plan, worker_spec
 from fpp_sweep.trial.inline import InlineExecutor
-from fpp_sweep.trial.results import Names, UnitStore
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 
@@ -87,8 +87,7 @@ def assert_same_as_in_one_process(sweep, space, cache):
     space = replace(space, work=replace(space.work, cache=str(cache)))
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
-    datasets = {(facts.name, part): facts for part, all_facts in plan.datasets.items() for facts in all_facts}
-    inline = InlineExecutor(worker, Names(worker.facts().digest, datasets), UnitStore(cache / "units"))
+    inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     for record in sweep.trials():
-        found, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline.results)
-        assert dict(found.average) == dict(record.found["val"].average), record.name
+        result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline)
+        assert dict(result.average) == dict(record.results["val"].average), record.name

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.records.folder import Found, SweepFolder, SweepInfo, TrialRecord
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
 CREATED = 1_795_201_952.0  # 2026-11-20, so that numbers made from it can be recognised
@@ -46,7 +48,7 @@ def build_sweep(
         write_artifacts(folder, f"trial-{number:04d}", datasets)
     if report and complete:
         best = trial(complete[-1], datasets)
-        folder.write_trial(replace(best, found={**best.found, "test": found(complete[-1] - 1, datasets)}))
+        folder.write_trial(replace(best, results={**best.results, "test": found(complete[-1] - 1, datasets)}))
         write_report(folder, complete)
     return folder
 
@@ -86,7 +88,7 @@ def trial(
         origin="code" if number == 0 else "sampled",
         params=params,
         config=config.flat(),
-        key=config.key(),
+        key=keys.of_config(config),
         started=started,
     )
     if running:
@@ -105,7 +107,7 @@ def trial(
         record,
         state="complete",
         finished=started + 50,
-        found={"val": result},
+        results={"val": result},
         values=(result.average["accuracy"], result.average["ece"]),
         constraints={"accuracy": -0.3},
     )
@@ -120,15 +122,15 @@ def baseline(name: str, position: int, datasets: Sequence[str] = DATASETS) -> Tr
         state="complete",
         origin="baseline",
         config=config.flat(),
-        key=config.key(),
+        key=keys.of_config(config),
         started=CREATED + position,
         finished=CREATED + position + 30,
-        found={"val": result, "test": result},
+        results={"val": result, "test": result},
         values=(result.average["accuracy"], result.average["ece"]),
     )
 
 
-def found(number: int, datasets: Sequence[str] = DATASETS) -> Found:
+def found(number: int, datasets: Sequence[str] = DATASETS) -> SplitResult:
     """Numbers that differ between trials and datasets."""
     each = {
         dataset: {
@@ -142,7 +144,7 @@ def found(number: int, datasets: Sequence[str] = DATASETS) -> Found:
     average = {
         metric: sum(values[metric] for values in each.values()) / len(each) for metric in next(iter(each.values()))
     }
-    return Found(
+    return SplitResult(
         average=average,
         datasets=each,
         deviation={"accuracy": 0.4, "ece": 0.2},

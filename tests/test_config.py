@@ -1,8 +1,11 @@
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.config import PRESETS, FppConfig, TrialConfig, ViewConfig, parse_settings, preset
+from fpp_sweep import keys
+from fpp_sweep.config import PRESETS, AdaptConfig, FppConfig, TrialConfig, ViewConfig, parse_settings, preset
 from fpp_sweep.errors import InputError
 
 
@@ -16,7 +19,7 @@ def test_the_defaults_are_the_released_code():
 
 @pytest.mark.parametrize(("classes", "weight"), [(10, 2.5), (37, 1.4054), (47, 1.3191), (397, 1.0378)])
 def test_lambda_follows_the_number_of_classes(classes, weight):
-    assert FppConfig().weight(classes) == pytest.approx(weight, abs=5e-5)
+    assert FppConfig().flatness_weight(classes) == pytest.approx(weight, abs=5e-5)
 
 
 def test_the_paper_preset_differs_where_paper_and_code_disagree():
@@ -79,8 +82,13 @@ def test_scaling_keeps_the_shrinkage_of_a_step_and_scales_lengths(unit, variance
     assert scaled.start_std == pytest.approx(config.start_std * unit)
 
 
+def test_adaptation_scales_its_learning_rate_and_keeps_the_shrinkage_of_a_step():
+    config = AdaptConfig(lr=0.01, weight_decay=0.3, steps=3, selection=0.2, penalty=7.0)
+    assert config.scaled(2) == dataclasses.replace(config, lr=0.02, weight_decay=0.15)
+
+
 @given(st.integers(1, 200), st.sampled_from(["tpt", "ctpt"]))
 def test_the_key_names_the_values_and_nothing_else(count, method):
     config = TrialConfig(method=method, views=ViewConfig(count=count))
-    assert config.key() == config.replace({}).key()
-    assert config.key() != config.replace({"views.count": count + 1}).key()
+    assert keys.of_config(config) == keys.of_config(config.replace({}))
+    assert keys.of_config(config) != keys.of_config(config.replace({"views.count": count + 1}))

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from fpp_sweep import evaluate
+from fpp_sweep import evaluate, keys
 from fpp_sweep.errors import InputError
 from tests.builders import build_coop, jpeg
 
@@ -198,7 +198,7 @@ def test_a_folder_with_results_is_never_written_to(tmp_path):
 def test_the_trials_are_every_combination_with_the_models_own_preset():
     args = evaluate.parse(["--method", "tpt", "otpt", "--prompt", "fpp", "a", "--seed", "0", "1"])
     trials = evaluate.plan(args)
-    assert len({(config.key(), seed) for config, seed in trials}) == 8
+    assert len({(keys.of_config(config), seed) for config, seed in trials}) == 8
     assert {config.fpp.steps for config, _ in trials} == {60}
     code = evaluate.plan(evaluate.parse(["--model", "ViT-B-16/openai"]))
     assert {config.fpp.steps for config, _ in code} == {1000}

@@ -54,7 +54,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     members = [member["name"] for member in json.loads((sweep.report / "front.json").read_text())["members"]]
     assert members
     for name in (*members, "baseline-tpt"):
-        assert set(records[name].found) == {"val", "test"}
+        assert set(records[name].results) == {"val", "test"}
     artifacts = {
         path.relative_to(sweep.artifacts(members[0])).as_posix() for path in sweep.artifacts(members[0]).rglob("*.*")
     }

@@ -36,15 +36,15 @@ class Loss:
     align: Distance | None
     flat: Distance | None
     detach: str
-    weight: Tensor  # of flatness; scalar
+    flatness_weight: Tensor  # lambda; scalar
 
     @classmethod
-    def of(cls, config: FppConfig, weight: float, device: torch.device) -> Loss:
+    def of(cls, config: FppConfig, flatness_weight: float, device: torch.device) -> Loss:
         return cls(
             align=config.align_distance if config.align else None,
             flat=config.flat_distance if config.flat else None,
             detach=config.detach,
-            weight=torch.tensor(weight, device=device),
+            flatness_weight=torch.tensor(flatness_weight, device=device),
         )
 
 
@@ -53,12 +53,12 @@ def pretrain(
     predefined: Tensor,
     config: FppConfig,
     *,
-    weight: float,
+    flatness_weight: float,
     start: Tensor,
     noise: Iterator[Noise],
     on_step: Callable[[], None] = lambda: None,
 ) -> Pretrained:
-    """Minimise alignment + weight * (flatness) from `start`, drawing one `Noise` a step.
+    """Minimise alignment + flatness_weight * (flatness) from `start`, drawing one `Noise` a step.
 
     `predefined` (n, W) is the context whose features f0 are the target; lengths in `config` are those of the model's
     own embeddings (see `FppConfig.scaled`). Raises FloatingPointError with the step and
@@ -67,7 +67,7 @@ def pretrain(
     with torch.no_grad():
         target = texts.features(predefined)
     context, state = start.clone(), None
-    loss = Loss.of(config, weight, context.device)
+    loss = Loss.of(config, flatness_weight, context.device)
     sight = texts.layout.sight(1 + len(context))
     run = texts.tower.run if config.noise_shared else eagerly  # else each class has a layout of its own: no small step
     losses = torch.zeros(config.steps, 2)
@@ -159,7 +159,7 @@ def _losses(clean: Tensor, noisy: Tensor | None, target: Tensor, loss: Loss) -> 
     flat = distance(steady.expand_as(noisy), noisy, loss.flat)
     if loss.flat == "cosine":
         flat = flat - 1  # the released code drops the constant of 1 - cos; its logged losses are reproduced this way
-    return torch.stack([align, loss.weight * flat])
+    return torch.stack([align, loss.flatness_weight * flat])
 
 
 def distance(first: Tensor, second: Tensor, kind: Distance) -> Tensor:

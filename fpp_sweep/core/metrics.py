@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpp_sweep import catalogue
 from fpp_sweep.errors import InputError
 
 BINS = 20  # everywhere, as in the released code of FPP, C-TPT and O-TPT
@@ -28,7 +30,7 @@ TOP = 5
 _GRID = 2.0**-36
 _TINY = float(np.finfo(np.float32).tiny)
 _MOST_NLL = 88.0  # above -ln(_TINY) = 87.34
-_BLOCK = 1 << 20  # probabilities, or draws of samples, held at a time
+BLOCK = 1 << 20  # probabilities, or draws of samples, held at a time
 _DTYPES = {
     "labels": np.int64,
     "predicted": np.int64,
@@ -52,20 +54,20 @@ def _edges() -> NDArray[np.float32]:
 EDGES = _edges()
 
 
-def _bin(values: NDArray[np.float32]) -> NDArray[np.int64]:
+def bin_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
     """The bin (lo, hi] of each value; -1, which is none, for exactly 0.
 
-    >>> _bin(np.array([0, 1e-9, 0.5, 0.50001, 1], np.float32)).tolist()
+    >>> bin_of(np.array([0, 1e-9, 0.5, 0.50001, 1], np.float32)).tolist()
     [-1, 0, 9, 10, 19]
     """
     return np.searchsorted(EDGES, values, side="left") - 1
 
 
-def _on_grid(values: NDArray[np.float32]) -> NDArray[np.float64]:
+def on_grid(values: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.rint(values.astype(np.float64) / _GRID) * _GRID
 
 
-def _sums(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+def sums(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     return np.bincount(cells, values, minlength=size).astype(np.float64)
 
 
@@ -85,7 +87,7 @@ class ClassBins:
     def of(cls, values: NDArray[np.float32], hits: NDArray[np.bool_]) -> ClassBins:
         """Sums of (N, K) values; `hits` says where the class is the label."""
         classes = values.shape[1]
-        bins = _bin(values)
+        bins = bin_of(values)
         inside = bins >= 0
         cells = (np.arange(classes) * BINS + bins)[inside]
 
@@ -93,7 +95,7 @@ class ClassBins:
         return cls(
             counts=np.bincount(cells, minlength=size).reshape(shape),
             hits=np.bincount(cells[hits[inside]], minlength=size).reshape(shape),
-            confidence=_sums(cells, _on_grid(values[inside]), size).reshape(shape),
+            confidence=sums(cells, on_grid(values[inside]), size).reshape(shape),
         )
 
     def __add__(self, other: ClassBins) -> ClassBins:
@@ -127,6 +129,7 @@ class Predictions:
     nll: NDArray[np.float64]  # -ln of the label's probability
     brier: NDArray[np.float64]  # sum over classes of squared differences from the one-hot label
     class_bins: ClassBins
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # optional ones, (N, ...), such as logits
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -137,6 +140,9 @@ class Predictions:
                 wanted = f"{len(self)} values of {np.dtype(dtype)}"
                 got = f"{values.dtype} of shape {values.shape}"
                 raise InputError(f"{name} must be {wanted}, got {got}")
+        for name, values in self.columns.items():
+            if len(values) != len(self):
+                raise InputError(f"column {name} must have {len(self)} rows, got {len(values)}")
         if len(set(self.ids)) < len(self):
             raise InputError(f"sample {_repeated(self.ids)!r} appears more than once")
         classes = self.class_bins.classes
@@ -154,7 +160,13 @@ class Predictions:
             raise InputError(f"{where}, must lie in 0..{high:g}")
 
     @classmethod
-    def of(cls, ids: Sequence[str], labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> Predictions:
+    def of(
+        cls,
+        ids: Sequence[str],
+        labels: NDArray[np.int64],
+        probabilities: NDArray[np.float32],
+        columns: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Predictions:
         """Read (N, K) probabilities, as they are: rows are not rescaled to sum to one.
 
         In the NLL a label's probability is clamped to float32's smallest normal number (1.2e-38),
@@ -169,9 +181,10 @@ class Predictions:
         ids = tuple(ids)
         labels, probabilities = np.asarray(labels), np.asarray(probabilities)
         _check_input(ids, labels, probabilities)
-        rows = max(1, _BLOCK // probabilities.shape[1])
+        rows = max(1, BLOCK // probabilities.shape[1])
         blocks = [slice(start, start + rows) for start in range(0, len(ids), rows)]
-        return concatenate([cls._block(ids[b], labels[b], probabilities[b]) for b in blocks])
+        read = concatenate([cls._block(ids[b], labels[b], probabilities[b]) for b in blocks])
+        return replace(read, columns=dict(columns)) if columns else read
 
     @classmethod
     def _block(cls, ids: tuple[str, ...], labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> Predictions:
@@ -212,67 +225,66 @@ def concatenate(parts: Sequence[Predictions]) -> Predictions:
     if not parts:
         raise InputError("no shards to join")
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _DTYPES}
+    extra = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     return Predictions(
         ids=tuple(sample for part in parts for sample in part.ids),
         class_bins=reduce(add, (part.class_bins for part in parts)),
+        columns=extra,
         **joined,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
-    """One dataset's numbers: accuracies and calibration errors in percent, NLL in nats."""
-
-    samples: int
-    accuracy: float
-    accuracy_top5: float
-    ece: float
-    sce: float
-    aece: float
-    mce: float
-    aurc: float
-    nll: float
-    brier: float
-
-    def __post_init__(self) -> None:
-        for name in (item.name for item in fields(self)):
-            if not math.isfinite(getattr(self, name)):
-                raise FloatingPointError(f"metric {name} is {getattr(self, name)}")
-
-
-def score(predictions: Predictions) -> Metrics:
-    """All metrics of a dataset.
+def score(predictions: Predictions) -> dict[str, float]:
+    """All metrics of a dataset by name: accuracies and calibration errors in percent, NLL in nats.
 
     >>> probabilities = np.array([[0.75, 0.25], [0.75, 0.25]], np.float32)
     >>> numbers = score(Predictions.of(["a", "b"], np.array([0, 1]), probabilities))
-    >>> numbers.accuracy, numbers.ece, numbers.brier
+    >>> numbers["accuracy"], numbers["ece"], numbers["brier"]
     (50.0, 25.0, 0.625)
     """
-    samples, classes = len(predictions), predictions.class_bins.classes
-    bins = predictions.bins
-    return Metrics(
-        samples=samples,
-        accuracy=_accuracy(predictions),
-        accuracy_top5=100 * int(predictions.in_top5.sum()) / samples,
-        ece=_expected_error(predictions),
-        sce=100 * math.fsum(predictions.class_bins.gaps.flat) / (samples * classes),
-        aece=_adaptive_error(predictions),
-        mce=100 * float((bins.gaps / np.maximum(bins.counts, 1)).max()),
-        aurc=_area_under_risk_coverage(predictions),
-        nll=math.fsum(predictions.nll) / samples,
-        brier=math.fsum(predictions.brier) / samples,
-    )
+    numbers = {}
+    for row in catalogue.qualities():
+        assert row.compute is not None
+        numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))
+        if not math.isfinite(numbers[row.name]):
+            raise FloatingPointError(f"metric {row.name} is {numbers[row.name]}")
+    return numbers
 
 
-def _accuracy(predictions: Predictions) -> float:
+def accuracy(predictions: Predictions) -> float:
     return 100 * int(predictions.correct.sum()) / len(predictions)
 
 
-def _expected_error(predictions: Predictions) -> float:
+def accuracy_top5(predictions: Predictions) -> float:
+    return 100 * int(predictions.in_top5.sum()) / len(predictions)
+
+
+def expected_error(predictions: Predictions) -> float:
+    """ECE: |accuracy - mean confidence| of each bin, weighted by its samples."""
     return 100 * math.fsum(predictions.bins.gaps.flat) / len(predictions)
 
 
-def _adaptive_error(predictions: Predictions) -> float:
+def static_error(predictions: Predictions) -> float:
+    """SCE: the same over the bins of every class."""
+    classes = predictions.class_bins.classes
+    return 100 * math.fsum(predictions.class_bins.gaps.flat) / (len(predictions) * classes)
+
+
+def largest_error(predictions: Predictions) -> float:
+    """MCE: the largest |accuracy - mean confidence| of a bin."""
+    bins = predictions.bins
+    return 100 * float((bins.gaps / np.maximum(bins.counts, 1)).max())
+
+
+def log_loss(predictions: Predictions) -> float:
+    return math.fsum(predictions.nll) / len(predictions)
+
+
+def brier_score(predictions: Predictions) -> float:
+    return math.fsum(predictions.brier) / len(predictions)
+
+
+def adaptive_error(predictions: Predictions) -> float:
     """ECE with edges at 21 ranks of the confidences; equal edges are one, the first bin is closed.
 
     The ranks are products in float32, as in the released code: for every twelfth N or so, float64
@@ -284,11 +296,11 @@ def _adaptive_error(predictions: Predictions) -> float:
     if len(edges) < 2:
         return 0.0
     bins = np.maximum(np.searchsorted(edges, confidence, side="left") - 1, 0)
-    gaps = _sums(bins, predictions.correct - _on_grid(confidence), len(edges) - 1)
+    gaps = sums(bins, predictions.correct - on_grid(confidence), len(edges) - 1)
     return 100 * math.fsum(np.abs(gaps)) / len(predictions)
 
 
-def _area_under_risk_coverage(predictions: Predictions) -> float:
+def area_under_risk_coverage(predictions: Predictions) -> float:
     """The mean, over i, of the error rate among the i most confident samples.
 
     The released code reverses an unstable ascending sort, which leaves ties open. Ours is stable
@@ -298,86 +310,6 @@ def _area_under_risk_coverage(predictions: Predictions) -> float:
     order = np.argsort(predictions.confidence, kind="stable")[::-1]
     errors = np.cumsum(~predictions.correct[order])
     return math.fsum(errors / np.arange(1, len(predictions) + 1)) / len(predictions)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A confidence interval, in the metric's own unit."""
-
-    low: float
-    high: float
-
-
-def bootstrap(
-    predictions: Predictions, *, draws: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, Interval]:
-    """Intervals of accuracy and ECE over samples drawn with replacement, in percent.
-
-    Accuracy: percentiles. ECE: percentiles of the error, reversed, and extended to hold the estimate. Few samples
-    inflate an ECE and resampling inflates it once more, so plain percentiles miss the truth: of 95 % intervals with 200
-    samples, none held a true ECE of 5 and 54 in 100 an ECE of 10; reversed, 88 in 100 did in both cases.
-
-    >>> probabilities = np.array([[0.75, 0.25], [0.75, 0.25]], np.float32)
-    >>> bootstrap(Predictions.of(["a", "b"], np.array([0, 1]), probabilities))["accuracy"]
-    Interval(low=0.0, high=100.0)
-    """
-    return intervals([predictions], draws=draws, seed=seed, level=level)
-
-
-def intervals(
-    datasets: Sequence[Predictions], *, draws: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, Interval]:
-    """`bootstrap` for the unweighted mean of some datasets, each resampled on its own."""
-    if not 0 < level < 1:
-        raise InputError(f"the bootstrap level must lie between 0 and 1, got {level}")
-    # seeds one apart: datasets of a size must not be resampled alike, or their errors would not average out
-    drawn = [resampled(each, draws=draws, seed=seed + place) for place, each in enumerate(datasets)]
-    accuracy, ece = np.mean(drawn, axis=0)
-    right = math.fsum(map(_accuracy, datasets)) / len(datasets)
-    estimate = math.fsum(map(_expected_error, datasets)) / len(datasets)
-    tails = np.array([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(accuracy, tails).tolist()
-    least, most = (2 * estimate - np.quantile(ece, tails[::-1])).tolist()
-    return {
-        "accuracy": Interval(min(low, right), max(high, right)),
-        "ece": Interval(max(0.0, min(least, estimate)), max(most, estimate)),
-    }
-
-
-def resampled(predictions: Predictions, *, draws: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Accuracy and ECE, in percent, of each of `draws` samples with replacement."""
-    if draws < 1:
-        raise InputError(f"bootstrap draws must be >= 1, got {draws}")
-    samples = len(predictions)
-    terms = _terms(predictions)
-    sums = 100 / samples * np.concatenate([weights @ terms for weights in _resamples(samples, draws, seed)])
-    return sums[:, BINS], np.abs(sums[:, :BINS]).sum(axis=1)
-
-
-def _terms(predictions: Predictions) -> NDArray[np.float64]:
-    """(N, BINS + 1): correctness minus confidence, in the column of the bin; then correctness.
-
-    Weighted sums of the columns are all that accuracy and ECE need, and as the entries are on the
-    grid, the order in which a matrix product adds them does not matter.
-    """
-    bins = _bin(predictions.confidence)
-    inside = np.flatnonzero(bins >= 0)
-    terms = np.zeros((len(predictions), BINS + 1))
-    terms[inside, bins[inside]] = (predictions.correct - _on_grid(predictions.confidence))[inside]
-    terms[:, BINS] = predictions.correct
-    return terms
-
-
-def _resamples(samples: int, draws: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """How often each draw takes each sample, a few draws at a time to bound the memory."""
-    generator = np.random.default_rng(seed)
-    rows = max(1, _BLOCK // samples)
-    for start in range(0, draws, rows):
-        count = min(rows, draws - start)
-        drawn = generator.integers(0, samples, size=(count, samples))
-        drawn += np.arange(count)[:, None] * samples
-        weights = np.bincount(drawn.ravel(), minlength=count * samples)
-        yield weights.reshape(count, samples).astype(np.float64)
 
 
 def _check_input(ids: tuple[str, ...], labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:

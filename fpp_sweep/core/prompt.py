@@ -120,6 +120,12 @@ def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> b
     return data
 
 
+def origin_of(data: bytes) -> dict[str, str]:
+    """What the contents of a prompt's file say of where it came from."""
+    size = int.from_bytes(data[:8], "little")
+    return dict(json.loads(data[8 : 8 + size])["__metadata__"])
+
+
 def from_bytes(clip: Clip, data: bytes) -> Prompt:
     """The prompt in the contents of a file that a worker of this run made."""
     return Prompt(context=load(data)["context"].float().to(clip.device), origin={})

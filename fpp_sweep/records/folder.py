@@ -3,7 +3,7 @@
     sweep.json              what the sweep is: space, objectives, tags, state
     study.db                the Optuna study, named after the sweep
     trials/<name>.json      one record for each trial and baseline, rewritten whole when something happens to it
-    units/                  finished pieces of work by content, which no trial repeats
+    tasks/                  results of tasks by key, which no trial computes again
     artifacts/<name>/       a trial's prompts, predictions and reliability diagrams
     report/                 the front as table, picture and page; best configs; importances
     lock                    held by the driver while it lives
@@ -16,74 +16,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
-FORMAT = 1
-State = Literal["running", "complete", "failed", "interrupted"]
-Kind = Literal["trial", "baseline"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a trial found on one split, over all its datasets and seeds."""
-
-    average: Mapping[str, float]  # metric -> mean over datasets and seeds; percent where the metric is
-    datasets: Mapping[str, Mapping[str, float]]  # dataset -> metric -> mean over seeds
-    deviation: Mapping[str, float]  # metric -> standard deviation over seeds of the average; empty for one seed
-    samples: int  # images, over datasets; each once
-    seconds: Mapping[str, float]  # by stage, summed over workers; what was at hand costs 0
-    device_seconds: float  # seconds that actors were held for it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRecord:
-    """A trial or a baseline, from its start on."""
-
-    name: str  # trial-0007, baseline-zero_shot; a file's name
-    kind: Kind
-    state: State
-    number: int | None = None  # Optuna's; baselines have none
-    origin: str = "sampled"  # sampled, grid, point, code, paper, baseline, or retry of trial-0003
-    params: Mapping[str, Any] = field(default_factory=dict)  # what was searched, by dotted key
-    config: Mapping[str, Any] = field(default_factory=dict)  # TrialConfig.flat()
-    key: str = ""  # TrialConfig.key()
-    started: float = 0.0  # seconds since 1970
-    finished: float | None = None
-    reason: str | None = None  # why it failed or was interrupted, one line
-    details: str | None = None  # its traceback
-    found: Mapping[str, Found] = field(default_factory=dict)  # by split: val, and test for the front
-    values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
-    constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
-    attempt: int = 1
-
-    @property
-    def feasible(self) -> bool:
-        return all(value <= 0 for value in self.constraints.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepInfo:
-    """What a sweep is, and how it is doing."""
-
-    name: str  # perturb-20261120-185232
-    created: float
-    state: Literal["running", "finished", "interrupted", "failed"]
-    space: Mapping[str, Any]  # as resolved, plain values: load_space understands it
-    objectives: tuple[Objective, ...]
-    search_split: str
-    tags: Mapping[str, str]  # git commit, versions, model and digest, seeds, command, ...
-    reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
-    tracking_uri: str = ""
-    spent: float = 0.0  # seconds that drivers have worked on it
-    finished: float | None = None
+FORMAT = 2
 
 
 class SweepFolder:
@@ -109,8 +53,8 @@ class SweepFolder:
         return self.path / "study.db"
 
     @property
-    def units(self) -> Path:
-        return self.path / "units"
+    def tasks(self) -> Path:
+        return self.path / "tasks"
 
     @property
     def report(self) -> Path:
@@ -132,8 +76,8 @@ class SweepFolder:
 
     def trial(self, name: str) -> TrialRecord:
         document = _read(self.trial_file(name))
-        found = {split: Found(**each) for split, each in document.pop("found").items()}
-        return TrialRecord(found=found, **document)
+        results = {split: SplitResult(**result) for split, result in document.pop("results").items()}
+        return TrialRecord(results=results, **document)
 
     def write_trial(self, record: TrialRecord) -> None:
         _write(self.trial_file(record.name), {"format": FORMAT, **asdict(record)})

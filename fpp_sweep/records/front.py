@@ -1,25 +1,19 @@
-"""The front of a sweep with the baselines beside it, and its form as CSV, JSON and configs."""
+"""The front of a sweep with the baselines beside it, and how its values are shown."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from pathlib import Path
 from typing import Any, TypeGuard
 
+from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal
-from fpp_sweep.files import written_whole
 from fpp_sweep.records import pareto
-from fpp_sweep.records.folder import Found, SweepInfo, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.work import BASELINES
-
-SHARES = {"sce", "aurc", "nll", "brier"}  # metrics that are no percentages, and small
-ALWAYS = ("accuracy", "ece")  # shown whatever the objectives are
 
 
 @dataclass(frozen=True)
@@ -95,16 +89,16 @@ def _points(records: Sequence[TrialRecord]) -> list[Sequence[float]]:
 
 def metrics_shown(objectives: Sequence[Objective]) -> list[str]:
     """The objectives' metrics, and those that every reader asks for."""
-    return list(dict.fromkeys([*(objective.metric for objective in objectives), *ALWAYS]))
+    return list(dict.fromkeys([*(objective.metric for objective in objectives), catalogue.ACCURACY, catalogue.ECE]))
 
 
 def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     """The split that was searched, then the others that anything was measured on."""
-    others = {split for record in records for split in record.found} - {info.search_split}
+    others = {split for record in records for split in record.results} - {info.search_split}
     return [info.search_split, *sorted(others)]
 
 
-def metric_of(found: Found | None, metric: str) -> float | None:
+def metric_of(found: SplitResult | None, metric: str) -> float | None:
     """An average, or one dataset's value where the metric names it, as in `ece/dtd`."""
     if found is None:
         return None
@@ -120,7 +114,7 @@ def shown(metric: str, value: float | None, deviation: float | None = None) -> s
     """
     if value is None:
         return ""
-    decimals = 4 if metric.partition("/")[0] in SHARES else 2
+    decimals = catalogue.metric(metric).decimals
     spread = "" if deviation is None else f"±{deviation:.{decimals}f}"
     return f"{value:.{decimals}f}{spread}"
 
@@ -134,101 +128,6 @@ def plain(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
-
-
-def write_tables(folder: Path, info: SweepInfo, front: Front) -> None:
-    """front.csv, one row for each member and baseline, and front.json with everything about them."""
-    with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
-        rows = list(_rows(info, front))
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)) or ["name"])
-        writer.writeheader()
-        writer.writerows(rows)
-    with written_whole(folder / "front.json") as partial:
-        partial.write_text(json.dumps(_document(info, front), indent=1, allow_nan=False) + "\n")
-
-
-def _rows(info: SweepInfo, front: Front) -> Iterator[dict[str, object]]:
-    records = [*front.members, *front.baselines]
-    searched = list(dict.fromkeys(key for record in records for key in record.params))
-    for record in records:
-        yield {
-            "name": record.name,
-            "kind": record.kind,
-            "marks": "; ".join(front.marks.get(record.name, [])),
-            "feasible": record.feasible,
-            **{
-                f"{metric} ({split})": metric_of(record.found.get(split), metric)
-                for split in splits_of(info, records)
-                for metric in metrics_shown(info.objectives)
-            },
-            **{key: record.params.get(key) for key in searched},
-        }
-
-
-def _document(info: SweepInfo, front: Front) -> dict[str, object]:
-    knees = [name for name, marks in front.marks.items() if "knee" in marks]
-    return {
-        "sweep": info.name,
-        "search_split": info.search_split,
-        "objectives": [{"metric": each.metric, "goal": each.goal} for each in front.objectives],
-        "members": [_entry(record, front.marks[record.name]) for record in front.members],
-        "baselines": [_entry(record, []) for record in front.baselines],
-        "knee": knees[0] if knees else None,
-        "reference": front.reference,
-        "hypervolume": front.hypervolume,
-    }
-
-
-def _entry(record: TrialRecord, marks: Sequence[str]) -> dict[str, object]:
-    return {
-        "name": record.name,
-        "values": list(values_of(record)),
-        "feasible": record.feasible,
-        "marks": list(marks),
-        "origin": record.origin,
-        "params": dict(record.params),
-        "config": dict(record.config),
-        "key": record.key,
-        "constraints": dict(record.constraints),
-        "found": {split: asdict(found) for split, found in record.found.items()},
-    }
-
-
-def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
-    """A YAML for each member, for the best at each objective and for the knee; those of former members go."""
-    configs = {f"{member.name}.yaml": _config(info, front, member) for member in front.members}
-    for member in front.members:
-        for mark in front.marks[member.name]:
-            name = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)
-            configs[f"{name}.yaml"] = configs[f"{member.name}.yaml"]
-    for name, text in configs.items():
-        with written_whole(folder / name) as partial:
-            partial.write_text(text)
-    for path in folder.glob("[!.]*.yaml"):
-        if path.name not in configs:
-            path.unlink()
-
-
-def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
-    import yaml
-
-    values = (
-        f"{split}: {', '.join(_told(found, metric) for metric in metrics_shown(info.objectives))}"
-        for split, found in member.found.items()
-    )
-    marks = "".join(f", {mark}" for mark in front.marks[member.name])
-    comments = [f"{member.name} of sweep {info.name}, on its front{marks}", *values, *_use(info)]
-    lines = "".join(f"# {plain(comment)}\n" for comment in comments)
-    return lines + yaml.safe_dump({"config": dict(member.config)}, sort_keys=False, allow_unicode=True)
-
-
-def _use(info: SweepInfo) -> list[str]:
-    model = info.tags.get("model")
-    return [f"model {model}; settings in units of embeddings hold for it"] if model else []
-
-
-def _told(found: Found, metric: str) -> str:
-    return f"{metric} {shown(metric, metric_of(found, metric), found.deviation.get(metric))}"
 
 
 def by_key(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:

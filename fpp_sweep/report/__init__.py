@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, front_of, write_configs, write_tables
+from fpp_sweep.records.front import Front, front_of
+from fpp_sweep.report.tables import write_configs, write_tables
 
-__all__ = ["Front", "front_of", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(folder: SweepFolder, *, pages: bool) -> Front:

@@ -1,4 +1,4 @@
-"""What `evaluate` prints and writes: tables, results.json, prompts, predictions and reliability diagrams."""
+"""What `evaluate` prints and writes: tables, results.json, and each trial's files."""
 
 from __future__ import annotations
 
@@ -6,122 +6,120 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
+from fpp_sweep import catalogue, keys
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.core.metrics import Interval, Metrics, intervals
-from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.prompt import is_file_name, save_prompt
+from fpp_sweep.core.intervals import Interval, intervals
+from fpp_sweep.core.prompt import is_file_name, origin_of
+from fpp_sweep.facts import ModelFacts
 from fpp_sweep.files import written_whole
-from fpp_sweep.trial.bench import TrialResult, mean_metrics
-from fpp_sweep.trial.diagram import reliability_diagram
-from fpp_sweep.trial.tables import write_predictions
+from fpp_sweep.records.records import SplitResult
+from fpp_sweep.trial.artifacts import write_artifacts
+from fpp_sweep.trial.trial import DatasetResult, mean
 from fpp_sweep.version import VERSION
 
-# name in Metrics, heading, decimals as the papers print them
-COLUMNS = (
-    ("accuracy", "acc", 2),
-    ("accuracy_top5", "top-5", 2),
-    ("ece", "ECE", 2),
-    ("sce", "SCE", 4),
-    ("aece", "AECE", 2),
-    ("mce", "MCE", 2),
-    ("aurc", "AURC", 4),
-    ("nll", "NLL", 4),
-    ("brier", "Brier", 4),
-)
-
 EUROSAT = "eurosat"  # dominates the published averages, which are therefore given with and without it
+LIBRARIES = ("torch", "torchvision", "open_clip_torch", "numpy", "pillow")
 
 
-def heading(clip: Clip, split: str, config: TrialConfig) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluation:
+    """A trial with one seed."""
+
+    config: TrialConfig
+    seed: int
+    result: SplitResult
+    datasets: Mapping[str, DatasetResult]
+
+    @property
+    def title(self) -> str:
+        prompt = self.config.prompt
+        return f"{self.config.method} from {prompt if prompt == 'fpp' or is_file_name(prompt) else repr(prompt)}"
+
+    def average(self, names: Sequence[str]) -> dict[str, float]:
+        """The unweighted mean over these datasets, as the papers print it."""
+        return mean([self.result.datasets[name] for name in names])
+
+    def images(self, names: Sequence[str]) -> int:
+        return sum(len(self.datasets[name].predictions) for name in names)
+
+    def intervals(self, names: Sequence[str]) -> dict[str, Interval]:
+        return intervals([self.datasets[name].predictions for name in names])
+
+    def averages(self) -> dict[str, list[str]]:
+        """The datasets of each average: all, and all without the one that dominates it."""
+        names = list(self.datasets)
+        averages = {"average": names} if len(names) > 1 else {}
+        if EUROSAT in names and len(names) > 2:
+            averages[f"average without {EUROSAT}"] = [name for name in names if name != EUROSAT]
+        return averages
+
+
+def heading(model: ModelFacts, split: str, config: TrialConfig) -> str:
     """Model and split, and what x1 of the embedding-scale settings means on this model."""
-    fpp = config.fpp.scaled(clip.embedding_scale)
+    fpp = config.fpp.scaled(model.embedding_scale)
     return (
-        f"model {clip.name}, split {split}; embeddings are {clip.embedding_scale:.3g} times ViT-B/16's: noise std "
+        f"model {model.name}, split {split}; embeddings are {model.embedding_scale:.3g} times ViT-B/16's: noise std "
         f"{math.sqrt(fpp.context_var):.3g} on the context and {math.sqrt(fpp.class_var):.3g} elsewhere, "
-        f"start std {fpp.start_std:.3g}, adaptation lr {config.adapt.scaled(clip.embedding_scale).lr:.3g}"
+        f"start std {fpp.start_std:.3g}, adaptation lr {config.adapt.scaled(model.embedding_scale).lr:.3g}"
     )
 
 
-def trial_title(result: TrialResult) -> str:
-    config = result.config
-    prompt = config.prompt if config.prompt == "fpp" or is_file_name(config.prompt) else f"'{config.prompt}'"
-    return f"{config.method} from {prompt}"
-
-
-def trial_table(result: TrialResult, *, with_intervals: bool) -> str:
+def trial_table(trial: Evaluation, *, with_intervals: bool) -> str:
     """One trial: a row for each dataset, and averages."""
-    heads = ["dataset", "images", *(head for _, head, _ in COLUMNS), "seconds"]
-    rows = [
-        [
-            name,
-            str(found.metrics.samples),
-            *_cells(found.metrics, intervals([found.predictions]) if with_intervals else {}),
-            f"{sum(found.seconds.values()):.1f}",
-        ]
-        for name, found in result.datasets.items()
-    ]
-    for label, names in averaged(result).items():
-        mean = result.average(names)
-        rows.append([label, str(mean.samples), *_cells(mean, _spread(result, names) if with_intervals else {}), ""])
-    skipped = [
-        f"  skipped {name}: {len(found.skipped)} images, such as {found.skipped[0].reason}"
-        for name, found in result.datasets.items()
-        if found.skipped
-    ]
-    return "\n".join([f"\n{trial_title(result)}, seed {result.seed}", table(heads, rows), *skipped])
-
-
-def averaged(result: TrialResult) -> dict[str, list[str]]:
-    """The datasets of each average: all, and all without the one that dominates it."""
-    names = list(result.datasets)
-    found = {"average": names} if len(names) > 1 else {}
-    if EUROSAT in names and len(names) > 2:
-        found[f"average without {EUROSAT}"] = [name for name in names if name != EUROSAT]
-    return found
-
-
-def _spread(result: TrialResult, names: Sequence[str]) -> dict[str, Interval]:
-    return intervals([result.datasets[name].predictions for name in names])
-
-
-def comparison(results: Sequence[TrialResult]) -> str:
-    """All trials beside each other, accuracy / ECE; over several seeds the mean and the standard deviation."""
-    by_trial: dict[str, list[TrialResult]] = {}
-    for result in results:
-        by_trial.setdefault(result.config.key(), []).append(result)
-    if len(by_trial) == 1 and len(results) == 1:
-        return ""
-    names = list(results[0].datasets)
-    several = len(names) > 1
+    heads = ["dataset", "images", *(row.heading for row in catalogue.qualities()), "seconds"]
+    groups = {**{name: [name] for name in trial.datasets}, **trial.averages()}
     rows = []
-    for same in by_trial.values():
-        cells = [_over_seeds([result.datasets[name].metrics for result in same]) for name in names]
-        if several:
-            cells.append(_over_seeds([result.average(names) for result in same]))
-        rows.append([trial_title(same[0]), *cells])
-    seeds = len(next(iter(by_trial.values())))
+    for label, names in groups.items():
+        spread = trial.intervals(names) if with_intervals else {}
+        seconds = f"{sum(trial.datasets[label].seconds.values()):.1f}" if label in trial.datasets else ""
+        rows.append([label, str(trial.images(names)), *_cells(trial.average(names), spread), seconds])
+    skipped = [
+        f"  skipped {name}: {len(result.skipped)} images, such as {result.skipped[0].reason}"
+        for name, result in trial.datasets.items()
+        if result.skipped
+    ]
+    return "\n".join([f"\n{trial.title}, seed {trial.seed}", table(heads, rows), *skipped])
+
+
+def comparison(trials: Sequence[Evaluation]) -> str:
+    """All trials beside each other, accuracy / ECE; over several seeds the mean and the standard deviation."""
+    if len(trials) == 1:
+        return ""
+    by_config: dict[TrialConfig, list[Evaluation]] = {}
+    for trial in trials:
+        by_config.setdefault(trial.config, []).append(trial)
+    groups = {**{name: [name] for name in trials[0].datasets}}
+    if len(groups) > 1:
+        groups["average"] = list(trials[0].datasets)
+    rows = [
+        [same[0].title, *(_over_seeds([trial.average(names) for trial in same]) for names in groups.values())]
+        for same in by_config.values()
+    ]
+    seeds = len(next(iter(by_config.values())))
     spread = f", mean over {seeds} seeds with standard deviation" if seeds > 1 else ""
-    heads = ["accuracy / ECE", *names, *(["average"] if several else [])]
+    heads = ["accuracy / ECE", *groups]
     return f"\nall trials, accuracy / ECE in percent{spread}\n{table(heads, rows)}\n"
 
 
-def _over_seeds(metrics: Sequence[Metrics]) -> str:
-    mean = mean_metrics(metrics)
-    if len(metrics) == 1:
-        return f"{mean.accuracy:.1f} / {mean.ece:.1f}"
-    spread = [statistics.stdev(getattr(each, name) for each in metrics) for name in ("accuracy", "ece")]
-    return f"{mean.accuracy:.1f}±{spread[0]:.1f} / {mean.ece:.1f}±{spread[1]:.1f}"
-
-
-def _cells(metrics: Metrics, spread: Mapping[str, Interval]) -> list[str]:
+def _over_seeds(numbers: Sequence[Mapping[str, float]]) -> str:
     cells = []
-    for name, _, decimals in COLUMNS:
-        cell = f"{getattr(metrics, name):.{decimals}f}"
-        if name in spread:
-            cell += f" [{spread[name].low:.1f}, {spread[name].high:.1f}]"
+    for name in (catalogue.ACCURACY, catalogue.ECE):
+        values = [row[name] for row in numbers]
+        spread = f"±{statistics.stdev(values):.1f}" if len(values) > 1 else ""
+        cells.append(f"{math.fsum(values) / len(values):.1f}{spread}")
+    return " / ".join(cells)
+
+
+def _cells(numbers: Mapping[str, float], spread: Mapping[str, Interval]) -> list[str]:
+    cells = []
+    for row in catalogue.qualities():
+        cell = f"{numbers[row.name]:.{row.decimals}f}"
+        if row.name in spread:
+            cell += f" [{spread[row.name].low:.1f}, {spread[row.name].high:.1f}]"
         cells.append(cell)
     return cells
 
@@ -137,76 +135,64 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = []
     for row in (heads, *rows):
         first, *others = (
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if index else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         lines.append("  ".join([first, *others]).rstrip())
     return "\n".join(lines)
 
 
-def trial_folder(out: Path, result: TrialResult) -> Path:
+def trial_folder(out: Path, trial: Evaluation) -> Path:
     """Where a trial's files go: named after method, prompt, seed and config."""
-    prompt = result.config.prompt
+    prompt = trial.config.prompt
     words = Path(prompt).stem if is_file_name(prompt) else prompt
     safe = "".join(letter if letter.isalnum() else "-" for letter in words)[:40]
-    return out / f"{result.config.method}.{safe}.seed{result.seed}.{result.config.key()}"
+    return out / f"{trial.config.method}.{safe}.seed{trial.seed}.{keys.of_config(trial.config)}"
 
 
-def write_trial(out: Path, clip: Clip, result: TrialResult) -> None:
-    """Prompt, predictions and reliability diagram of each dataset."""
-    folder = trial_folder(out, result)
-    details = {"config": result.config.flat(), "config_key": result.config.key(), "seed": result.seed}
-    for name, found in result.datasets.items():
-        save_prompt(found.prompt, clip, folder / f"{name}.prompt.safetensors", {**details, "dataset": name})
-        write_predictions(found.predictions, found.classes, folder / f"{name}.predictions.parquet")
-        title = f"{name}: {trial_title(result)}"
-        reliability_diagram(found.predictions, folder / f"{name}.reliability.png", title=title)
+def write_trial(out: Path, trial: Evaluation, split: str) -> None:
+    """Prompts, predictions and reliability diagrams."""
+    write_artifacts(trial_folder(out, trial), list(trial.datasets.values()), split, f"{trial.title}, {split}")
 
 
 def write_results(
-    out: Path, clip: Clip, split: str, results: Sequence[TrialResult], arguments: Mapping[str, object]
+    out: Path, model: ModelFacts, split: str, trials: Sequence[Evaluation], arguments: Mapping[str, object]
 ) -> None:
     """results.json: everything in the tables, and what it takes to run it again."""
     document = {
         "version": VERSION,
-        "model": {"name": clip.name, "digest": clip.digest, "embedding_scale": clip.embedding_scale},
+        "model": {"name": model.name, "digest": model.digest, "embedding_scale": model.embedding_scale},
         "split": split,
         "arguments": dict(arguments),
-        "libraries": _libraries(),
-        "trials": [_as_data(out, result) for result in results],
+        "libraries": {name: version(name) for name in LIBRARIES},
+        "trials": [_as_data(out, trial) for trial in trials],
     }
     with written_whole(out / "results.json") as partial:
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def _as_data(out: Path, result: TrialResult) -> dict[str, object]:
+def _as_data(out: Path, trial: Evaluation) -> dict[str, object]:
     return {
-        "key": result.config.key(),
-        "seed": result.seed,
-        "config": result.config.flat(),
-        "files": trial_folder(out, result).name,
+        "key": keys.of_config(trial.config),
+        "seed": trial.seed,
+        "config": trial.config.flat(),
+        "files": trial_folder(out, trial).name,
         "datasets": {
             name: {
-                "metrics": asdict(found.metrics),
-                "intervals": _as_plain(intervals([found.predictions])),
-                "skipped": [asdict(each) for each in found.skipped],
-                "prompt": dict(found.prompt.origin),
-                "seconds": {stage: round(value, 3) for stage, value in found.seconds.items()},
+                **_numbers(trial, [name]),
+                "skipped": [asdict(sample) for sample in result.skipped],
+                "prompt": origin_of(result.prompt) if result.prompt else {"prompt": trial.config.prompt},
+                "seconds": {stage: round(value, 3) for stage, value in result.seconds.items()},
             }
-            for name, found in result.datasets.items()
+            for name, result in trial.datasets.items()
         },
-        "averages": {
-            label: {**asdict(result.average(names)), "intervals": _as_plain(_spread(result, names))}
-            for label, names in averaged(result).items()
-        },
+        "averages": {label: _numbers(trial, names) for label, names in trial.averages().items()},
     }
 
 
-def _as_plain(spread: Mapping[str, Interval]) -> dict[str, object]:
-    return {name: asdict(interval) for name, interval in spread.items()}
-
-
-def _libraries() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("torch", "torchvision", "open_clip_torch", "numpy", "pillow")}
+def _numbers(trial: Evaluation, names: Sequence[str]) -> dict[str, object]:
+    return {
+        "samples": trial.images(names),
+        "metrics": trial.average(names),
+        "intervals": {name: asdict(interval) for name, interval in trial.intervals(names).items()},
+    }

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.folder import SweepInfo, TrialRecord
 from fpp_sweep.records.front import asked, by_key, is_number, plain, values_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep import catalogue
 from fpp_sweep.config import relevant
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.folder import SweepInfo, TrialRecord
 from fpp_sweep.records.front import Front, by_key, metric_of, metrics_shown, plain, shown, splits_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report import plots
 from fpp_sweep.report.importance import TOP, Importance
 from fpp_sweep.report.plots import Plot
@@ -43,7 +44,7 @@ def write_page(
         _section("Settings", _parallel_note(front), _plots(drawn["parallel"]), _constants(front)),
         _section("Importances", _plots(drawn["importances"]), _importance_note(front, found)),
         _section("Hypervolume", _plots(drawn["hypervolume"])),
-        _section("Failed trials", _failures(records)),
+        _section("Trials without a result", _failures(records)),
         _section("How the numbers were computed", *_computed(info, front)),
         _section("Origin", _origin(info)),
     ]
@@ -160,7 +161,7 @@ def _row(record: TrialRecord, front: Front, cells: Sequence[str]) -> str:
 def _metric_cells(record: TrialRecord, splits: Sequence[str], metrics: Sequence[str]) -> list[str]:
     cells = []
     for split in splits:
-        found = record.found.get(split)
+        found = record.results.get(split)
         for place, metric in enumerate(metrics):
             deviation = found.deviation.get(metric) if found else None
             first = ' class="first"' if place == 0 else ""
@@ -183,21 +184,22 @@ def _dataset_tables(info: SweepInfo, front: Front) -> str:
     parts = []
     for split in splits_of(info, records):
         names = list(
-            dict.fromkeys(name for each in records if split in each.found for name in each.found[split].datasets)
+            dict.fromkeys(name for each in records if split in each.results for name in each.results[split].datasets)
         )
         if not names:
             continue
         heads = "".join(f'<th class="group" colspan="2">{_safe(name)}</th>' for name in names)
-        metrics = [f"{metric}/{name}" for name in names for metric in ("accuracy", "ece")]
-        columns = '<th class="first">acc</th><th>ECE</th>' * len(names)
-        rows = [_row(each, front, _dataset_cells(each, split, metrics)) for each in records if split in each.found]
+        metrics = [f"{metric}/{name}" for name in names for metric in (catalogue.ACCURACY, catalogue.ECE)]
+        heading, other = (catalogue.metric(metric).heading for metric in (catalogue.ACCURACY, catalogue.ECE))
+        columns = f'<th class="first">{heading}</th><th>{other}</th>' * len(names)
+        rows = [_row(each, front, _dataset_cells(each, split, metrics)) for each in records if split in each.results]
         head = f"<tr><th></th>{heads}</tr><tr>{_NAMED}{columns}</tr>"
         parts.append(f"<h3>{_safe(split)} split</h3>{_table(head, rows)}")
     return "\n".join(parts) or '<p class="faint">No trial has finished yet.</p>'
 
 
 def _dataset_cells(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[str]:
-    values = [shown(metric, metric_of(record.found[split], metric)) for metric in metrics]
+    values = [shown(metric, metric_of(record.results[split], metric)) for metric in metrics]
     return [f'<td class="{"first" if place % 2 == 0 else ""}">{value}</td>' for place, value in enumerate(values)]
 
 
@@ -227,7 +229,7 @@ def _importance_note(front: Front, found: Sequence[Importance]) -> str:
 
 
 def _failures(records: Sequence[TrialRecord]) -> str:
-    failed = [each for each in records if each.state in ("failed", "interrupted")]
+    failed = [each for each in records if each.state in ("failed", "stopped", "interrupted")]
     if not failed:
         return '<p class="faint">None.</p>'
     rows = [
@@ -241,9 +243,9 @@ def _failures(records: Sequence[TrialRecord]) -> str:
 
 def _computed(info: SweepInfo, front: Front) -> list[str]:
     samples = {
-        split: max(each.found[split].samples for each in (*front.members, *front.baselines) if split in each.found)
+        split: max(each.results[split].samples for each in (*front.members, *front.baselines) if split in each.results)
         for split in splits_of(info, [*front.members, *front.baselines])
-        if any(split in each.found for each in (*front.members, *front.baselines))
+        if any(split in each.results for each in (*front.members, *front.baselines))
     }
     images = ", ".join(f"{count} images of {split}" for split, count in samples.items())
     sentences = [

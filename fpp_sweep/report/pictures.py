@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.folder import SweepInfo, TrialRecord
 from fpp_sweep.records.front import Front, pairs_of, staircase, values_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from fpp_sweep.records.folder import SweepInfo, TrialRecord
 from fpp_sweep.records.front import Front, asked, by_key, is_number, pairs_of, plain, shown, staircase, values_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.importance import Importance
 from fpp_sweep.report.pictures import axis_title
 

@@ -7,98 +7,28 @@ and a study from which `begin` goes on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ray import tune
+from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.search import Searcher
 
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.records.folder import SweepFolder, TrialRecord
+from fpp_sweep import keys
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.search.coordinator import Brief, Coordinator, ended
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.space import Space
-from fpp_sweep.trial.results import TaskFailedError
-from fpp_sweep.trial.trial import Plan, measured, run_trial, write_artifacts
-from fpp_sweep.workers.pool import Pool, failure
+from fpp_sweep.trial.trial import Plan
+from fpp_sweep.workers.watch import Watch
 
 TEST = "test"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brief:
-    """What every trial's process is given once."""
-
-    folder: SweepFolder
-    pool: Pool
-    plan: Plan
-    objectives: tuple[Objective, ...]
-    constraints: tuple[Constraint, ...]
-    search_split: str
-
-
-class Coordinator(tune.Trainable):
-    """Runs one job at a time; holds no model, and is kept for the next job."""
-
-    def setup(self, config: dict[str, Any], brief: Brief) -> None:  # type: ignore[override]
-        self._brief = brief
-        self._job = config
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._job = new_config
-        return True
-
-    def step(self) -> dict[str, Any]:
-        run_job(self._brief, self._job["name"], self._job["split"], self._job["order"])
-        return {"done": True}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: what has been done is on disk by unit."""
-
-
-def run_job(brief: Brief, name: str, part: str, order: int) -> None:
-    """Run a trial on a split and write down what came of it."""
-    folder = brief.folder
-    record = folder.trial(name)
-    try:
-        config = TrialConfig().replace(record.config)
-        found, pieces = run_trial(brief.plan, config, part, lambda tasks: brief.pool.results(tasks, order))
-        record = replace(record, found={**record.found, part: found})
-        if part == brief.search_split:
-            values = [measured(found, objective.metric) for objective in brief.objectives]
-            broken = violations(brief, found) if record.kind == "trial" else {}
-            record = replace(record, values=values, constraints=broken, state="complete", finished=time.time())
-        write_artifacts(folder.artifacts(name), pieces, part, f"{name}, {part}: {record.config['method']}")
-    except TaskFailedError as error:
-        record = failed(record, part, error.failure.reason, error.failure.details)
-    except Exception as error:
-        told = failure(error)
-        record = failed(record, part, told.reason, told.details)
-    folder.write_trial(record)
-
-
-def failed(record: TrialRecord, part: str, reason: str, details: str) -> TrialRecord:
-    """A trial that came to nothing; one that only its test split failed keeps what it had."""
-    if record.state == "complete":
-        return replace(record, reason=f"on {part}: {reason}", details=details)
-    return replace(record, state="failed", reason=reason, details=details, finished=time.time())
-
-
-def violations(brief: Brief, found: Any) -> dict[str, float]:
-    """How far each constraint is broken."""
-    values = {}
-    for constraint in brief.constraints:
-        base = None
-        if constraint.baseline is not None:
-            record = brief.folder.trial(f"baseline-{constraint.baseline}")
-            if brief.search_split not in record.found:
-                raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
-            base = measured(record.found[brief.search_split], constraint.metric)
-        values[constraint.name] = constraint.violation(measured(found, constraint.metric), base)
-    return values
+ENDED = ("complete", "failed", "stopped")  # a trial that is not begun again
 
 
 @dataclass(slots=True)
@@ -110,6 +40,7 @@ class Progress:
     running: set[str] = field(default_factory=set)
     finished: int = 0
     failed: int = 0
+    stopped: int = 0
     seconds: list[float] = field(default_factory=list)  # of finished trials
 
 
@@ -122,24 +53,20 @@ class Conductor(Searcher):
         folder: SweepFolder,
         study: SweepStudy,
         *,
-        concurrency: Callable[[], int],
-        spent: float,
-        gpus_per_actor: float,
+        plan: Plan,
+        watch: Watch,
+        gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
-        stopped: Callable[[], str | None],
     ) -> None:
-        """`concurrency` says how many trials may run now; `spent` seconds of earlier drivers count too; `on_change` hears of
-        a record and the split just run.
-        """
+        """`on_change` hears of a record and of the split that it begins, or has just ended."""
         super().__init__()
         self.progress = Progress(total=self._budget(space, study))
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
-        self._concurrency = concurrency
-        self._began = time.monotonic() - spent
-        self._gpus = gpus_per_actor
+        self._plan, self._watch = plan, watch
+        self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
+        self._gpus = gpus_per_worker
         self._on_change = on_change
-        self._stopped = stopped
         self._running: dict[str, tuple[str, str]] = {}  # Tune's trial -> name and split
         self._order = 0
         self._adopted: list[int] = []
@@ -158,25 +85,33 @@ class Conductor(Searcher):
         """Make folder and study agree, and find what is left to do."""
         for number in self._study.unfinished():
             record = next((each for each in self._records.values() if each.number == number), None)
-            if record is not None and record.state in ("complete", "failed"):
+            if record is not None and record.state in ENDED:
                 self._study.tell(record)  # the last driver died before it could
             else:
                 self._adopted.append(number)
         for name, config in self._space.baselines().items():
             known = self._records.get(f"baseline-{name}")
-            if known is None or known.state != "complete":
+            if known is None or known.state not in ("complete", "stopped"):
                 values: dict[str, Any] = {"name": f"baseline-{name}", "kind": "baseline", "origin": "baseline"}
-                self._write(TrialRecord(state="interrupted", config=config.flat(), key=config.key(), **values))
+                self._write(TrialRecord(state="waiting", config=config.flat(), key=keys.of_config(config), **values))
                 self._baselines.append(f"baseline-{name}")
         for record in self._trials():
             self.progress.finished += record.state == "complete"
             self.progress.failed += record.state == "failed"
+            self.progress.stopped += record.state == "stopped"
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
 
     def _trials(self) -> list[TrialRecord]:
         return [record for record in self._records.values() if record.kind == "trial"]
+
+    def _concurrency(self) -> int:
+        """Trials at a time: two, so that the end of one does not leave workers idle, or as many as feed them all."""
+        if self._space.search.concurrency is not None:
+            return self._space.search.concurrency
+        shards = len(self._plan.datasets[self._space.search.split]) * len(self._plan.seeds) * (self._plan.shards or 1)
+        return max(2, math.ceil(2 * self._watch.workers / shards))
 
     # ------------------------------------------------------------ what Tune calls
 
@@ -189,9 +124,9 @@ class Conductor(Searcher):
         job = self._next()
         if job is None:
             return None if self._running else str(Searcher.FINISHED)
-        name, part = job
+        name, split = job
         record = self._records[name]
-        if part == self._space.search.split:
+        if split == self._space.search.split:
             attempt = record.attempt + (record.started > 0)
             self._write(
                 replace(record, state="running", started=time.time(), reason=None, details=None, attempt=attempt)
@@ -199,22 +134,22 @@ class Conductor(Searcher):
         self._running[trial_id] = job
         self.progress.running.add(name)
         self._order += 1
-        self._on_change(self._records[name], part)
-        return {"name": name, "split": part, "order": self._order}
+        self._on_change(self._records[name], split)
+        return {"name": name, "split": split, "order": self._order}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        name, part = self._running.pop(trial_id)
+        name, split = self._running.pop(trial_id)
         self.progress.running.discard(name)
         record = self._folder.trial(name)
-        searched = part == self._space.search.split
+        searched = split == self._space.search.split
         if (searched and record.state == "running") or (not searched and error):
-            record = failed(record, part, "the trial's process died", "")
+            record = ended(record, split, "failed", "the trial's process died")
             self._folder.write_trial(record)
         self._records[name] = record
         if searched and record.kind == "trial":
             self._study.tell(record)
             self._count(record)
-        self._on_change(record, part)
+        self._on_change(record, split)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the study and the folder are the state."""
@@ -252,8 +187,8 @@ class Conductor(Searcher):
     def _enough(self) -> bool:
         """Whether a budget is used up; what was begun before is finished all the same."""
         if self.why_stopped is None:
-            self.why_stopped = self._stopped() or self._exhausted()
-        return self.why_stopped is not None and not (self._adopted and self._stopped() is None)
+            self.why_stopped = self._watch.fatal or self._exhausted()
+        return self.why_stopped is not None and not (self._adopted and self._watch.fatal is None)
 
     def _exhausted(self) -> str | None:
         search = self._space.search
@@ -269,7 +204,7 @@ class Conductor(Searcher):
         return None
 
     def gpu_hours(self) -> float:
-        held = sum(found.device_seconds for record in self._records.values() for found in record.found.values())
+        held = sum(result.device_seconds for record in self._records.values() for result in record.results.values())
         return held * self._gpus / 3600
 
     def _begin_trial(self) -> str:
@@ -281,19 +216,19 @@ class Conductor(Searcher):
                 TrialRecord(
                     name=name,
                     kind="trial",
-                    state="interrupted",
+                    state="waiting",
                     number=number,
                     origin=origin,
                     params=values,
                     config=config.flat(),
-                    key=config.key(),
+                    key=keys.of_config(config),
                 )
             )
         return name
 
     def _next_test(self) -> tuple[str, str] | None:
         """Front and baselines on the test split, those that have not been there."""
-        if self._space.search.split == TEST or self._stopped():
+        if self._space.search.split == TEST or self._watch.fatal:
             return None
         if self._tests is None:
             self.progress.phase = TEST
@@ -302,7 +237,7 @@ class Conductor(Searcher):
             self._tests = [
                 name
                 for name in names
-                if self._records[name].state == "complete" and TEST not in self._records[name].found
+                if self._records[name].state == "complete" and TEST not in self._records[name].results
             ]
         return (self._tests.pop(0), TEST) if self._tests else None
 
@@ -318,6 +253,9 @@ class Conductor(Searcher):
             self.progress.finished += 1
             self._failures = 0
             self.progress.seconds.append((record.finished or 0) - record.started)
+        elif record.state == "stopped":
+            self.progress.stopped += 1
+            self._failures = 0
         else:
             self.progress.failed += 1
             self._failures += 1
@@ -329,8 +267,6 @@ class Conductor(Searcher):
 
 def conduct(conductor: Conductor, brief: Brief, storage: str, node: str) -> None:
     """Let Tune run until the conductor has nothing left."""
-    from ray.tune import RunConfig, TuneConfig, Tuner
-
     trainable = tune.with_resources(tune.with_parameters(Coordinator, brief=brief), {"cpu": 0, f"node:{node}": 0.001})
     tuner = Tuner(
         trainable,

@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.records.folder import TrialRecord
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
@@ -75,7 +75,7 @@ class SweepStudy:
         return self._values(self._trial(number))
 
     def tell(self, record: TrialRecord) -> None:
-        """What came of a trial; a failed one has no values. Told again, it stays what it is."""
+        """What came of a trial; one that failed or was stopped has no values. Telling it again changes nothing."""
         from optuna.trial import TrialState
 
         assert record.number is not None
@@ -89,7 +89,8 @@ class SweepStudy:
         trial.set_user_attr("key", record.key)
         if record.state != "complete" or record.values is None:
             trial.set_user_attr("reason", record.reason or "")
-            self._study.tell(record.number, state=TrialState.FAIL)
+            state = TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL
+            self._study.tell(record.number, state=state)
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a constraint that was set before the last driver was killed

@@ -37,7 +37,7 @@ class Space:
     """A search space and everything else that a sweep is asked for.
 
     >>> space = Space(name="gammas", params=(Param(key="fpp.gamma2", choices=(0.15, 15)),))
-    >>> space.resolve({"fpp.gamma2": 15}).fpp.weight(10)
+    >>> space.resolve({"fpp.gamma2": 15}).fpp.flatness_weight(10)
     2.5
     """
 

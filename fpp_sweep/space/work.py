@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fpp_sweep import catalogue
+from fpp_sweep.facts import OnBadImage
 from fpp_sweep.space.rules import LATER, check_fields, duration, expect, list_of, number, one_of, set_field, whole
 
 Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
@@ -18,6 +19,7 @@ Share = Annotated[float, number(least=0)]  # of a machine's CPUs or GPUs
 PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.BUILT_IN, *(f"fpp_{origin}" for origin in PUBLISHED))
 BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELINES]))
+COLUMN = one_of("column", lambda: catalogue.COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Work:
     datasets: tuple[str, ...] = ()  # names and groups; empty: all of dataset_file, or what there is without one
     limit: Positive | None = None  # images per dataset; none: all, of the embedded ones as many as `evaluate` takes
     seeds: Annotated[tuple[int, ...], list_of(whole(0), least=1)] = (0,)
-    on_bad_image: Literal["fail", "skip"] = "fail"
+    on_bad_image: OnBadImage = "fail"
     shards: Positive | None = None  # per dataset and seed; none: by size
     workers: Positive | None = None  # none: as many as the machines hold
     gpus_per_worker: Share | None = None  # none: 1 where there are GPUs, else 0
@@ -59,7 +61,7 @@ class Work:
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0
     baselines: tuple[Annotated[str, BASELINE], ...] = BASELINES
-    columns: tuple[str, ...] = ()  # optional columns of predictions that are kept, such as logits
+    columns: tuple[Annotated[str, COLUMN], ...] = ()  # optional ones of predictions that are kept
     plugins: tuple[str, ...] = ()  # that the space needs, by the file's stem
     tracking_uri: str | None = None  # none: an embedded store
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from fpp_sweep.progress import duration
-from fpp_sweep.records import pareto
-from fpp_sweep.records.folder import SweepInfo, TrialRecord
 from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown, plain, shown, splits_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
 REFRESH = 0.2  # seconds between two states of the block on a terminal
@@ -37,7 +36,7 @@ class Status:
     front: Sequence[Sequence[float]]  # values of its members
     hypervolume: float | None
     seconds_left: float | None
-    actors: int
+    workers: int
     note: str | None  # such as how far MLflow is behind
 
 
@@ -175,10 +174,10 @@ def _counts(status: Status) -> str:
 
 
 def _rates(status: Status) -> list[str]:
-    actors = f"{status.actors} actor{'' if status.actors == 1 else 's'}"
-    rate = None if status.images_per_second is None else f"{status.images_per_second:.3g} images/s on {actors}"
+    workers = f"{status.workers} worker{'' if status.workers == 1 else 's'}"
+    rate = None if status.images_per_second is None else f"{status.images_per_second:.3g} images/s on {workers}"
     left = None if status.seconds_left is None else f"{duration(status.seconds_left)} left"
-    return [each for each in (rate or actors, left) if each]
+    return [each for each in (rate or workers, left) if each]
 
 
 def _found(status: Status, best: Best) -> list[str]:
@@ -203,15 +202,6 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
     broken = ", ".join(name for name, value in record.constraints.items() if value > 0)
     remark = f"  breaks {broken}" if broken else "  joins the front" if on_front else ""
     return _printable(f"{record.name}  {values}{took}{remark}")
-
-
-def joins_front(record: TrialRecord, objectives: Sequence[Objective], others: Sequence[TrialRecord]) -> bool:
-    """Whether a trial that just finished is on the front of all that have."""
-    if record.values is None or not record.feasible:
-        return False
-    rivals = [each.values for each in others if each.name != record.name and each.feasible and each.values is not None]
-    goals = [objective.goal for objective in objectives]
-    return len(rivals) in pareto.front([*rivals, record.values], goals)
 
 
 def final_table(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
@@ -270,7 +260,7 @@ def _line(name: str, cells: Sequence[str], mark: str, first: int, widths: Sequen
 
 
 def _cell(record: TrialRecord, split: str, metric: str, spread: bool) -> str:
-    found = record.found.get(split)
+    found = record.results.get(split)
     deviation = found.deviation.get(metric) if found and spread else None
     return shown(metric, metric_of(found, metric), deviation) or "-"
 

@@ -15,46 +15,34 @@ import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from time import perf_counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep import catalogue
 from fpp_sweep.cli import cores
 from fpp_sweep.config import TrialConfig, relevant
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.run import check, make_plan, worker_spec
-from fpp_sweep.trial.results import DatasetFacts, Names
-from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask
-from fpp_sweep.trial.trial import Plan, tasks_of
+from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
+from fpp_sweep.tasks import EvalTask, PretrainTask, Task
+from fpp_sweep.trial.trial import Plan
 
 if TYPE_CHECKING:
-    from fpp_sweep.trial.worker import Worker
+    from fpp_sweep.sweep.timing import Speed
 
-STEPS = 6  # of pretraining that are timed, after a first one
-IMAGES = 8  # whose features are timed
 WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
 START = 45.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two slow cores
 SHOWN = 8  # trials printed
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Seconds that a worker needs on one dataset."""
-
-    step: float  # of pretraining
-    image: float  # adapted to, with one step
-    plain: float  # zero-shot
-    begin: float  # to set a method up
-    draw: float  # of an image: to make all its views
-    tower: float  # of a view: through the image tower
-
-
 def dry_run(space: Space) -> str:
     """Everything that a user wants to see before starting."""
+    # the border to torch: whatever is timed runs here
     import torch
 
+    from fpp_sweep.sweep.timing import measure
     from fpp_sweep.trial.worker import Worker
 
     gpu = torch.cuda.is_available() and space.work.gpus_per_worker != 0
@@ -63,12 +51,13 @@ def dry_run(space: Space) -> str:
         worker = Worker(replace(worker_spec(space, 1.0 if gpu else 0.0), cache=cache))
         plan = make_plan(space, worker)
         notes = [*check(space, worker, plan).notes, *space.left_out()]
-        actors = space.work.workers or (1 if gpu else max(1, int(cores() / space.work.cpus_per_worker)))
-        with busy(min(actors, cores()) - 1):
-            speeds = {facts.name: measured(worker, space, facts) for facts in plan.datasets[space.search.split]}
+        workers = space.work.workers or (1 if gpu else max(1, int(cores() / space.work.cpus_per_worker)))
+        start = space.start()
+        with busy(min(workers, cores()) - 1):
+            speeds = {facts.name: measure(worker, start, facts) for facts in plan.datasets[space.search.split]}
     configs = dict(expected(space))
     lines = [*described(space, configs), *(f"note: {note}" for note in notes), ""]
-    return "\n".join([*lines, *costs(space, plan, configs, speeds, actors, gpu)])
+    return "\n".join([*lines, *costs(space, plan, configs, speeds, workers, TaskKeys(worker.facts(), plan.known()))])
 
 
 @contextmanager
@@ -142,77 +131,49 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def measured(worker: Worker, space: Space, facts: DatasetFacts) -> Speed:
-    """Time a few steps and images of a dataset."""
-    start = space.start()
-    fpp = replace(start, prompt="fpp")
-
-    def pretraining(steps: int) -> float:
-        config = replace(fpp, fpp=replace(fpp.fpp, steps=steps))
-        return _timed(lambda: worker.run(PretrainTask(config=config, dataset=facts.name, seed=0)))
-
-    pretraining(1)  # whatever is done once
-    first = pretraining(1)
-    step = max(0.0, pretraining(1 + STEPS) - first) / STEPS
-    task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
-    tuned = replace(start, method="tpt" if start.method == "zero_shot" else start.method, prompt=start.init)
-    image, begin = worker.time_adaptation(replace(task, config=tuned), BATCH)
-    plain, _ = worker.time_adaptation(replace(task, config=replace(tuned, method="zero_shot")), BATCH)
-    draw, tower = worker.time_features(replace(task, config=tuned), IMAGES)
-    return Speed(step=step, image=image, plain=plain, begin=begin, draw=draw, tower=tower)
-
-
-def _timed(work: Any) -> float:
-    began = perf_counter()
-    work()
-    return perf_counter() - began
-
-
 def costs(
-    space: Space, plan: Plan, configs: dict[str, TrialConfig], speeds: dict[str, Speed], actors: int, gpu: bool
+    space: Space, plan: Plan, configs: dict[str, TrialConfig], speeds: dict[str, Speed], workers: int, keys: TaskKeys
 ) -> Iterator[str]:
     """Tasks, and the seconds that they take."""
     split = space.search.split
-    names = Names("", plan.known())
     tested = [name for name in configs if name.startswith("baseline")] + [
         name for name in configs if name.startswith("trial")
     ][:FRONT]
     runs = [(config, split) for config in configs.values()]
     if split != "test":
         runs += [(configs[name], "test") for name in tested]
-    tasks: dict[str, PretrainTask | EvalTask] = {}
+    tasks: dict[str, Task] = {}
     features: dict[tuple[object, ...], float] = {}
-    for config, part in runs:
-        for shards in tasks_of(plan, config, part).values():
-            if config.prompt == "fpp":
-                tasks[names.key(shards[0].pretrain)] = shards[0].pretrain
+    for config, on in runs:
+        views = catalogue.method(config.method).views or config.views.count
+        for shards in plan.tasks(config, on).values():
+            for task in (*shards[0].needs, *shards):
+                tasks[keys.of(task)] = task
+            speed = speeds[shards[0].dataset]
+            image = views / config.views.count * speed.draw + views * speed.tower
             for shard in shards:
-                tasks[names.key(shard)] = shard
-                views = 1 if config.method == "zero_shot" else config.views.count
-                place = (shard.dataset, part, shard.seed, shard.start, views, config.views)
-                speed = speeds[shard.dataset]
-                share = views / config.views.count
-                features[place] = (shard.stop - shard.start) * (share * speed.draw + views * speed.tower)
-    pretrainings = [each for each in tasks.values() if isinstance(each, PretrainTask)]
-    evaluations = [each for each in tasks.values() if isinstance(each, EvalTask)]
-    pretrain = sum(each.config.fpp.steps * speeds[each.dataset].step for each in pretrainings)
-    adapt = sum(_seconds(each, speeds[each.dataset]) for each in evaluations)
-    image = sum(features.values())
-    work = pretrain + adapt + image
-    wall = START + work / actors
-    device = "GPU" if gpu else "CPU"
-    images = sum(each.stop - each.start for each in evaluations)
-    parts = f"pretraining {_time(pretrain)}, adaptation {_time(adapt)}, image features {_time(image)}"
+                read = (shard.dataset, on, shard.seed, shard.start, views, config.views)
+                features[read] = (shard.stop - shard.start) * image
+    pretrainings = [task for task in tasks.values() if isinstance(task, PretrainTask)]
+    evaluations = [task for task in tasks.values() if isinstance(task, EvalTask)]
+    pretrain = sum(task.config.fpp.steps * speeds[task.dataset].step for task in pretrainings)
+    adapt = sum(_seconds(task, speeds[task.dataset]) for task in evaluations)
+    drawn = sum(features.values())
+    work = pretrain + adapt + drawn
+    wall = START + work / workers
+    device = "CPU" if keys.model.device == "cpu" else "GPU"
+    images = sum(task.stop - task.start for task in evaluations)
+    parts = f"pretraining {_time(pretrain)}, adaptation {_time(adapt)}, image features {_time(drawn)}"
     yield f"tasks: {len(pretrainings)} pretrainings, {len(evaluations)} evaluations of shards, {images} images"
     yield f"worker time, measured here ({device}): {parts} (features once, less where cached)"
-    yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {actors} workers like this one"
+    yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {workers} workers like this one"
     if space.search.wall_clock is not None and space.search.wall_clock < wall:
         yield f"the budget of {_time(space.search.wall_clock)} ends it earlier"
 
 
 def _seconds(task: EvalTask, speed: Speed) -> float:
     images = task.stop - task.start
-    if task.config.method == "zero_shot":
+    if not catalogue.method(task.config.method).learns:
         return images * speed.plain
     return speed.begin + images * speed.image * max(1, task.config.adapt.steps)
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fpp_sweep.records.folder import Found, SweepInfo, TrialRecord
+from fpp_sweep import catalogue
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 
 ID_TAG = "fpp_sweep.id"  # names a run for good: it is looked up by this before it is created
 SWEEP_TAG = "fpp_sweep.sweep"  # the same for all runs of a sweep
@@ -30,8 +31,10 @@ REASON_LIMIT = 500  # a table's cell, and one line; the traceback is an artifact
 NAME_LIMIT = 80  # of a run: what the legend of a chart still shows
 # six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
 METRICS_LIMIT = 32
-STATUS = {
+STATUS = {  # MLflow has no more words; the tag `state` is exact
+    "waiting": "SCHEDULED",
     "running": "RUNNING",
+    "stopped": "FINISHED",
     "complete": "FINISHED",
     "finished": "FINISHED",
     "failed": "FAILED",
@@ -102,7 +105,7 @@ def run_id(info: SweepInfo, record: TrialRecord | None = None) -> str:
 
 def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> DesiredRun:
     """A trial's or baseline's run; its parent's tag is for whoever knows the parent."""
-    found = record.found.get(info.search_split)
+    found = record.results.get(info.search_split)
     tags = {
         ID_TAG: run_id(info, record),
         SWEEP_TAG: sweep_id(info),
@@ -124,7 +127,7 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> Desire
         tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
     if record.constraints:
         tags["feasible"] = str(record.feasible).lower()
-    texts = {"metrics.csv": metrics_table(record.found)} if record.found else {}
+    texts = {"metrics.csv": metrics_table(record.results)} if record.results else {}
     if record.details:
         texts["traceback.txt"] = record.details
     return DesiredRun(
@@ -170,7 +173,7 @@ def param_text(value: Any) -> str:
     return shortened(value if isinstance(value, str) else json.dumps(value), PARAM_LIMIT)
 
 
-def metrics_table(found: Mapping[str, Found]) -> str:
+def metrics_table(found: Mapping[str, SplitResult]) -> str:
     """All metrics of all datasets and splits, as CSV: a row for each dataset, and one for their average."""
     metrics = sorted({metric for each in found.values() for metric in each.average})
     text = io.StringIO()
@@ -237,22 +240,23 @@ def front_members(front: Mapping[str, Any]) -> list[str]:
     return [str(member["name"]) for member in front.get("members", ())]
 
 
-def _trial_points(info: SweepInfo, record: TrialRecord, found: Found) -> Iterator[Point]:
+def _trial_points(info: SweepInfo, record: TrialRecord, found: SplitResult) -> Iterator[Point]:
     """At most METRICS_LIMIT metrics: what is compared first, and datasets only as whole sets."""
     time = _milliseconds(record.finished or record.started or info.created)
     for key, value in _limited(_groups(info, record, found)).items():
         yield Point(safe_name(key), float(value), 0, time)
 
 
-def _groups(info: SweepInfo, record: TrialRecord, found: Found) -> Iterator[dict[str, float]]:
+def _groups(info: SweepInfo, record: TrialRecord, found: SplitResult) -> Iterator[dict[str, float]]:
     """Metrics in the order of their importance; a group is shown whole or not at all."""
     objectives = list(dict.fromkeys(each.metric.partition("/")[0] for each in info.objectives))
-    main = [metric for metric in dict.fromkeys([*objectives, "accuracy", "ece"]) if metric in found.average]
+    asked = dict.fromkeys([*objectives, catalogue.ACCURACY, catalogue.ECE])
+    main = [metric for metric in asked if metric in found.average]
     others = [metric for metric in found.average if metric not in main]
     wall = {} if record.finished is None else {"seconds": record.finished - record.started}
     yield {metric: found.average[metric] for metric in main}
     yield {**wall, "device_seconds": found.device_seconds}
-    for split, each in record.found.items():
+    for split, each in record.results.items():
         if split != info.search_split:
             yield {f"{split}/{metric}": each.average[metric] for metric in main if metric in each.average}
     yield {metric: found.average[metric] for metric in others[: 6 - min(len(main), 6)]}
@@ -281,7 +285,7 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
     seconds = 0.0
     times: list[float] = []
     for finished, _, record in sorted(ended, key=lambda each: each[:2]):
-        searched = record.found.get(info.search_split)
+        searched = record.results.get(info.search_split)
         seconds += searched.device_seconds if searched else 0.0
         if record.kind == "baseline":
             continue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fpp_sweep.core.metrics import BINS, EDGES, Predictions, score
+from fpp_sweep.core.metrics import BINS, EDGES, Predictions, accuracy, expected_error
 from fpp_sweep.files import written_whole
 
 if TYPE_CHECKING:
@@ -21,25 +21,6 @@ if TYPE_CHECKING:
 _BLUE, _RED, _GREY = "#4477AA", "#EE6677", "#555555"
 _SIZE = (3.9, 4.7)  # inches: one column of a paper
 _TITLE_WIDTH = 48  # characters that fit above the axes
-
-
-def reliability_diagram(predictions: Predictions, path: Path | str, *, title: str) -> None:
-    """Write a PNG: per bin accuracy and its gap to the mean confidence, and below it the samples.
-
-    The title is printed as it stands: a dollar sign starts no formula. The file appears whole or
-    not at all.
-    """
-    # matplotlib takes a second to import, and pyplot would keep every figure of a long sweep
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, dpi=200, layout="constrained")
-    FigureCanvasAgg(figure)
-    top, bottom = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
-    _draw_bins(top, predictions)
-    _draw_histogram(bottom, predictions)
-    _draw_title(figure, predictions, title)
-    _save(figure, Path(path))
 
 
 def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title: str) -> None:
@@ -54,8 +35,7 @@ def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes, (name, predictions) in zip(panels.flat, datasets.items(), strict=False):
         _draw_bins(axes, predictions, legend=False)
-        metrics = score(predictions)
-        text = f"{name}\naccuracy {metrics.accuracy:.2f} %  ECE {metrics.ece:.2f} %"
+        text = f"{name}\naccuracy {accuracy(predictions):.2f} %  ECE {expected_error(predictions):.2f} %"
         axes.set_title(text, fontsize="small", parse_math=False)
     for axes in panels[:, 1:].flat:
         axes.set_ylabel("")
@@ -121,13 +101,6 @@ def _draw_legend(axes: Axes) -> None:
         handlelength=1.5,
         columnspacing=1.2,
     )
-
-
-def _draw_title(figure: Figure, predictions: Predictions, title: str) -> None:
-    metrics = score(predictions)
-    numbers = f"accuracy {metrics.accuracy:.2f} %   ECE {metrics.ece:.2f} %   n = {metrics.samples}"
-    text = f"{textwrap.fill(title, _TITLE_WIDTH)}\n{numbers}"
-    figure.suptitle(text, fontsize="medium", parse_math=False)
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -1,36 +1,37 @@
-"""Units of work in this process, one after the other: the keeper and its workers come to the same."""
+"""Tasks in this process, one after the other: the meaning that the pool of workers is held to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
 
-from fpp_sweep.trial.results import Done, Names, Task, UnitStore
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.tasks import EvalTask, Task
+from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.store import MemoryStore, Store
 from fpp_sweep.trial.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
 class InlineExecutor:
-    """One worker, and what has been done before."""
+    """One worker, and what has been computed before."""
 
     worker: Worker
-    names: Names
-    store: UnitStore
+    keys: TaskKeys
+    store: Store = field(default_factory=MemoryStore)
 
-    def results(self, tasks: Sequence[Task], order: int = 0) -> list[Done]:
-        """What becomes of these tasks, in their order; the first that goes wrong raises."""
-        pretrainings = [task for task in tasks if isinstance(task, PretrainTask)]  # each pays for itself
-        done = {task: self._result(task) for task in dict.fromkeys([*pretrainings, *tasks])}
-        return [done[task] for task in tasks]
+    def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
+        """Tasks with their results, as they end; the first that goes wrong raises."""
+        for task in tasks:
+            yield task, self._result(task)
 
-    def _result(self, task: Task) -> Done:
-        key = self.names.key(task)
-        done = self.store.get(key)
-        if done is None:
-            prompt = None
-            if isinstance(task, EvalTask) and task.config.prompt == "fpp":
-                prompt = self._result(task.pretrain).prompt
-            done = self.worker.run(task, prompt)
-            self.store.put(key, done)
-        return done
+    def _result(self, task: Task) -> TaskResult:
+        key = self.keys.of(task)
+        known = self.store.get(key)
+        if known is not None:
+            return replace(known, seconds={}, held=0.0)
+        needs = [self._result(needed) for needed in task.needs]
+        adapter = self.keys.of_adapter(task) if isinstance(task, EvalTask) else ""
+        result = self.worker.run(task, needs, adapter)
+        self.store.put(key, result)
+        return result

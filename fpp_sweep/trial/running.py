@@ -1,20 +1,24 @@
-"""Running a trial's units of work, anywhere: pretrain a prompt, adapt to a shard of a dataset.
+"""What a worker computes for a task: pretrain a prompt, adapt to a shard of a dataset.
 
-Each is a pure function of its task, the model and the data: run again, elsewhere or in other pieces, it gives the same.
+Each is a pure function of its task, the model and the data: run again, elsewhere or cut otherwise, it gives the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load, save
 from torch import Tensor
 
+from fpp_sweep import catalogue
+from fpp_sweep.catalogue import MethodRow
 from fpp_sweep.config import TrialConfig, ViewConfig
 from fpp_sweep.core.datasets.base import Dataset
+from fpp_sweep.core.datasets.imagenet import imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
@@ -23,7 +27,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, open_prompt
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask
+from fpp_sweep.tasks import BATCH, EvalTask, PretrainTask
 
 
 def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int) -> ClassTexts:
@@ -50,9 +54,9 @@ def strange_note(clip: Clip, texts: Sequence[str]) -> str | None:
     return f"{told}, have words that model {clip.name} never saw"
 
 
-def views_for(config: TrialConfig, group: str) -> ViewConfig:
+def views_for(config: TrialConfig) -> ViewConfig:
     """The views that a config's method looks at."""
-    views = build_method(config.method, config.adapt, group).views
+    views = catalogue.method(config.method).views
     return config.views if views is None else replace(config.views, count=views)
 
 
@@ -70,7 +74,7 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
         texts,
         predefined.context,
         fpp,
-        weight=flatness_weight(task.config, dataset, len(texts)),
+        flatness_weight=flatness_weight(task.config, dataset, len(texts)),
         start=draw_start(predefined.context, fpp, torch_generator(*names, "start")),
         noise=draw_noise(texts, len(predefined.context), fpp, torch_generator(*names, "noise")),
         on_step=on_step,
@@ -93,8 +97,6 @@ def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, context
         generator = torch_generator(task.seed, "fpp", task.dataset, "classes")
         return ClassTexts.of_gaussians(clip.text, clip.tokenizer, len(dataset.classes), generator)
     if source == "imagenet":
-        from fpp_sweep.core.datasets.imagenet import imagenet_classes
-
         return class_texts(clip, list(imagenet_classes().values()), context_tokens)
     return class_texts(clip, dataset.classes, context_tokens)
 
@@ -104,16 +106,24 @@ def flatness_weight(config: TrialConfig, dataset: Dataset, source_classes: int) 
     fpp = config.fpp
     if dataset.group == "shifts" and fpp.lambda_shifts is not None:
         return fpp.lambda_shifts
-    return fpp.weight(len(dataset.classes) if fpp.lambda_classes == "dataset" else source_classes)
+    return fpp.flatness_weight(len(dataset.classes) if fpp.lambda_classes == "dataset" else source_classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Adapter:
-    """A method at its start on a dataset: all that a prompt fixes, for any shard of it."""
+    """A method set up for a dataset: all that a prompt fixes, for any shard of it, and where its stream is."""
 
+    row: MethodRow
     method: Method[Any]
     model: TextModel
     state: Any
+
+    @property
+    def size(self) -> int:
+        """Bytes of the state's tensors, apart from the model's own."""
+        own = {tensor.data_ptr(): tensor.nbytes for tensor in _tensors(self.model, set())}
+        held = {tensor.data_ptr(): tensor.nbytes for tensor in _tensors(self.state, set())}
+        return sum(size for address, size in held.items() if address not in own)
 
 
 def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prompt) -> Adapter:
@@ -122,7 +132,25 @@ def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prom
     model = TextModel(texts=texts, logit_scale=clip.logit_scale)
     method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
     # the form of the gradient is that of the whole dataset, whatever the shard: forms differ in the last bits
-    return Adapter(method=method, model=model, state=method.start(model, prompt.context, len(dataset)))
+    state = method.start(model, prompt.context, len(dataset))
+    return Adapter(row=catalogue.method(config.method), method=method, model=model, state=state)
+
+
+def stored(adapter: Adapter) -> bytes | None:
+    """Where a stateful method's stream is, for the shard that follows."""
+    if not adapter.row.stateful:
+        return None
+    tensors = adapter.method.pack(adapter.state)  # type: ignore[attr-defined]
+    data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    return data
+
+
+def restored(adapter: Adapter, data: bytes | None) -> Adapter:
+    """The adapter where the shard before has left the stream."""
+    assert data is not None, "a stateful method's shard leaves a state"
+    device = adapter.model.texts.sos.device
+    tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
+    return replace(adapter, state=adapter.method.unpack(adapter.state, tensors))  # type: ignore[attr-defined]
 
 
 def evaluate(
@@ -132,7 +160,7 @@ def evaluate(
     features: Features,
     adapter: Adapter,
     on_samples: Callable[[int], None] = lambda count: None,
-) -> Predictions:
+) -> tuple[Predictions, Adapter]:
     """Run an EvalTask on the features of its dataset; samples whose image could not be read are not there."""
     method, state = adapter.method, adapter.state
     parts = []
@@ -143,12 +171,33 @@ def evaluate(
         start, stop = np.searchsorted(features.kept, inside).tolist()
         if start == stop:
             continue
-        views = features.batch(start, stop)[:, : method.views].to(clip.device)
+        views = features.batch(start, stop)[:, : adapter.row.views].to(clip.device)
         logits, state = method.predict(adapter.model, state, views)
         if not logits.isfinite().all():
-            raise FloatingPointError(f"{task.config.method} on {task.dataset}: logits are not finite after adaptation")
+            raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
         positions = features.kept[start:stop]
+        columns = {"logits": logits.float().cpu().numpy()} if "logits" in task.columns else {}
         probabilities = logits.softmax(-1).float().cpu().numpy()
-        parts.append(Predictions.of([dataset.ids[i] for i in positions], dataset.labels[positions], probabilities))
+        ids = [dataset.ids[position] for position in positions]
+        parts.append(Predictions.of(ids, dataset.labels[positions], probabilities, columns))
         on_samples(stop - start)
-    return concatenate(parts)
+    return concatenate(parts), replace(adapter, state=state)
+
+
+def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """All tensors that can be reached from a value through containers and attributes."""
+    if id(value) in seen or isinstance(value, type):
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if isinstance(value, Mapping):
+        inside = list(value.values())
+    elif isinstance(value, list | tuple):
+        inside = list(value)
+    else:
+        names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
+        inside = [getattr(value, name, None) for name in names]
+    for item in inside:
+        yield from _tensors(item, seen)

@@ -1,157 +1,202 @@
-"""One trial over a pool of workers: cut it into tasks, join what comes back, score it, write its files.
+"""One trial: cut it into tasks, have them computed, join what comes back and score it.
 
-Light: nothing here loads torch, so that a trial's process starts fast and takes little.
+The one path of every command. Who computes is an executor: `trial.inline` in this process, `workers.pool` on Ray.
+Nothing here loads torch, so that a trial's process starts fast and takes little.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from fpp_sweep import catalogue
 from fpp_sweep.config import TrialConfig
+from fpp_sweep.core.images.chunks import Skipped
+from fpp_sweep.core.metrics import Predictions, concatenate, score
 from fpp_sweep.errors import InputError
-from fpp_sweep.records.folder import Found
-from fpp_sweep.trial.results import DatasetFacts, Done, Task, shards
-from fpp_sweep.trial.tasks import EvalTask
+from fpp_sweep.facts import DatasetFacts
+from fpp_sweep.records.records import SplitResult
+from fpp_sweep.tasks import EvalTask, Task, cost
+from fpp_sweep.trial.results import TaskResult
 
-if TYPE_CHECKING:
-    from fpp_sweep.core.metrics import Predictions
 
-Execute = Callable[[Sequence[Task]], list[Done]]  # what becomes of tasks, in their order
+class Executor(Protocol):
+    """Who computes tasks."""
+
+    def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
+        """Tasks with their results as they end; they are begun in the order given, those of a lower `order` first.
+
+        Raises TaskFailed at the first that has none. To close the iterator gives up what has not begun.
+        """
+        ...
+
+
+class Driver:
+    """Decides in which order a trial's tasks are begun, and whether it goes on after one has ended."""
+
+    def ordered(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[EvalTask]:
+        """The largest first: the smallest then fill the gaps at the end."""
+        sizes = {(facts.name, facts.split): len(facts.classes) for split in plan.datasets.values() for facts in split}
+        return sorted(tasks, key=lambda task: -cost(task, sizes[task.dataset, task.split]))
+
+    def stops(self, task: Task, result: TaskResult) -> str | None:
+        """Why the trial ends here, before all its tasks are done; None: it goes on."""
+        return None
+
+
+class TrialStopped(Exception):
+    """A driver ended the trial between two tasks; what was done stays on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all trials of a sweep run on."""
+    """What all trials of a run are run on."""
 
     datasets: Mapping[str, tuple[DatasetFacts, ...]]  # by split
     seeds: tuple[int, ...]
-    shards: int | None
+    shards: int | None = None  # per dataset and seed; none: by size
+    columns: tuple[str, ...] = ()  # optional columns of the predictions that are kept
 
     def known(self) -> dict[tuple[str, str], DatasetFacts]:
-        """The datasets by name and split, as work is named by them."""
-        return {(facts.name, part): facts for part, datasets in self.datasets.items() for facts in datasets}
+        """The datasets by name and split, as keys of tasks look them up."""
+        return {(facts.name, split): facts for split, datasets in self.datasets.items() for facts in datasets}
+
+    def tasks(self, config: TrialConfig, split: str) -> dict[tuple[str, int], list[EvalTask]]:
+        """The shards of every (dataset, seed)."""
+        columns = {*self.columns, *(name for row in catalogue.qualities() for name in row.columns)}
+        return {
+            (facts.name, seed): EvalTask(
+                config=config,
+                dataset=facts.name,
+                split=split,
+                seed=seed,
+                start=0,
+                stop=facts.size,
+                columns=tuple(sorted(columns)),
+            ).shards(self.shards)
+            for seed in self.seeds
+            for facts in self.datasets[split]
+        }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A trial's result on one dataset with one seed."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DatasetResult:
+    """A trial's predictions on one dataset with one seed."""
 
     facts: DatasetFacts
     seed: int
     predictions: Predictions
     prompt: bytes | None  # where one was pretrained
+    skipped: tuple[Skipped, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
 
 
-def tasks_of(plan: Plan, config: TrialConfig, part: str) -> dict[tuple[str, int], list[EvalTask]]:
-    """The shards of every (dataset, seed)."""
-    return {
-        (facts.name, seed): shards(
-            EvalTask(config=config, dataset=facts.name, split=part, seed=seed, start=0, stop=facts.size), plan.shards
-        )
+def run_trial(
+    plan: Plan, config: TrialConfig, split: str, executor: Executor, *, order: int = 0, driver: Driver | None = None
+) -> tuple[SplitResult, list[DatasetResult]]:
+    """A trial's numbers on one split, and the predictions that they are made from."""
+    driver = driver or Driver()
+    cut = plan.tasks(config, split)
+    evaluations = driver.ordered(plan, [task for tasks in cut.values() for task in tasks])
+    # pretrainings are asked for as well, so that the trial pays for them and has their prompts
+    tasks = list(
+        dict.fromkeys(task for evaluation in evaluations for task in (evaluation.pretrain, evaluation) if task)
+    )
+    done: dict[Task, TaskResult] = {}
+    with closing(executor.results(tasks, order)) as results:
+        for task, result in results:
+            done[task] = result
+            if len(done) < len(tasks) and (reason := driver.stops(task, result)):
+                raise TrialStopped(reason)
+    datasets = [
+        _dataset_result(facts, seed, cut[facts.name, seed], done)
         for seed in plan.seeds
-        for facts in plan.datasets[part]
-    }
+        for facts in plan.datasets[split]
+    ]
+    return summary(datasets, list(done.values())), datasets
 
 
-def run_trial(plan: Plan, config: TrialConfig, part: str, execute: Execute) -> tuple[Found, list[Piece]]:
-    """Everything that a trial finds on one split."""
-    cut = tasks_of(plan, config, part)
-    evaluations = [task for tasks in cut.values() for task in tasks]
-    pretrainings = [tasks[0].pretrain for tasks in cut.values() if config.prompt == "fpp"]
-    done = dict(zip([*evaluations, *pretrainings], execute([*evaluations, *pretrainings]), strict=True))
-    facts = {each.name: each for each in plan.datasets[part]}
-    pieces = []
-    for (dataset, seed), tasks in cut.items():
-        predictions = joined([(task, done[task]) for task in tasks], facts[dataset].size)
-        prompt = done[tasks[0].pretrain].prompt if config.prompt == "fpp" else None
-        pieces.append(Piece(facts=facts[dataset], seed=seed, predictions=predictions, prompt=prompt))
-    return summary(pieces, list(done.values())), pieces
-
-
-def joined(parts: Sequence[tuple[EvalTask, Done]], size: int) -> Predictions:
-    """The shards' predictions in order; each of a dataset's samples is there once, or was skipped."""
-    from fpp_sweep.core.metrics import concatenate
-
-    ordered = sorted(parts, key=lambda each: each[0].start)
-    cuts = [(task.start, task.stop) for task, _ in ordered]
-    if [0, *(stop for _, stop in cuts)] != [*(start for start, _ in cuts), size]:
-        raise ValueError(f"{ordered[0][0].dataset}: shards {cuts} are not its {size} samples, each once")
-    for task, done in ordered:
-        found = done.skipped + (len(done.predictions) if done.predictions else 0)
-        if found != task.stop - task.start:
-            raise ValueError(f"{task.dataset}: samples {task.start}..{task.stop} came back as {found}")
-    whole = [done.predictions for _, done in ordered if done.predictions]
-    if not whole:
-        raise InputError(f"{ordered[0][0].dataset}: none of its images can be read")
-    return concatenate(whole)
-
-
-def summary(pieces: Sequence[Piece], done: Sequence[Done]) -> Found:
-    """Scores per dataset over seeds, their averages over datasets, and what it took."""
-    from fpp_sweep.core.metrics import score
-
-    scores: dict[int, dict[str, dict[str, float]]] = {}
-    for piece in pieces:
-        metrics = asdict(score(piece.predictions))
-        del metrics["samples"]
-        scores.setdefault(piece.seed, {})[piece.facts.name] = metrics
-    first = next(iter(scores.values()))
-    names = list(next(iter(first.values())))
-    by_seed = [{name: _mean([of[name] for of in found.values()]) for name in names} for found in scores.values()]
-    seconds: dict[str, float] = {}
-    for each in done:
-        for stage, value in each.seconds.items():
-            seconds[stage] = seconds.get(stage, 0.0) + value
-    return Found(
-        average={name: _mean([of[name] for of in by_seed]) for name in names},
-        datasets={
-            dataset: {name: _mean([found[dataset][name] for found in scores.values()]) for name in names}
-            for dataset in first
-        },
-        deviation={name: statistics.stdev([of[name] for of in by_seed]) for name in names} if len(by_seed) > 1 else {},
-        samples=sum(len(piece.predictions) for piece in pieces if piece.seed == pieces[0].seed),
-        seconds=seconds,
-        device_seconds=sum(each.held for each in done),
+def _dataset_result(
+    facts: DatasetFacts, seed: int, tasks: Sequence[EvalTask], done: Mapping[Task, TaskResult]
+) -> DatasetResult:
+    parts = [(task, done[task]) for task in tasks]
+    pretrain = tasks[0].pretrain
+    made = [done[pretrain]] if pretrain else []
+    return DatasetResult(
+        facts=facts,
+        seed=seed,
+        predictions=joined(parts, facts.size),
+        prompt=made[0].prompt if made else None,
+        skipped=tuple(sample for _, result in parts for sample in result.skipped),
+        seconds=_added(result.seconds for result in (*made, *(result for _, result in parts))),
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def joined(parts: Sequence[tuple[EvalTask, TaskResult]], size: int) -> Predictions:
+    """The shards' predictions in order; each of a dataset's samples is there once, or was skipped."""
+    ordered = sorted(parts, key=lambda part: part[0].start)
+    cuts = [(task.start, task.stop) for task, _ in ordered]
+    if [0, *(stop for _, stop in cuts)] != [*(start for start, _ in cuts), size]:
+        raise ValueError(f"{ordered[0][0].dataset}: shards {cuts} are not its {size} samples, each once")
+    for task, result in ordered:
+        count = len(result.skipped) + (len(result.predictions) if result.predictions else 0)
+        if count != task.stop - task.start:
+            raise ValueError(f"{task.dataset}: samples {task.start}..{task.stop} came back as {count}")
+    shards = [result.predictions for _, result in ordered if result.predictions]
+    if not shards:
+        reason = ordered[0][1].skipped[0].reason
+        raise InputError(f"{ordered[0][0].dataset}: none of its {size} images can be read, such as {reason}")
+    return concatenate(shards)
 
 
-def measured(found: Found, metric: str) -> float:
+def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
+    """Scores per dataset over seeds, their averages over datasets, and what it took."""
+    scores: dict[int, dict[str, dict[str, float]]] = {}
+    for result in datasets:
+        scores.setdefault(result.seed, {})[result.facts.name] = score(result.predictions)
+    by_seed = [mean(list(numbers.values())) for numbers in scores.values()]
+    names = list(by_seed[0])
+    return SplitResult(
+        average=mean(by_seed),
+        datasets={
+            dataset: mean([numbers[dataset] for numbers in scores.values()]) for dataset in next(iter(scores.values()))
+        },
+        deviation={name: statistics.stdev(numbers[name] for numbers in by_seed) for name in names}
+        if len(by_seed) > 1
+        else {},
+        samples=sum(len(result.predictions) for result in datasets if result.seed == datasets[0].seed),
+        seconds=_added(result.seconds for result in done),
+        device_seconds=math.fsum(result.held for result in done),
+    )
+
+
+def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of every number, its unweighted mean, as the papers print it."""
+    return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def _added(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds by stage, summed."""
+    total: dict[str, float] = {}
+    for stages in times:
+        for stage, seconds in stages.items():
+            total[stage] = total.get(stage, 0.0) + seconds
+    return total
+
+
+def measured(result: SplitResult, metric: str) -> float:
     """A metric by name: an average, one dataset's (`ece/dtd`), or what the trial took."""
     name, slash, dataset = metric.partition("/")
-    if name in ("seconds", "device_seconds"):
-        return found.device_seconds if name == "device_seconds" else math.fsum(found.seconds.values())
-    if slash and dataset not in found.datasets:
-        raise InputError(
-            f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {', '.join(found.datasets)}"
-        )
-    value = found.datasets[dataset][name] if slash else found.average[name]
+    if not catalogue.metric(name).of_dataset:
+        return result.device_seconds if name == "device_seconds" else math.fsum(result.seconds.values())
+    if slash and dataset not in result.datasets:
+        known = ", ".join(result.datasets)
+        raise InputError(f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {known}")
+    value = result.datasets[dataset][name] if slash else result.average[name]
     if not math.isfinite(value):
         raise FloatingPointError(f"{metric} is {value}")
     return value
-
-
-def write_artifacts(folder: Path, pieces: Sequence[Piece], part: str, title: str) -> None:
-    """Prompts and per-sample predictions of every (dataset, seed), and a picture of the calibration."""
-    from fpp_sweep.files import written_whole
-    from fpp_sweep.trial.diagram import reliability_panels
-    from fpp_sweep.trial.tables import write_predictions
-
-    for piece in pieces:
-        name = f"{piece.facts.name}.seed{piece.seed}"
-        write_predictions(piece.predictions, piece.facts.classes, folder / part / f"{name}.predictions.parquet")
-        if piece.prompt is not None:
-            with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
-                partial.write_bytes(piece.prompt)
-    shown = {
-        f"{piece.facts.name}, seed {piece.seed}": piece.predictions for piece in pieces if piece.seed == pieces[0].seed
-    }
-    reliability_panels(shown, folder / part / "reliability.png", title=title)

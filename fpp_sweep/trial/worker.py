@@ -1,88 +1,113 @@
-"""A worker: one model on one device, and the tasks that it runs. A plain class; `pool` makes an actor of it."""
+"""A worker: one model on one device, and the tasks that it computes; `workers.pool` makes an actor of it.
+
+The border to torch: this module is loaded in the processes that compute, and in no other.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
 
+import torch
+
+from fpp_sweep import catalogue, keys, plugins
+from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
+from fpp_sweep.core.images.cache import default_cache
+from fpp_sweep.core.images.features import FeatureCache
+from fpp_sweep.core.models.clip import Clip, choose_device
+from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.prompt import Prompt, from_bytes, is_file_name, open_prompt, prompt_bytes
 from fpp_sweep.errors import InputError
-from fpp_sweep.trial.results import Checked, DatasetFacts, Done, ModelFacts, Task, WorkerSpec
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
+from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
+from fpp_sweep.progress import Bar
+from fpp_sweep.tasks import EvalTask, PretrainTask, Task
+from fpp_sweep.trial.contract import check_method
+from fpp_sweep.trial.results import TaskFailed, TaskResult
+from fpp_sweep.trial.running import (
+    Adapter,
+    evaluate,
+    fitted,
+    make_adapter,
+    make_prompt,
+    restored,
+    stored,
+    strange_note,
+    views_for,
+)
 
-if TYPE_CHECKING:
-    from fpp_sweep.core.datasets import Dataset
-    from fpp_sweep.core.prompt import Prompt
-    from fpp_sweep.trial.running import Adapter
+KEPT_BYTES = 3e9  # of adapters that are kept beside the one in use: a Jacobian of a thousand classes has 4.2e9
+
+ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # what is done, of how many, in what unit
+
+
+def silent(label: str, total: int, unit: str) -> Bar:
+    return Bar(label, total, unit, shown=False)
 
 
 class Worker:
-    """Loads its model once; every `run` is a pure function of the task, the model and the data."""
+    """Loads its model once, when that is first needed; what a task gives depends on nothing that ran before."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
-        began = perf_counter()
-        import torch
-
-        from fpp_sweep.core.datasets import read_custom
-        from fpp_sweep.core.images.cache import default_cache
-        from fpp_sweep.core.images.features import FeatureCache
-        from fpp_sweep.core.models.clip import choose_device
-        from fpp_sweep.core.models.loading import load
-
+    def __init__(self, spec: WorkerSpec, show: ShowProgress = silent) -> None:
+        plugins.load(spec.plugins)
         torch.set_num_threads(spec.threads)
         self.spec = spec
-        clip = load(spec.model, choose_device(spec.device))
-        self.clip = clip.compiled() if spec.compile else clip
-        self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache())
+        self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.exact_cache)
+        self._show = show
         self._root = Path(spec.data_root) if spec.data_root else None
         self._custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else {}
         self._datasets: dict[tuple[str, str], Dataset] = {}
-        self._adapter: tuple[object, Adapter] | None = None  # of the last task: shards of a dataset share it
+        self._adapters: OrderedDict[str, Adapter] = OrderedDict()  # the last used last
+        self._seconds = 0.0
+
+    @cached_property
+    def clip(self) -> Clip:
+        began = perf_counter()
+        clip = load(self.spec.model, choose_device(self.spec.device))
+        clip = clip.compiled() if self.spec.compile else clip
         self._seconds = perf_counter() - began
+        return clip
 
     def facts(self) -> ModelFacts:
+        features = "float32" if self.spec.exact_cache else "float16"
         return ModelFacts(
             name=self.clip.name,
             digest=self.clip.digest,
             embedding_scale=self.clip.embedding_scale,
             device=str(self.clip.device),
+            arithmetic=f"{features} features, {self.spec.threads} threads{', compiled' if self.spec.compile else ''}",
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._seconds,
         )
 
-    def describe(self, names: Iterable[str], part: str) -> list[DatasetFacts]:
-        """Datasets and groups by name; an InputError for one that is not there."""
-        from fpp_sweep.core.datasets import expand
+    def describe(self, names: Iterable[str], split: str) -> list[DatasetFacts]:
+        """Datasets and groups by name, or all of one's own; an InputError for one that is not there."""
+        return [self._describe(name, split) for name in expand(list(names) or list(self._custom), self._custom)]
 
-        return [self._describe(name, part) for name in expand(names, self._custom)]
-
-    def _describe(self, name: str, part: str) -> DatasetFacts:
-        dataset = self._dataset(name, part)
-        listing = json.dumps([dataset.ids, dataset.labels.tolist()])
+    def _describe(self, name: str, split: str) -> DatasetFacts:
+        dataset = self.dataset(name, split)
         return DatasetFacts(
             name=name,
-            split=part,
+            split=split,
             group=dataset.group,
             classes=dataset.classes,
             size=len(dataset),
-            digest=hashlib.sha256(listing.encode()).hexdigest()[:16],
+            digest=keys.digest(dataset.ids, dataset.labels.tolist(), length=16),
+            images=dataset.digest()[:16],
         )
 
     def check(self, methods: Iterable[str], prompts: Iterable[str], datasets: Sequence[DatasetFacts]) -> Checked:
         """Fit every method and prompt to the model and to all class names before any work."""
-        from fpp_sweep.core.methods import require_method
-        from fpp_sweep.core.prompt import is_file_name
-        from fpp_sweep.trial.running import fitted, strange_note
-
-        for method in methods:
-            require_method(method)
+        for name in methods:
+            check_method(self.clip, catalogue.method(name))
         texts = {name for facts in datasets for name in facts.classes}
         files = {}
         for prompt in prompts:
@@ -94,114 +119,87 @@ class Worker:
         note = strange_note(self.clip, sorted(texts))
         return Checked(notes=(note,) if note else (), prompts=files)
 
-    def run(self, task: Task, prompt: bytes | None = None) -> Done:
-        """Run a task; an EvalTask whose prompt is pretrained gets it as the bytes that the PretrainTask gave."""
+    def run(self, task: Task, needs: Sequence[TaskResult], adapter_key: str = "") -> TaskResult:
+        """Compute a task from the results that it needs, in the order of `task.needs`.
+
+        Adapters are kept by `adapter_key`. What goes wrong is told with dataset, samples, machine and worker.
+        """
         began = perf_counter()
-        done = self._pretrain(task) if isinstance(task, PretrainTask) else self._evaluate(task, prompt)
-        return replace(done, held=perf_counter() - began)
+        try:
+            if isinstance(task, PretrainTask):
+                result = self._pretrain(task)
+            else:
+                result = self._evaluate(task, dict(zip(task.needs, needs, strict=True)), adapter_key)
+        except Exception as error:
+            raise TaskFailed.of(error, f"{task.title}, {self.facts().where}") from error
+        return replace(result, held=perf_counter() - began, adapters=tuple(self._adapters))
 
-    def time_adaptation(self, task: EvalTask, images: int) -> tuple[float, float]:
-        """Seconds for an image, and to set the method up, with random features: for estimates."""
-        from types import SimpleNamespace
+    def dataset(self, name: str, split: str) -> Dataset:
+        """A split of a dataset, as many of its samples as are asked for."""
+        if (name, split) not in self._datasets:
+            dataset = open_dataset(name, split, self._root, self._custom).limited(self.spec.limit)
+            if not len(dataset):
+                raise InputError(f"{name}: its {split} split has no images")
+            self._datasets[name, split] = dataset
+        return self._datasets[name, split]
 
-        import numpy as np
-        import torch
+    def adapter(self, task: EvalTask, prompt: Prompt, key: str = "") -> Adapter:
+        """The task's method, set up for its prompt and dataset; those used before are kept while memory suffices."""
+        if key in self._adapters:
+            self._adapters.move_to_end(key)
+            return self._adapters[key]
+        while self._adapters and sum(adapter.size for adapter in self._adapters.values()) > KEPT_BYTES:
+            self._adapters.popitem(last=False)  # before the next is built, which may need the room
+        adapter = make_adapter(self.clip, task.config, self.dataset(task.dataset, task.split), prompt)
+        if key:
+            self._adapters[key] = adapter
+        return adapter
 
-        from fpp_sweep.trial.running import evaluate
-
-        dataset = self._dataset(task.dataset, task.split)
-        images = min(images, len(dataset))
-        size = len(self.clip.text.projection[0])
-        features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
-        stand_in: Any = SimpleNamespace(kept=np.arange(images), batch=lambda start, stop: features[start:stop])
-        whole = EvalTask(config=task.config, dataset=task.dataset, split=task.split, seed=0, start=0, stop=images)
-        clock = [perf_counter()]
-        adapter = self._adapter_of(whole, dataset, None)
-        clock.append(perf_counter())
-        evaluate(self.clip, whole, dataset, stand_in, adapter)
-        clock.append(perf_counter())
-        return (clock[2] - clock[1]) / images, clock[1] - clock[0]
-
-    def time_features(self, task: EvalTask, images: int) -> tuple[float, float]:
-        """Seconds to draw the views of an image, and of a view in the image tower: for estimates."""
-        import torch
-
-        from fpp_sweep.core.images.filling import BATCH, Reader
-
-        dataset = self._dataset(task.dataset, task.split)
-        config = task.config.views
-        reader = Reader.of(dataset, config, self.clip.preprocess, task.seed)
-        images = min(images, len(dataset) - 1) or 1
-        reader[0]  # whatever is read once
-        clock = [perf_counter()]
-        for position in range(len(dataset) - images, len(dataset)):
-            reader[position]
-        clock.append(perf_counter())
-        size = self.clip.preprocess.size
-        pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size)
-        self.clip.image_features(pixels[:1], half=True)
-        clock.append(perf_counter())
-        self.clip.image_features(pixels, half=True)
-        clock.append(perf_counter())
-        return (clock[1] - clock[0]) / images, (clock[3] - clock[2]) / len(pixels)
-
-    def _pretrain(self, task: PretrainTask) -> Done:
-        from fpp_sweep.core.prompt import prompt_bytes
-        from fpp_sweep.trial.running import make_prompt
-
+    def _pretrain(self, task: PretrainTask) -> TaskResult:
         began = perf_counter()
-        prompt = make_prompt(self.clip, task, self._any_split(task.dataset))
+        with self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps") as bar:
+            prompt = make_prompt(self.clip, task, self._any_split(task.dataset), bar.advance)
         data = prompt_bytes(prompt, self.clip, {"fpp": asdict(task.config.fpp)})
-        return Done(prompt=data, seconds={"pretrain": perf_counter() - began})
+        return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
 
-    def _evaluate(self, task: EvalTask, data: bytes | None) -> Done:
-        from fpp_sweep.trial.running import evaluate, views_for
-
+    def _evaluate(self, task: EvalTask, needs: dict[Task, TaskResult], adapter_key: str) -> TaskResult:
         clock = [perf_counter()]
-        dataset = self._dataset(task.dataset, task.split)
-        views = views_for(task.config, dataset.group)
-        samples = range(task.start, task.stop)
-        features = self.cache.features(self.clip, dataset, views, task.seed, samples=samples, on_bad_image="fail")
+        dataset = self.dataset(task.dataset, task.split)
+        samples = task.stop - task.start
+        with self._show(f"{task.dataset}: features", samples, "images") as bar:
+            features = self.cache.features(
+                self.clip,
+                dataset,
+                views_for(task.config),
+                task.seed,
+                samples=range(task.start, task.stop),
+                on_bad_image=self.spec.on_bad_image,
+                workers=self.spec.loaders,
+                progress=bar,
+            )
         clock.append(perf_counter())
-        adapter = self._adapter_of(task, dataset, data)
-        predictions = evaluate(self.clip, task, dataset, features, adapter) if len(features) else None
+        predictions, state = None, None
+        if len(features):
+            adapter = self.adapter(task, self._prompt(task, needs), adapter_key)
+            if task.previous is not None:
+                adapter = restored(adapter, needs[task.previous].state)
+            with self._show(f"{task.dataset}: {task.config.method}", len(features), "images") as bar:
+                predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
+            state = stored(adapter)
+        elif task.previous is not None:
+            state = needs[task.previous].state
         clock.append(perf_counter())
         seconds = {"features": clock[1] - clock[0], "adapt": clock[2] - clock[1]}
-        return Done(predictions=predictions, skipped=len(features.skipped), seconds=seconds)
+        return TaskResult(predictions=predictions, state=state, skipped=features.skipped, seconds=seconds)
 
-    def _adapter_of(self, task: EvalTask, dataset: Dataset, data: bytes | None) -> Adapter:
-        """What all shards of a (trial, dataset, seed) share; the last one is kept."""
-        from fpp_sweep.trial.running import make_adapter
-
-        whole = EvalTask(
-            config=task.config, dataset=task.dataset, split=task.split, seed=task.seed, start=0, stop=len(dataset)
-        ).key()
-        if self._adapter is None or self._adapter[0] != whole:
-            self._adapter = None  # its memory is wanted for the next
-            self._adapter = whole, make_adapter(self.clip, task.config, dataset, self._prompt(task, data))
-        return self._adapter[1]
-
-    def _prompt(self, task: EvalTask, data: bytes | None) -> Prompt:
-        from fpp_sweep.core.prompt import from_bytes, open_prompt
-
-        if task.config.prompt != "fpp":
+    def _prompt(self, task: EvalTask, needs: dict[Task, TaskResult]) -> Prompt:
+        if task.pretrain is None:
             return open_prompt(self.clip, task.config.prompt)
-        if data is None:
-            raise ValueError(f"{task.dataset}: a pretrained prompt is needed, and none was given")
+        data = needs[task.pretrain].prompt
+        assert data is not None, "a pretraining gives a prompt"
         return from_bytes(self.clip, data)
 
     def _any_split(self, name: str) -> Dataset:
         """A dataset of that name, of whatever split is open: only its classes matter."""
         known = [dataset for (other, _), dataset in self._datasets.items() if other == name]
-        return known[0] if known else self._dataset(name, "test")
-
-    def _dataset(self, name: str, part: str) -> Dataset:
-        from fpp_sweep.core.datasets import open_dataset
-
-        if (name, part) not in self._datasets:
-            dataset = open_dataset(name, part, self._root, self._custom)
-            dataset = dataset.limited(self.spec.limit)
-            if not len(dataset):
-                raise InputError(f"{name}: its {part} split has no images")
-            self._datasets[name, part] = dataset
-        return self._datasets[name, part]
+        return known[0] if known else self.dataset(name, "test")

@@ -1,10 +1,11 @@
-"""The keeper: takes units of work from all trials, gives each to a worker once, and keeps what came of it.
+"""The keeper: takes tasks from all trials, gives each to a worker once, and keeps the results.
 
-A task is known by its key. Whoever asks for a key that is on disk gets it from there; whoever asks for one that is
-being worked on waits for the same result. Work is taken by trial, the oldest first, and within a trial the largest
-first; a worker prefers a shard whose features its machine has read before. A worker that dies, or does not answer in
-time, is replaced, and its task is tried again elsewhere until its attempts are used up. One event loop, no locks; what
-a worker is, the keeper is told: see `pool` for Ray's.
+A task is known by its key. Whoever asks for a key that is on disk gets the result from there; whoever asks for one that
+is being computed waits for the same result. Tasks are begun by trial, the oldest first, and within a trial in the order
+in which they were asked for; but a worker leaves those whose adapter another worker holds to that one, as long as there
+are others, and prefers features that its machine has read before. A worker that dies, or does not answer in time, is
+replaced, and its task is tried again elsewhere until its attempts are used up. One event loop, no locks; what a worker
+is, the keeper is told: see `pool` for Ray's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from fpp_sweep.trial.results import Done, Failure, ModelFacts, Names, Task, TaskFailedError, UnitStore
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
+from fpp_sweep.facts import ModelFacts
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.tasks import EvalTask, Task
+from fpp_sweep.trial.results import TaskFailed, TaskResult
+from fpp_sweep.trial.store import Store
 
-STAFF_EVERY = 1.0  # seconds between two looks at who is missing
-BAD_STARTS = 3  # times in a row that no worker starts while there is none: so will the next
+HIRE_EVERY = 1.0  # seconds between two looks at how many workers are missing
+BAD_STARTS = 3  # times in a row that no worker starts while there is none: the next would not, either
 
 _COUNTED = ("loads", "lost", "done", "at_hand", "executions", "images", "held")
 
@@ -27,12 +31,12 @@ class LostError(Exception):
     """A worker is gone, or cannot be reached."""
 
 
-class Hand(Protocol):
+class KeptWorker(Protocol):
     """A worker as the keeper sees it."""
 
     facts: ModelFacts
 
-    async def run(self, task: Task, prompt: bytes | None) -> Done | Failure:
+    async def run(self, task: Task, needs: Sequence[TaskResult], adapter: str) -> TaskResult | TaskFailed:
         """Raises LostError if the worker is gone."""
         ...
 
@@ -45,28 +49,20 @@ class Hand(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A task on its way."""
+    """A task on its way to a result."""
 
     task: Task
     key: str
     owner: int  # the trial that pays for it
-    order: int  # when its turn is
-    cost: float
-    result: asyncio.Future[Done]
-    prompt: bytes | None = None
+    order: int  # of the trials that wait for it, the oldest
+    turn: int  # when it was asked for
+    result: asyncio.Future[TaskResult]
+    needs: tuple[TaskResult, ...] = ()
     attempts: int = 0
     waiting: int = 0  # how many want it
     preparing: asyncio.Task[None] | None = None
-    place: tuple[object, ...] = ()  # features that it reads
-
-    @property
-    def name(self) -> str:
-        task = self.task
-        kind = "pretraining" if isinstance(task, PretrainTask) else f"samples {task.start}..{task.stop}"
-        return f"{task.dataset}, {kind}"
-
-    def rank(self, known: set[tuple[object, ...]]) -> tuple[int, bool, float]:
-        return self.order, bool(self.place) and self.place not in known, -self.cost
+    features: tuple[object, ...] = ()  # names what it reads from the feature cache
+    adapter: str = ""  # key of the adapter that it uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,107 +87,105 @@ class KeeperStatus:
 class Keeper:
     """See the module's text."""
 
-    hire: Callable[[], Awaitable[Hand]]  # start a worker
+    hire: Callable[[], Awaitable[KeptWorker]]  # start a worker
     wanted: Callable[[], int]  # how many there should be now
-    names: Names
-    store: UnitStore
+    store: Store
     attempts: int  # of a task
     timeout: float  # seconds for a task
+    keys: TaskKeys = field(init=False)  # to be set before the first task
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _queue: list[_Job] = field(default_factory=list)
-    hands: dict[int, Hand] = field(default_factory=dict)
-    _known: dict[str, set[tuple[object, ...]]] = field(default_factory=dict)  # features by node
+    workers: dict[int, KeptWorker] = field(default_factory=dict)
+    _adapters: dict[int, set[str]] = field(default_factory=dict)  # by worker: what it holds or is about to build
+    _features: dict[str, set[tuple[object, ...]]] = field(default_factory=dict)  # by node: what it has read
     _employed: set[asyncio.Task[None]] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _fatal: Failure | None = None
+    _fatal: TaskFailed | None = None
     _model: str = ""  # digest of the first worker's
     _bad_starts: int = 0
     _counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
-    _working: int = 0
+    _running: int = 0
+    _turns: int = 0
 
-    async def staff(self) -> None:
+    async def hire_missing(self) -> None:
         """Keep as many workers as are wanted, until that is of no use."""
         while not self._fatal:
             try:
                 missing = self.wanted() - len(self._employed)
             except Exception as error:
-                self._give_up(Failure(reason=f"nobody knows how many workers there should be: {_told(error)}"))
+                self._give_up(TaskFailed(f"nobody knows how many workers there should be: {_told(error)}"))
                 return
             for _ in range(missing):
                 task = asyncio.create_task(self._employ(self._bad_starts))
                 self._employed.add(task)
                 task.add_done_callback(self._employed.discard)
-            await asyncio.sleep(STAFF_EVERY)
+            await asyncio.sleep(HIRE_EVERY)
 
-    async def first(self) -> ModelFacts | Failure:
+    async def first(self) -> ModelFacts | TaskFailed:
         """What the first worker holds, once there is one."""
-        while not self.hands and not self._fatal:
+        while not self.workers and not self._fatal:
             await asyncio.sleep(0.05)
-        return self._fatal or next(iter(self.hands.values())).facts
+        return self._fatal or next(iter(self.workers.values())).facts
 
-    async def results(self, tasks: Sequence[Task], order: int) -> list[Done]:
-        """What becomes of these tasks, in their order; raises TaskFailedError at the first that fails for good."""
-        waiting = [asyncio.create_task(self._result(task, order)) for task in tasks]
-        try:
-            return list(await asyncio.gather(*waiting))
-        finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+    async def result(self, task: Task, order: int) -> TaskResult:
+        """What comes of a task, for the trial of that order; raises TaskFailed if it fails for good."""
+        self._turns += 1
+        return await self._result(task, order, self._turns)
 
     def status(self) -> KeeperStatus:
         counts = {name: int(value) for name, value in self._counts.items() if name != "held"}
         return KeeperStatus(
-            workers=len(self.hands),
-            pids=tuple(hand.facts.pid for hand in self.hands.values()),
+            workers=len(self.workers),
+            pids=tuple(worker.facts.pid for worker in self.workers.values()),
             queued=len(self._queue),
-            running=self._working,
+            running=self._running,
             held=self._counts["held"],
             fatal=self._fatal.reason if self._fatal else None,
             **counts,
         )
 
-    async def _result(self, task: Task, order: int) -> Done:
-        job = self._jobs.get(self.names.key(task)) or self._begin(task, order)
+    async def _result(self, task: Task, order: int, turn: int) -> TaskResult:
+        job = self._jobs.get(self.keys.of(task)) or self._begin(task, order, turn)
         job.waiting += 1
         job.order = min(job.order, order)
         try:
-            done = await asyncio.shield(job.result)
+            result = await asyncio.shield(job.result)
         finally:
             self._leave(job)
         if order == job.owner:
-            return done
+            return result
         self._counts["at_hand"] += 1
-        return replace(done, seconds={}, held=0.0)
+        return replace(result, seconds={}, held=0.0)
 
-    def _begin(self, task: Task, order: int) -> _Job:
+    def _begin(self, task: Task, order: int, turn: int) -> _Job:
         """A job goes its own way from here, whoever leaves it or joins it."""
-        result: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        job = _Job(task, self.names.key(task), order, order, self.names.cost(task), result)
+        result: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
+        job = _Job(task, self.keys.of(task), order, order, turn, result)
         self._jobs[job.key] = job
         job.preparing = asyncio.create_task(self._prepare(job))
         return job
 
     async def _prepare(self, job: _Job) -> None:
-        """Look for the result on disk; else get the prompt that the task starts from, and queue it."""
+        """Look for the result on disk; else get what the task starts from, and queue it."""
         try:
-            found = await asyncio.to_thread(self.store.get, job.key)
-            if found is not None:
+            stored = await asyncio.to_thread(self.store.get, job.key)
+            if stored is not None:
                 self._counts["at_hand"] += 1
-                self._settle(job, found)
+                self._settle(job, stored)
                 return
             task = job.task
             if isinstance(task, EvalTask):
-                job.place = (task.dataset, task.split, task.seed, task.start)
-                if task.config.prompt == "fpp":
-                    job.prompt = (await self._result(task.pretrain, job.order)).prompt
+                job.features = (task.dataset, task.split, task.seed, task.start)
+                job.adapter = self.keys.of_adapter(task)
+            needed = [self._result(other, job.order, job.turn) for other in task.needs]
+            job.needs = tuple(await asyncio.gather(*needed))
             await self._enqueue(job)
         except Exception as error:  # whoever waits must hear of it
             self._settle(job, error)
 
     async def _enqueue(self, job: _Job) -> None:
         if self._fatal:
-            raise TaskFailedError(self._fatal)
+            raise self._fatal
         async with self._changed:
             self._queue.append(job)
             self._changed.notify()
@@ -215,7 +209,7 @@ class Keeper:
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
 
-    def _settle(self, job: _Job, result: Done | Exception) -> None:
+    def _settle(self, job: _Job, result: TaskResult | Exception) -> None:
         """The first result counts; a late one is dropped."""
         self._forget(job)
         if job.result.done():
@@ -229,41 +223,42 @@ class Keeper:
     async def _employ(self, bad_starts: int) -> None:
         """A worker's life; before it were so many bad starts."""
         try:
-            hand = await self.hire()
-        except TaskFailedError as error:  # no other would do better
-            self._give_up(error.failure)
+            worker = await self.hire()
+        except TaskFailed as error:  # no other would do better
+            self._give_up(error)
             return
         except Exception as error:
-            # none where somebody is there to do the work; one for all that began together, as their machine may be lost
-            if not self.hands and self._bad_starts == bad_starts:
+            # not counted while another worker lives; those that began together count once: their machine may be lost
+            if not self.workers and self._bad_starts == bad_starts:
                 self._bad_starts += 1
             if self._bad_starts >= BAD_STARTS:
-                self._give_up(Failure(reason=f"workers do not start: {_told(error)}"))
+                self._give_up(TaskFailed(f"workers do not start: {_told(error)}"))
             return
-        self._model = self._model or hand.facts.digest
-        if self._model != hand.facts.digest:
-            hand.kill()
-            where = f"{hand.facts.node}: its model {hand.facts.name} has other weights than the first worker's"
-            self._give_up(Failure(reason=f"{where}; put the same file on every machine"))
+        self._model = self._model or worker.facts.digest
+        if self._model != worker.facts.digest:
+            worker.kill()
+            where = f"{worker.facts.node}: its model {worker.facts.name} has other weights than the first worker's"
+            self._give_up(TaskFailed(f"{where}; put the same file on every machine"))
             return
         self._bad_starts = 0
         self._counts["loads"] += 1
-        self.hands[id(hand)] = hand
-        gone = asyncio.create_task(hand.gone())
+        self.workers[id(worker)] = worker
+        self._adapters[id(worker)] = set()
+        gone = asyncio.create_task(worker.gone())
         try:
             while True:
-                job = await self._next_unless(gone, hand)
-                await self._do(hand, job)
+                job = await self._next_unless(gone, worker)
+                await self._do(worker, job)
         except LostError:
             self._counts["lost"] += 1
         finally:
             gone.cancel()
-            hand.kill()
-            del self.hands[id(hand)]
+            worker.kill()
+            del self.workers[id(worker)], self._adapters[id(worker)]
 
-    async def _next_unless(self, gone: asyncio.Task[None], hand: Hand) -> _Job:
+    async def _next_unless(self, gone: asyncio.Task[None], worker: KeptWorker) -> _Job:
         """The next job for a worker; one that has died with nothing to do must not be given any."""
-        waiting = asyncio.create_task(self._next(hand))
+        waiting = asyncio.create_task(self._next(worker))
         try:
             await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -278,56 +273,67 @@ class Keeper:
         waiting.cancel()
         raise LostError
 
-    async def _next(self, hand: Hand) -> _Job:
-        known = self._known.setdefault(hand.facts.node, set())
+    async def _next(self, worker: KeptWorker) -> _Job:
         async with self._changed:
             await self._changed.wait_for(lambda: self._queue)
-            job = min(self._queue, key=lambda each: each.rank(known))
+            job = min(self._queue, key=lambda job: self._rank(job, worker))
             self._queue.remove(job)
+            if job.adapter:
+                self._adapters[id(worker)].add(job.adapter)
         return job
 
-    async def _do(self, hand: Hand, job: _Job) -> None:
+    def _rank(self, job: _Job, worker: KeptWorker) -> tuple[int, bool, bool, int]:
+        """The least is begun first: the oldest trial's, what nobody else is better placed for, in turn."""
+        held = self._adapters[id(worker)]
+        adapter_elsewhere = job.adapter not in held and any(job.adapter in others for others in self._adapters.values())
+        read = self._features.setdefault(worker.facts.node, set())
+        features_elsewhere = job.features not in read and any(job.features in node for node in self._features.values())
+        return job.order, adapter_elsewhere, features_elsewhere, job.turn
+
+    async def _do(self, worker: KeptWorker, job: _Job) -> None:
         self._counts["executions"] += 1
-        self._working += 1
+        self._running += 1
         job.attempts += 1
         try:
-            result = await asyncio.wait_for(hand.run(job.task, job.prompt), self.timeout)
+            result = await asyncio.wait_for(worker.run(job.task, job.needs, job.adapter), self.timeout)
         except TimeoutError:
-            await self._retry(job, f"no result after {self.timeout:g} s")
+            await self._retry(worker, job, f"no result after {self.timeout:g} s")
             raise LostError from None
         except Exception as error:  # whatever it is, another worker may do better
-            await self._retry(job, f"its worker died ({_told(error)})")
+            await self._retry(worker, job, f"its worker died ({_told(error)})")
             raise LostError from error
         finally:
-            self._working -= 1
-        if isinstance(result, Failure):
-            self._settle(job, TaskFailedError(result))
+            self._running -= 1
+        if isinstance(result, TaskFailed):
+            self._settle(job, result)
             return
         try:
-            await self._keep(hand, job, result)
+            await self._keep(worker, job, result)
         except Exception as error:  # such as a full disk
-            self._settle(job, TaskFailedError(Failure(reason=f"{job.name}: not written down: {_told(error)}")))
+            self._settle(job, TaskFailed(f"{job.task.title}: not written down: {_told(error)}"))
 
-    async def _keep(self, hand: Hand, job: _Job, result: Done) -> None:
+    async def _keep(self, worker: KeptWorker, job: _Job, result: TaskResult) -> None:
         self._counts["held"] += result.held
         await asyncio.to_thread(self.store.put, job.key, result)
-        self._known[hand.facts.node].add(job.place)
+        self._adapters[id(worker)] = set(result.adapters)
+        if job.features:
+            self._features.setdefault(worker.facts.node, set()).add(job.features)
         self._counts["done"] += 1
         if isinstance(job.task, EvalTask):
             self._counts["images"] += job.task.stop - job.task.start
         self._settle(job, result)
 
-    async def _retry(self, job: _Job, reason: str) -> None:
+    async def _retry(self, worker: KeptWorker, job: _Job, reason: str) -> None:
         if job.attempts < self.attempts and job.waiting and not self._fatal:
             await self._enqueue(job)
             return
-        told = f"{job.name}: {reason}; {job.attempts} of {self.attempts} attempts"
-        self._settle(job, TaskFailedError(Failure(reason=told)))
+        where = f"{job.task.title}, {worker.facts.where}"
+        self._settle(job, TaskFailed(f"{where}: {reason}; {job.attempts} of {self.attempts} attempts"))
 
-    def _give_up(self, failure: Failure) -> None:
+    def _give_up(self, failure: TaskFailed) -> None:
         self._fatal = failure
         for job in list(self._jobs.values()):
-            self._settle(job, TaskFailedError(failure))
+            self._settle(job, failure)
         self._queue.clear()
 
 

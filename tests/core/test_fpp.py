@@ -175,3 +175,10 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_values():
 def test_distances_of_orthogonal_unit_vectors(kind, value):
     first, second = torch.eye(2)
     assert distance(first, second, kind).item() == pytest.approx(value)
+
+
+@pytest.mark.parametrize("kind", ["squared_l2", "l2", "cosine"])
+def test_a_distance_has_a_gradient_where_both_coincide_as_at_a_predefined_start(kind):
+    place = torch.eye(2).requires_grad_()
+    distance(place, torch.eye(2), kind).backward()
+    assert place.grad.isfinite().all()

@@ -1,3 +1,4 @@
+import dataclasses
 import pickle
 
 import pytest
@@ -23,6 +24,13 @@ def test_words_of_any_length_become_their_embeddings():
 def test_words_that_make_no_prompt(words, message):
     with pytest.raises(InputError, match=message):
         from_words(CLIP, words)
+
+
+def test_words_may_leave_room_for_sos_one_token_of_a_name_and_eot_alone():
+    most = CLIP.text.positions - 3
+    assert len(from_words(CLIP, "x " * most).context) == most
+    with pytest.raises(InputError, match=f"{most + 1} tokens long"):
+        from_words(CLIP, "x " * (most + 1))
 
 
 @pytest.mark.parametrize("name", ["a/b", "p.safetensors", "model.pth.tar-50", "x.pth", "x.pt"])
@@ -56,6 +64,15 @@ def test_a_prompt_of_another_model_of_the_same_shape_is_refused(tmp_path):
     save_prompt(from_words(other, "a photo"), other, tmp_path / "p.safetensors", {})
     with pytest.raises(InputError, match="made for model random-1, whose weights are not those of random-0"):
         from_file(CLIP, tmp_path / "p.safetensors")
+
+
+def test_a_models_weights_and_not_its_name_decide_whether_a_prompt_is_its_own(tmp_path):
+    namesake = dataclasses.replace(random_clip(seed=1), name=CLIP.name)
+    elsewhere = dataclasses.replace(CLIP, name="the same weights in another place")
+    save_prompt(from_words(CLIP, "a photo"), CLIP, tmp_path / "p.safetensors", {})
+    with pytest.raises(InputError, match="whose weights are not those of random-0"):
+        from_file(namesake, tmp_path / "p.safetensors")
+    assert len(from_file(elsewhere, tmp_path / "p.safetensors").context) == 2
 
 
 def coop(path, context, **others):

@@ -6,6 +6,7 @@ import json
 import pytest
 import yaml
 
+from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.front import staircase
 from fpp_sweep.report import front_of, write_report
@@ -92,7 +93,7 @@ def test_configs_are_settings_that_can_be_run_again(tmp_path):
     assert names == singles | {f"{member.name}.yaml" for member in front.members}
     for member in front.members:
         config = yaml.safe_load((folder / f"best/{member.name}.yaml").read_text())["config"]
-        assert TrialConfig().replace(config).key() == TrialConfig().replace(member.config).key()
+        assert keys.of_config(TrialConfig().replace(config)) == keys.of_config(TrialConfig().replace(member.config))
         assert config["fpp.context_var"] == member.params["fpp.context_var"]
     best = yaml.safe_load((folder / "best/best-accuracy.yaml").read_text())["config"]
     assert best == front.members[0].config

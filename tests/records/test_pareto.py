@@ -1,7 +1,8 @@
 """The Pareto front and its hypervolume, against Optuna, moocore and the definition."""
 
 import random
-import time
+import sys
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -144,13 +145,28 @@ def test_four_objectives_are_refused():
         front([(1.0,) * 4], ["max"] * 4)
 
 
+def steps(run, *given):
+    """Lines and calls that it takes."""
+    events = []
+
+    def trace(frame, event, argument):
+        events.append(event)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run(*given)
+    finally:
+        sys.settrace(before)
+    return len(events)
+
+
 @pytest.mark.parametrize("shape", ["anywhere", "all on the front"])
-def test_ten_thousand_points_take_well_under_a_second(shape):
+def test_twice_the_points_take_about_twice_the_steps(shape):
     draw = random.Random(0)
-    along = [draw.random() for _ in range(10_000)]
+    along = [draw.random() for _ in range(2000)]
     points = [(each, each if shape == "all on the front" else draw.random()) for each in along]
-    began = time.process_time()
-    members = front(points, ["max", "min"])
-    hypervolume(points, ["max", "min"], [0.0, 1.0])
-    assert time.process_time() - began < 0.7
-    assert (len(members) == 10_000) == (shape == "all on the front")
+    assert (len(front(points, ["max", "min"])) == 2000) == (shape == "all on the front")
+    for run in (front, partial(hypervolume, reference=[0.0, 1.0])):
+        assert steps(run, points, ["max", "min"]) < 2.5 * steps(run, points[:1000], ["max", "min"])

@@ -5,8 +5,10 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig, preset
-from fpp_sweep.records.folder import Found, SweepFolder, SweepInfo, TrialRecord
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
 BEGAN = 1_795_000_000.0  # seconds since 1970
@@ -23,7 +25,7 @@ def found(accuracy, ece, *, seeds=2, shift=0.0):
         for place, name in enumerate(DATASETS)
     }
     average = {"accuracy": accuracy + shift, "ece": ece, "nll": 0.5 + ece / 50}
-    return Found(
+    return SplitResult(
         average=average,
         datasets=datasets,
         deviation={"accuracy": 0.31, "ece": 0.12, "nll": 0.004} if seeds > 1 else {},
@@ -45,17 +47,17 @@ def trial(number, accuracy=70.0, ece=5.0, *, objectives=(ACCURACY, ECE), params=
         "number": number,
         "params": params,
         "config": {**config.flat(), **params},
-        "key": config.key(),
+        "key": keys.of_config(config),
         "started": BEGAN + 10 * number,
         "finished": BEGAN + 10 * number + 8.5,
-        "found": {"val": measured, **({"test": found(accuracy, ece, shift=-0.7)} if test else {})},
+        "results": {"val": measured, **({"test": found(accuracy, ece, shift=-0.7)} if test else {})},
         "values": [measured.average[objective.metric] for objective in objectives],
     }
     return TrialRecord(**{**values, **changes})
 
 
 def failed(number, reason="FloatingPointError: ece is not finite", **changes):
-    return trial(number, state="failed", reason=reason, values=None, found={}, **changes)
+    return trial(number, state="failed", reason=reason, values=None, results={}, **changes)
 
 
 def baseline(name, accuracy, ece, objectives=(ACCURACY, ECE)):

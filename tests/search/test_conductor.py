@@ -5,10 +5,15 @@ from dataclasses import replace
 import pytest
 from ray.tune.search import Searcher
 
-from fpp_sweep.records.folder import Found, SweepFolder
-from fpp_sweep.search.conductor import Brief, Conductor, violations
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.search.conductor import Brief, Conductor, run_job, violations
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
+from fpp_sweep.trial.results import Done
+from fpp_sweep.trial.trial import Plan
+from tests.trial.made import facts, predictions
 
 SPACE = """
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
@@ -50,7 +55,7 @@ class Sweep:
         if reason:
             self.folder.write_trial(replace(record, state="failed", reason=reason, finished=record.started + 1))
         elif not error:
-            found = Found(
+            found = SplitResult(
                 average={"accuracy": accuracy, "ece": ece},
                 datasets={},
                 deviation={},
@@ -58,7 +63,7 @@ class Sweep:
                 seconds={"adapt": 1.0},
                 device_seconds=3600.0,
             )
-            record = replace(record, found={**record.found, job["split"]: found})
+            record = replace(record, results={**record.results, job["split"]: found})
             if job["split"] == "val":
                 record = replace(record, state="complete", values=[accuracy, ece], finished=record.started + 1)
             self.folder.write_trial(record)
@@ -140,7 +145,7 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
     ran = sweep.run(baseline_tpt={"accuracy": 55.0})
     assert "trial-0000 on test" in ran
     record = sweep.folder.trial("trial-0000")
-    (broken,) = violations(brief, record.found["val"]).values()
+    (broken,) = violations(brief, record.results["val"]).values()
     assert broken == pytest.approx(4.5)  # 50 where 55 - 0.5 is asked for
     sweep.folder.write_trial(replace(record, constraints={"accuracy": broken}))
     again = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
@@ -236,3 +241,38 @@ def test_whoever_shows_progress_hears_of_beginnings_and_ends(tmp_path):
         ("trial-0000", "complete", "test"),
         ("trial-0000", "complete", "test"),
     ]
+
+
+# ------------------------------------------------------------ what a trial's process writes
+
+
+class Workers:
+    """A pool whose results differ from split to split."""
+
+    def results(self, tasks, order):
+        return [
+            Done(predictions=predictions(task.stop - task.start, seed=len(task.split)), seconds={"adapt": 1.0})
+            for task in tasks
+        ]
+
+
+def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_nothing_of_it(tmp_path):
+    space = parse_space(SPACE, "space.yaml", ["constraints=[{metric: accuracy, at_least: 50}]"])
+    brief = Brief(
+        folder=SweepFolder(tmp_path),
+        pool=Workers(),
+        plan=Plan(datasets={part: (facts("dtd", part, 64),) for part in ("val", "test")}, seeds=(0,), shards=None),
+        objectives=space.objectives,
+        constraints=space.constraints,
+        search_split="val",
+    )
+    config = TrialConfig(prompt="a photo of a").flat()
+    brief.folder.write_trial(TrialRecord(name="trial-0000", kind="trial", state="running", number=0, config=config))
+    searched, tested = (
+        run_job(brief, "trial-0000", part, 1) or brief.folder.trial("trial-0000") for part in ("val", "test")
+    )
+    average = searched.results["val"].average
+    assert (searched.state, searched.values) == ("complete", [average["accuracy"], average["ece"]])
+    assert searched.constraints == {"accuracy": 50 - average["accuracy"]}
+    assert tested.results["test"].average["accuracy"] != average["accuracy"]
+    assert replace(tested, results=searched.results) == searched

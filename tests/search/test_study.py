@@ -11,11 +11,12 @@ import optuna
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from sqlalchemy import Engine, event
 
-from fpp_sweep.records.folder import TrialRecord
 from fpp_sweep.records.pareto import front
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
@@ -173,6 +174,29 @@ def test_logarithmic_ranges_are_sampled_by_magnitude(tmp_path):
     assert (
         3 < sum(value < 100 for value in sampled) < len(sampled) - 3
     )  # half of them; on a plain scale one in a hundred
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+def test_two_parameters_of_the_same_range_are_drawn_apart(tmp_path, sampler):
+    space = space_of(
+        "params: {views.min_area: {low: 0.1, high: 0.9}, adapt.selection: {low: 0.1, high: 0.9}}\n", sampler
+    )
+    sampled = [values for _, origin, values in undisturbed(tmp_path, space, 6) if origin == "sampled"]
+    assert len(sampled) > 3
+    assert not [values for values in sampled if values["views.min_area"] == values["adapt.selection"]]
+
+
+def test_optuna_knows_every_range_as_the_space_has_it(tmp_path):
+    undisturbed(tmp_path, space_of(), 1)
+    (trial,) = stored(tmp_path).trials
+    assert trial.distributions == {
+        "fpp.gamma2": FloatDistribution(0.1, 20, log=True),
+        "fpp.draws": IntDistribution(2, 8, step=2),
+        "fpp.steps": IntDistribution(1, 2000, log=True),
+        "method": CategoricalDistribution(["tpt", "ctpt"]),
+        "adapt.penalty": FloatDistribution(1, 30),
+        "adapt.selection": FloatDistribution(0.1, 0.9, step=0.1),
+    }
 
 
 def favoured(folder, sampler, good, *, by_constraint):

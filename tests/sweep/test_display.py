@@ -277,9 +277,9 @@ def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
 def test_the_last_table_fits_a_hundred_columns():
     goals = (ACCURACY, ECE, NLL)
     trials = [
-        replace(each, found={"val": each.found["val"], "test": found(70, 5)}) for each in searched() if each.found
+        replace(each, results={"val": each.results["val"], "test": found(70, 5)}) for each in searched() if each.results
     ]
-    told = [replace(each, values=(*each.values, each.found["val"].average["nll"])) for each in trials]
+    told = [replace(each, values=(*each.values, each.results["val"].average["nll"])) for each in trials]
     table = final_table(info(goals, name="x" * 150), [*baselines(goals), *told])
     assert max(map(len, table.splitlines())) <= WIDTH
     assert "adapt.penalty" in table

@@ -3,13 +3,13 @@
 import re
 
 import pytest
+from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 
 from fpp_sweep.config import relevant
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.estimate import Speed, costs, described, expected, measured, sampled
 from fpp_sweep.sweep.run import make_plan, worker_spec
 from fpp_sweep.trial.results import Names
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial.trial import tasks_of
 from fpp_sweep.trial.worker import Worker
 

@@ -1,15 +1,24 @@
-"""What a sweep checks before it starts, with a real worker in this process; the rest is in test_tune.py."""
+"""What a sweep checks before it starts, and how it keeps its own record; with no Ray, which is in test_tune.py."""
 
+import signal
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from fpp_sweep import keys
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.errors import InputError
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.run import Sweep, check, make_plan, with_facts, worker_spec
+from fpp_sweep.sweep import run as module
+from fpp_sweep.sweep.run import Options, Sweep, check, make_plan, run_sweep, with_facts, worker_spec
+from fpp_sweep.trial.results import Failure, TaskFailedError
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
-from tests.sweeps import build_sweep
+from tests.sweeps import baseline, build_sweep, sweep_info, trial
+from tests.trial.made import facts
 
 SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {datasets: [scenes, digits], limit: 5}"
 
@@ -109,7 +118,7 @@ def test_a_sweeps_folder_is_read_as_a_table_and_a_front(tmp_path):
     assert "ece" not in rows["trial-0003"]
     members = sweep.front()
     assert members
-    assert sweep.best("knee").key() in {member.key for member in members}
+    assert keys.of_config(sweep.best("knee")) in {member.key for member in members}
     with pytest.raises(InputError, match="has no 'best f1'; it has best accuracy"):
         sweep.best("best f1")
 
@@ -117,3 +126,188 @@ def test_a_sweeps_folder_is_read_as_a_table_and_a_front(tmp_path):
 def test_what_is_no_sweep_is_not_opened(tmp_path):
     with pytest.raises(InputError, match="not a sweep's folder"):
         Sweep.open(tmp_path)
+
+
+# ------------------------------------------------------------ begun, refused, resumed, interrupted
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Runs a sweep as far as its first worker, with which the test does something instead; there is no Ray."""
+
+    def run(options, first_worker, *, ray=lambda: None):
+        @contextmanager
+        def session(*words, **named):
+            ray()
+            yield
+
+        def start_pool(worker, needs, units, **named):
+            return SimpleNamespace(open=lambda: first_worker(SweepFolder(units.parent)))
+
+        stand_ins = {"session": session, "start_pool": start_pool, "gpus_here": lambda: 0.0}
+        for name, stand_in in {**stand_ins, "require_room": lambda *words, **named: None}.items():
+            monkeypatch.setattr(f"fpp_sweep.workers.pool.{name}", stand_in)
+        monkeypatch.setattr("fpp_sweep.tracking.check_store", lambda uri: None)
+        run_sweep(space(), options)
+
+    return run
+
+
+def refuses(folder):
+    raise TaskFailedError(Failure(reason="no such model"))
+
+
+def ended(root, name):
+    """A sweep of the space that has come to its end."""
+    folder = build_sweep(root / name, trials=1, failed=(), report=False)
+    folder.write_info(replace(folder.info(), space=space().plain()))
+    return folder
+
+
+@pytest.mark.parametrize("trials", [0, 1])
+def test_a_new_sweep_that_is_refused_goes_unless_it_has_trials(tmp_path, opened, trials):
+    def begins_and_refuses(folder):
+        assert folder.info().state == "running"
+        for number in range(trials):
+            folder.write_trial(trial(number))
+        refuses(folder)
+
+    with pytest.raises(InputError, match="no such model"):
+        opened(Options(root=tmp_path, name="new"), begins_and_refuses)
+    assert sorted(path.name for path in tmp_path.rglob("*.json")) == ["sweep.json", "trial-0000.json"][: 2 * trials]
+
+
+def test_a_resumed_sweep_runs_and_has_no_end_and_one_that_is_refused_is_as_it_was(tmp_path, opened):
+    folder = ended(tmp_path, "old")
+    before = folder.info()
+    seen = []
+
+    def looks_and_refuses(folder):
+        seen.append(folder.info())
+        refuses(folder)
+
+    with pytest.raises(InputError, match="no such model"):
+        opened(Options(root=tmp_path, name="old", resume=True), looks_and_refuses)
+    assert [(info.state, info.finished, info.created) for info in seen] == [("running", None, before.created)]
+    assert (before.state, folder.info()) == ("finished", before)
+
+
+def test_the_last_sweep_of_the_space_is_the_one_that_is_resumed(tmp_path, opened):
+    names = (
+        "space-20261120-185232",
+        "space-20270101-000000",
+        "space-20261120-090000",
+        "space-other",
+        "other-29990101-000000",
+    )
+    for name in names:
+        ended(tmp_path, name)
+    seen = []
+
+    def looks_and_refuses(folder):
+        seen.append(folder.path.name)
+        refuses(folder)
+
+    with pytest.raises(InputError, match="no such model"):
+        opened(Options(root=tmp_path, resume=True), looks_and_refuses)
+    assert seen == ["space-20270101-000000"]
+
+
+@pytest.mark.parametrize("ray_takes_it", [False, True])
+def test_sigterm_interrupts_as_ctrl_c_does_whatever_ray_makes_of_it(tmp_path, opened, ray_takes_it):
+    def deaf(*_):
+        raise RuntimeError("nobody was interrupted")
+
+    def take():
+        assert signal.getsignal(signal.SIGTERM) is not deaf
+        signal.signal(signal.SIGTERM, deaf)
+
+    before = signal.signal(signal.SIGTERM, deaf)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            opened(
+                Options(root=tmp_path, name="new"),
+                lambda folder: signal.raise_signal(signal.SIGTERM),
+                ray=take if ray_takes_it else lambda: signal.raise_signal(signal.SIGTERM),
+            )
+        assert signal.getsignal(signal.SIGTERM) is deaf
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ------------------------------------------------------------ under way
+
+
+@pytest.fixture
+def under_way(monkeypatch):
+    """Makes a driver's own part of a sweep, before anything runs."""
+    monkeypatch.setattr("fpp_sweep.search.study.SweepStudy", lambda *words: None)
+    rest = {"pool": None, "plan": None, "options": Options(), "gpus": 0.0, "uri": "sqlite:///none.db"}
+    return lambda folder, asked: module._Run(asked, folder, **rest)
+
+
+@pytest.mark.parametrize(
+    ("objectives", "ends", "corner"),
+    [
+        ("[accuracy, ece]", [(60.0, 12.0), (55.0, 8.0)], (55.0, 12.0)),
+        ("[accuracy, {metric: ece, reference: 100}]", [(60.0, 12.0), (55.0, 8.0)], (55.0, 100.0)),
+        ("[accuracy, ece]", [(60.0, 12.0), "failed"], (60.0, 12.0)),
+        ("[accuracy, ece]", [(60.0, 12.0), "running"], None),
+        ("[accuracy, ece]", ["failed"], None),
+    ],
+)
+def test_the_hypervolumes_corner_is_the_worst_of_the_baselines_unless_the_space_says(
+    tmp_path, under_way, objectives, ends, corner
+):
+    asked = space(f"objectives={objectives}")
+    folder = SweepFolder(tmp_path)
+    folder.write_info(replace(sweep_info("sweep"), objectives=asked.objectives, reference=None))
+    for place, end in enumerate(ends):
+        changes = {"state": end, "values": None} if isinstance(end, str) else {"values": end}
+        folder.write_trial(replace(baseline(f"number_{place}", place), **changes))
+    under_way(folder, asked)._changed(folder.trial("baseline-number_0"), "val")
+    reference = folder.info().reference
+    assert corner == (reference and tuple(reference))
+
+
+@pytest.mark.parametrize(
+    ("wall_clock", "total", "finished", "running", "left"),
+    [
+        ("null", None, 0, 2, None),
+        ("null", 10, 0, 2, None),  # nobody knows how long a trial takes
+        ("1000", None, 0, 2, 850.0),  # this driver has worked for 100 s, and one before it for 50
+        ("120", None, 0, 2, 0.0),
+        ("null", 10, 3, 2, 90.0),  # six trials of 30 s, two at a time
+        ("null", 10, 3, 0, 180.0),
+        ("null", 5, 3, 4, 30.0),  # the last one, alone
+        ("null", 4, 3, 0, 0.0),
+        ("1000", 10, 3, 2, 90.0),
+        ("160", 10, 3, 2, 10.0),
+    ],
+)
+def test_the_time_left_is_what_budget_and_trials_leave(tmp_path, under_way, wall_clock, total, finished, running, left):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(replace(sweep_info("sweep"), spent=50.0))
+    run = under_way(folder, space(f"search.wall_clock={wall_clock}"))
+    progress = run.conductor.progress
+    progress.total, progress.finished, progress.failed = total, finished, 1 if finished else 0
+    progress.seconds, progress.running = [20.0, 40.0, 30.0][:finished], set(map(str, range(running)))
+    assert run._seconds_left(100.0) == left
+
+
+@pytest.mark.parametrize(
+    ("workers", "seeds", "datasets", "overrides", "trials"),
+    [
+        (8, 1, 1, [], 16),  # one in the workers and one that waits
+        (8, 3, 1, [], 6),
+        (8, 3, 2, [], 3),
+        (8, 1, 1, ["work.shards=4"], 4),
+        (1, 3, 2, [], 2),
+        (8, 3, 2, ["search.concurrency=1"], 1),
+    ],
+)
+def test_as_many_trials_run_as_feed_the_workers(workers, seeds, datasets, overrides, trials):
+    asked = space(*overrides)
+    known = tuple(facts(f"number {place}") for place in range(datasets))
+    plan = Plan(datasets={"val": known, "test": known[:1]}, seeds=tuple(range(seeds)), shards=asked.work.shards)
+    assert module._concurrency(asked, plan, workers) == trials

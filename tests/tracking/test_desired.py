@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.folder import TrialRecord
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report import write_report
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
@@ -57,7 +57,7 @@ def test_a_long_text_says_that_it_was_cut():
 
 
 def test_averages_and_datasets_have_a_metric_each_and_test_has_its_own():
-    record = replace(trial(2), found={"val": found(2), "test": found(1)})
+    record = replace(trial(2), results={"val": found(2), "test": found(1)})
     shown = metrics(trial_run(INFO, record, on_front=True))
     assert shown["accuracy"] == found(2).average["accuracy"]
     assert shown["ece/tiny_digits"] == found(2).datasets["tiny_digits"]["ece"]
@@ -67,7 +67,7 @@ def test_averages_and_datasets_have_a_metric_each_and_test_has_its_own():
 
 
 def test_a_sweep_on_test_has_plain_names_for_it():
-    record = replace(trial(2), found={"test": found(2)})
+    record = replace(trial(2), results={"test": found(2)})
     shown = metrics(trial_run(replace(INFO, search_split="test"), record, on_front=False))
     assert "accuracy" in shown
     assert not [key for key in shown if key.startswith("test/")]
@@ -75,11 +75,11 @@ def test_a_sweep_on_test_has_plain_names_for_it():
 
 def test_eleven_datasets_fit_and_forty_leave_out_datasets_as_a_whole():
     eleven = [f"dataset {number}" for number in range(11)]
-    record = replace(trial(0), found={"val": found(0, eleven), "test": found(0, eleven)})
+    record = replace(trial(0), results={"val": found(0, eleven), "test": found(0, eleven)})
     assert {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven} <= set(
         metrics(trial_run(INFO, record, on_front=False))
     )
-    record = replace(trial(0), found={"val": found(0, [f"d{number}" for number in range(40)])})
+    record = replace(trial(0), results={"val": found(0, [f"d{number}" for number in range(40)])})
     shown = metrics(trial_run(INFO, record, on_front=False))
     assert len(shown) <= METRICS_LIMIT
     assert {"accuracy", "ece", "brier"} <= set(shown)
@@ -143,7 +143,7 @@ def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path)
     before = points()
     assert [point.step for point in before if point.key == "hypervolume"] == [1, 2, 3]  # the fourth failed
     for record in folder.trials():
-        folder.write_trial(replace(record, found={**record.found, "test": found(9)}))
+        folder.write_trial(replace(record, results={**record.results, "test": found(9)}))
     assert points() == before
 
 

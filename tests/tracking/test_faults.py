@@ -25,7 +25,7 @@ import os, sys
 from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import ship
-from fpp_sweep.tracking.store import _load
+from fpp_sweep.tracking.address import load
 _load()
 print("ready", flush=True)
 for line in sys.stdin:

@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, parent_url, ship, ui_command
-from fpp_sweep.tracking.store import connect
+from fpp_sweep.tracking.address import connect
 from tests.sweeps import build_sweep, found, trial
 from tests.tracking.stores import as_sets, contents, free_port, rows
 
@@ -134,7 +134,7 @@ def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_ol
     ship(folder, uri)
     record = trial(1)
     lower = replace(found(1), average={**found(1).average, "accuracy": 1.5})
-    folder.write_trial(replace(record, found={"val": lower}))
+    folder.write_trial(replace(record, results={"val": lower}))
     ship(folder, uri)
     (folder.path / "shipped.json").unlink()
     ship(folder, uri)

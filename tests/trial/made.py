@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from fpp_sweep.trial.tasks import EvalTask
 
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.trial.results import DatasetFacts, Names
-from fpp_sweep.trial.tasks import EvalTask
 
 CLASSES = ("striped", "dotted", "plain")
 

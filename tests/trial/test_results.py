@@ -6,12 +6,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+from fpp_sweep.trial.tasks import PretrainTask
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.trial.results import Done, UnitStore, cost, pack, shards, unpack
-from fpp_sweep.trial.tasks import PretrainTask
 from tests.trial.made import NAMES, evaluation, facts, names_of, predictions, same_predictions
 
 DONE = Done(predictions=predictions(9), skipped=2, seconds={"adapt": 3.0}, held=4.0)

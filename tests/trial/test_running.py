@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +14,9 @@ from fpp_sweep.config import FppConfig, TrialConfig, ViewConfig
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.metrics import concatenate, score
+from fpp_sweep.core.seeds import torch_generator
+from fpp_sweep.trial import running as tasks
 from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt
-from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask, split
 from tests.clips import random_clip
 
 CLIP = random_clip()
@@ -94,6 +96,13 @@ def test_a_prompts_story_tells_its_last_losses():
     assert float(origin["final_alignment_loss"]) > 0
     assert float(origin["final_flatness_loss"]) < 0
     assert (origin["words"], origin["seed"], origin["dataset"]) == ("a photo of a", "0", "digits")
+
+
+def test_start_noise_and_gaussian_classes_are_drawn_from_streams_of_their_own(monkeypatch):
+    streams = []
+    monkeypatch.setattr(tasks, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1])
+    prompt(classes="gaussian", steps=1)
+    assert len({stream.initial_seed() for stream in streams}) == 3
 
 
 def test_classes_may_come_from_gaussian_tokens():

@@ -6,17 +6,17 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from fpp_sweep.trial.bench import Bench
+from fpp_sweep.trial.tasks import PretrainTask
 
 from fpp_sweep.config import preset
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.errors import InputError
-from fpp_sweep.records.folder import Found
-from fpp_sweep.trial.bench import Bench
+from fpp_sweep.records.records import SplitResult
 from fpp_sweep.trial.inline import InlineExecutor
 from fpp_sweep.trial.results import Done, Failure, Names, TaskFailedError, UnitStore, WorkerSpec
-from fpp_sweep.trial.tasks import PretrainTask
 from fpp_sweep.trial.trial import Piece, Plan, joined, measured, run_trial, summary, tasks_of, write_artifacts
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.keeper import Keeper
@@ -296,7 +296,7 @@ def test_a_sum_counts_each_image_once_whatever_the_number_of_seeds():
 # ------------------------------------------------------------ what an objective reads
 
 
-FOUND = Found(
+FOUND = SplitResult(
     average={"accuracy": 61.0, "ece": 4.0, "nll": math.nan},
     datasets={"dtd": {"accuracy": 44.0, "ece": math.inf}, "pets": {"accuracy": 78.0, "ece": 3.0}},
     deviation={},

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.trial.results import Done, Failure, ModelFacts, TaskFailedError, UnitStore
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 from fpp_sweep.workers import keeper as module
 from fpp_sweep.workers.keeper import Keeper, LostError
 from tests.trial.made import NAMES, evaluation

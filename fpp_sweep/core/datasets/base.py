@@ -58,9 +58,16 @@ class Dataset:
         """The first `count` samples; without one all, of an embedded dataset as many as are taken there."""
         return self.head(count or (EMBEDDED_LIMIT if self.group == "tiny" else None))
 
+    def fingerprint(self, sample: str) -> str:
+        """The image's fingerprint; of one that cannot be looked at, that it cannot."""
+        try:
+            return self.source.fingerprint(sample)
+        except BadImageError as error:  # reading it will tell, and count it
+            return f"unreadable: {error}"
+
     def digest(self) -> str:
         """Names what the images are: dataset, split, sample names, and each image's fingerprint."""
-        lines = (f"{sample} {self.source.fingerprint(sample)}" for sample in self.ids)
+        lines = (f"{sample} {self.fingerprint(sample)}" for sample in self.ids)
         return hashlib.sha256("\n".join([self.name, self.split, *lines]).encode()).hexdigest()
 
 

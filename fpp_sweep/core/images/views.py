@@ -23,7 +23,7 @@ from fpp_sweep.core.datasets.base import Dataset
 from fpp_sweep.core.images import augmix as augmentation
 from fpp_sweep.core.models.clip import Preprocess
 
-VIEWS_VERSION = 1  # to be raised when the same names give other pixels; cached features carry it
+VIEWS_VERSION = 2  # to be raised when the same names give other pixels; cached features carry it
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -71,8 +71,8 @@ def make_views(
     areas = config.min_area, config.max_area
     for view, draws in enumerate(rng.random((config.count - 1, _DRAWS)).tolist(), start=1):
         box = random_box(image.size, areas, draws[:_CROP_DRAWS])
-        # not resize(box=...), whose antialiasing would look at pixels outside the box
-        pixels = np.asarray(image.crop(box).resize((size, size), Image.Resampling.BILINEAR))
+        # not resize(..., box), whose antialiasing would look at pixels outside the box
+        pixels = np.asarray(resize(image.crop(box), (size, size), Image.Resampling.BILINEAR))
         if flip and draws[_CROP_DRAWS] < 0.5:
             pixels = pixels[:, ::-1]
         mixed = augmentation.mix(pixels, draws[_CROP_DRAWS + 1 :]) if augmix else pixels
@@ -92,9 +92,29 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
     if max(wide, high) > LONGEST * size:  # a line of pixels would need gigabytes on the way
         x, y = left * width / wide, top * height / high
         box = (x, y, x + size * width / wide, y + size * height / high)
-        return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
-    resized = image.resize((wide, high), Image.Resampling.BICUBIC)
+        return resize(image, (size, size), Image.Resampling.BICUBIC, box)
+    resized = resize(image, (wide, high), Image.Resampling.BICUBIC)
     return resized.crop((left, top, left + size, top + size))
+
+
+def resize(
+    image: Image.Image,
+    size: tuple[int, int],
+    resample: Image.Resampling,
+    box: tuple[float, float, float, float] | None = None,
+) -> Image.Image:
+    """`image.resize`, one side after the other, which gives the same bytes with any Pillow.
+
+    Between the sides numbers are rounded to bytes, so that their order shows. Left to itself, Pillow 11 takes the width
+    first, 12 sometimes the height, and 13 the height where that shrinks much more, as here.
+    """
+    left, top, right, bottom = box or (0, 0, *image.size)
+    wide, high = size
+    if image.height - high > 2 * max(image.width - wide, 0):
+        image = image.resize((image.width, high), resample, (0, top, image.width, bottom))
+        return image.resize(size, resample, (left, 0, right, high))
+    image = image.resize((wide, image.height), resample, (left, 0, right, image.height))
+    return image.resize(size, resample, (0, top, wide, bottom))
 
 
 def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: Sequence[float]) -> Box:

@@ -2,16 +2,18 @@
 
 A method sees the image features of a few samples at a time, in the order of the stream, and returns logits for view 0.
 
-- Episodic methods treat samples one by one, even when they come in a batch: beyond rounding, the logits of a sample do
-  not depend on what else is in the batch. The state that they return is the one they were given. It holds what is
-  constant for a (prompt, dataset), so that no sample computes it again.
+- Most methods treat samples one by one, even when they come in a batch: beyond rounding, the logits of a sample do not
+  depend on what else is in the batch. The state that they return is the one they were given. It holds what is constant
+  for a (prompt, dataset), so that no sample computes it again.
 - Stateful methods (a buffer of prompts that evolves along the stream) take samples in stream order and return the
-  state after the last one. Their stream is part of the config: it is never cut into shards.
+  state after the last one. Their stream is a chain of shards, each of which starts from the stored state of the one
+  before; it is never cut to run side by side.
 - A method draws no random numbers of its own and keeps nothing in itself: a retried task is the same pure function.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -42,18 +44,22 @@ class TextModel:
 class Method(Protocol[State]):
     """See the module's text."""
 
-    @property
-    def episodic(self) -> bool: ...
-
-    @property
-    def views(self) -> int | None:
-        """How many views it looks at, the plain one first; None: all of them."""
-        ...
-
     def start(self, model: TextModel, context: Tensor, samples: int) -> State:
         """The state before the first of so many samples: everything that a (prompt, dataset) fixes."""
         ...
 
     def predict(self, model: TextModel, state: State, views: Tensor) -> tuple[Tensor, State]:
         """Logits (B, K) for view 0 of B samples with views (B, V, D), and the state after them."""
+        ...
+
+
+class StatefulMethod(Method[State], Protocol):
+    """A method whose state evolves along the stream, and can be stored between two shards of it."""
+
+    def pack(self, state: State) -> Mapping[str, Tensor]:
+        """What has evolved, as tensors by name."""
+        ...
+
+    def unpack(self, state: State, tensors: Mapping[str, Tensor]) -> State:
+        """A state at its start with what has evolved put in its place."""
         ...

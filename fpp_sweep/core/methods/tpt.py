@@ -28,12 +28,11 @@ class Start(NamedTuple):
     penalty: Tensor | float  # gradient of the penalty at the initial context (n, W)
 
 
-@dataclass(frozen=True, slots=True)
 class ZeroShot:
     """The prompt as it is."""
 
-    episodic: bool = True
-    views: int | None = 1
+    def __init__(self, **unread: object) -> None:
+        """There is nothing to set."""
 
     @torch.no_grad()
     def start(self, model: TextModel, context: Tensor, samples: int) -> Tensor:
@@ -47,11 +46,9 @@ class ZeroShot:
 class Tpt:
     """The entropy step; `weight` times `penalty` is added to the loss."""
 
-    config: AdaptConfig
+    adapt: AdaptConfig
     penalty: Penalty | None = None
     weight: float = 0.0
-    episodic: bool = True
-    views: int | None = None
 
     def start(self, model: TextModel, context: Tensor, samples: int) -> Start:
         with torch.no_grad():
@@ -63,7 +60,7 @@ class Tpt:
         return Start(context, first, first.back(gradient[None])[0])
 
     def predict(self, model: TextModel, state: Start, views: Tensor) -> tuple[Tensor, Start]:
-        context = self.adapt(model, state, views)
+        context = self.adapted(model, state, views)
         with torch.no_grad(), self._autocast(views):
             plain = torch.cat([views[:, :1].flatten(1), context.flatten(1)], dim=1)
 
@@ -74,21 +71,21 @@ class Tpt:
 
             return halving(logits, plain, model.texts.rows_at_once()), state
 
-    def adapt(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
+    def adapted(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
         """The contexts (B, n, W) that B samples end with; the views selected at the start are kept throughout."""
-        kept = select(views, model.logits(views, state.first.features), self.config.selection)
+        kept = select(views, model.logits(views, state.first.features), self.adapt.selection)
         context = state.context.expand(len(views), -1, -1)
         optimizer: AdamState | None = None
-        for step in range(self.config.steps):
-            shared = step == 0 and self.config.precision == "float32"
+        for step in range(self.adapt.steps):
+            shared = step == 0 and self.adapt.precision == "float32"
             gradient = self._first(model, state, kept) if shared else self._gradient(model, context, kept)
             context, optimizer = adamw(
-                context, gradient, optimizer, lr=self.config.lr, weight_decay=self.config.weight_decay
+                context, gradient, optimizer, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay
             )
         return context
 
     def _autocast(self, like: Tensor) -> torch.autocast:
-        return torch.autocast(like.device.type, enabled=self.config.precision == "autocast")
+        return torch.autocast(like.device.type, enabled=self.adapt.precision == "autocast")
 
     def _first(self, model: TextModel, state: Start, kept: Tensor) -> Tensor:
         """The gradient at the initial context: the loss's with respect to the text features, sent back."""

@@ -158,12 +158,13 @@ def test_an_empty_split_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["cat/one.jpg", "cat"])
-def test_a_link_must_not_lead_out_of_the_image_folder(tmp_path: Path, link: str) -> None:
-    write_image(tmp_path / "secret/one.jpg")
+@pytest.mark.parametrize("outside", ["secret", "images-secret"])  # the latter begins as the image folder does
+def test_a_link_must_not_lead_out_of_the_image_folder(tmp_path: Path, link: str, outside: str) -> None:
+    write_image(tmp_path / outside / "one.jpg")
     write_split(tmp_path, {"test": [["cat/one.jpg", 0, "cat"]]})
     place = tmp_path / "images" / link
     place.parent.mkdir(exist_ok=True)
-    place.symlink_to(tmp_path / "secret" / ("one.jpg" if link.endswith(".jpg") else "."))
+    place.symlink_to(tmp_path / outside / ("one.jpg" if link.endswith(".jpg") else "."))
     with pytest.raises(InputError, match=f"{place} links to .*secret.*, outside of"):
         LAYOUT.read(tmp_path, "test")
 

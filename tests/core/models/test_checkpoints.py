@@ -217,6 +217,12 @@ def test_open_clips_training_checkpoint_is_known_by_its_keys(tmp_path: Path, pre
     assert_same(checkpoint.state, state)
 
 
+def test_a_prefix_that_only_some_names_have_belongs_to_them(tmp_path: Path) -> None:
+    state = {"module.weight": torch.ones(2), "weight": torch.zeros(2)}
+    torch.save(state, tmp_path / "mixed.pt")
+    assert_same(read_checkpoint(tmp_path / "mixed.pt").state, state)
+
+
 def test_a_checkpoint_that_holds_a_scheduler_and_its_optimizer_gives_its_tensors(tmp_path: Path) -> None:
     """As CoOp's do: a warm-up scheduler's state holds the scheduler that follows, which holds the optimizer."""
     weight = nn.Parameter(torch.ones(2))

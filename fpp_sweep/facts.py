@@ -1,0 +1,77 @@
+"""What is known of a model and of datasets without holding them: plain values that travel between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OnBadImage = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFile:
+    """A plugin as it travels: workers on other machines get the text, not the path."""
+
+    name: str  # the file's stem
+    text: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What a worker opens when it starts."""
+
+    model: str
+    data_root: str | None = None
+    dataset_file: str | None = None
+    limit: int | None = None  # images per dataset; none: all, of the embedded ones EMBEDDED_LIMIT
+    cache: str | None = None
+    exact_cache: bool = False  # features in float32 rather than half precision
+    on_bad_image: OnBadImage = "fail"
+    loaders: int = 0  # processes that read images and draw views
+    device: str = "auto"
+    threads: int = 1  # of torch
+    compile: bool = False
+    plugins: tuple[PluginFile, ...] = ()
+    folder: str | None = None  # what relative paths are relative to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a worker holds, and where."""
+
+    name: str
+    digest: str  # of all weights
+    embedding_scale: float
+    device: str
+    arithmetic: str  # whatever else of the worker decides the last bits: precision of features, threads, compiling
+    node: str
+    pid: int
+    seconds: float  # to load it
+
+    @property
+    def where(self) -> str:
+        """The worker, as failures name it."""
+        return f"worker {self.pid} on {self.node}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetFacts:
+    """One split of a dataset without its images."""
+
+    name: str
+    split: str
+    group: str
+    classes: tuple[str, ...]
+    size: int
+    digest: str  # of the samples' names and labels
+    images: str  # digest of the images' fingerprints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a worker found when it looked at everything that a run names."""
+
+    notes: tuple[str, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files

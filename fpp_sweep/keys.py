@@ -1,0 +1,107 @@
+"""Every key: names for configs, tasks, adapters and cached features, from all that decides their bits.
+
+Two things with one key are the same to the last bit, so a result that is kept under a key may be used by anybody who
+asks for it. What does not change a result is left out: who computes it, in which order, settings that are not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fpp_sweep import catalogue
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.facts import DatasetFacts, ModelFacts
+from fpp_sweep.tasks import EvalTask, PretrainTask, Task, cost
+
+ENGINE = 1  # to be raised when the same task gives other bits
+VIEWS = 2  # to be raised when the same names give other pixels
+FEATURES = "fpp_sweep features 2"  # the form of cached features
+
+
+def digest(*facts: Any, length: int = 24) -> str:
+    """A short name for some plain values."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:length]
+
+
+def of_config(config: TrialConfig) -> str:
+    """A config's name everywhere.
+
+    >>> of_config(TrialConfig()) == of_config(TrialConfig()) != of_config(TrialConfig(prompt="a photo of a"))
+    True
+    """
+    return digest(config.flat(), length=12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureKey:
+    """Everything that a sample's image features depend on, apart from the sample.
+
+    Threads and images per batch are left out: they move last bits only, far below half precision.
+    """
+
+    image_digest: str  # of the image tower's weights and preprocessing
+    dataset: str
+    split: str
+    count: int
+    min_area: float
+    max_area: float
+    augmix: bool
+    flip: bool
+    seed: int
+    dtype: str
+    compute: str  # precision of the image tower
+    views: int = VIEWS
+
+    def name(self) -> str:
+        return digest(FEATURES, asdict(self), length=16)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKeys:
+    """Keys of tasks on one model and some datasets."""
+
+    model: ModelFacts
+    datasets: Mapping[tuple[str, str], DatasetFacts]  # by name and split
+
+    def of(self, task: Task) -> str:
+        """Equal for tasks with equal results: settings that are not read do not matter."""
+        if isinstance(task, PretrainTask):
+            return self._named("pretrain", self._prompt(task), self._classes(task.dataset))
+        cut = (task.split, task.start, task.stop, sorted(task.columns))
+        return self._named("evaluate", self._evaluation(task), cut)
+
+    def of_adapter(self, task: EvalTask) -> str:
+        """Equal for tasks that start from the same method set up for the same (prompt, dataset)."""
+        return self._named("adapter", self._evaluation(task), task.split)
+
+    def cost(self, task: Task) -> float:
+        return cost(task, len(self._facts(task.dataset).classes))
+
+    def _named(self, *facts: Any) -> str:
+        model = self.model
+        return digest(ENGINE, model.digest, model.device.partition(":")[0], model.arithmetic, *facts)
+
+    def _prompt(self, task: PretrainTask | EvalTask) -> list[Any]:
+        config = task.config
+        if config.prompt != "fpp":
+            return [config.prompt]
+        return [config.prompt, config.init, asdict(config.fpp), task.dataset, task.seed]
+
+    def _evaluation(self, task: EvalTask) -> list[Any]:
+        row = catalogue.method(task.config.method)
+        read = {key: value for key, value in task.config.flat().items() if key.startswith(row.reads)}
+        facts = self.datasets[task.dataset, task.split]
+        data = (self._classes(task.dataset), facts.size, facts.digest, facts.images)
+        return [self._prompt(task), row.name, row.digest, read, task.dataset, data, VIEWS, task.seed]
+
+    def _classes(self, dataset: str) -> list[Any]:
+        """Pretraining looks at the names of the classes only."""
+        facts = self._facts(dataset)
+        return [facts.group, facts.classes]
+
+    def _facts(self, dataset: str) -> DatasetFacts:
+        return next(facts for (name, _), facts in sorted(self.datasets.items()) if name == dataset)

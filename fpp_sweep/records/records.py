@@ -1,0 +1,73 @@
+"""What is on record of a sweep and of its trials: plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fpp_sweep.space.objectives import Objective
+
+State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
+# waiting: on record, and nothing of it has begun
+# running: a process works on it
+# stopped: a driver ended it between two tasks, before all were done; it is not begun again
+# complete: its objectives are measured
+# failed: a task of it has no result
+# interrupted: the sweep ended while it ran; --resume begins it again, with the tasks that are done at hand
+Kind = Literal["trial", "baseline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitResult:
+    """A trial's numbers on one split, over all its datasets and seeds."""
+
+    average: Mapping[str, float]  # metric -> mean over datasets and seeds; percent where the metric is
+    datasets: Mapping[str, Mapping[str, float]]  # dataset -> metric -> mean over seeds
+    deviation: Mapping[str, float]  # metric -> standard deviation over seeds of the average; empty for one seed
+    samples: int  # images, over datasets; each once
+    seconds: Mapping[str, float]  # by stage, summed over workers; what was at hand costs 0
+    device_seconds: float  # seconds that workers were held for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """A trial or a baseline, from its start on."""
+
+    name: str  # trial-0007, baseline-zero_shot; a file's name
+    kind: Kind
+    state: State
+    number: int | None = None  # Optuna's; baselines have none
+    origin: str = "sampled"  # sampled, grid, point, code, paper or baseline
+    params: Mapping[str, Any] = field(default_factory=dict)  # what was searched, by dotted key
+    config: Mapping[str, Any] = field(default_factory=dict)  # TrialConfig.flat()
+    key: str = ""  # keys.of_config(config)
+    started: float = 0.0  # seconds since 1970
+    finished: float | None = None
+    reason: str | None = None  # why it failed or was interrupted, one line
+    details: str | None = None  # its traceback
+    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, and test for the front
+    values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
+    constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
+    attempt: int = 1
+
+    @property
+    def feasible(self) -> bool:
+        return all(value <= 0 for value in self.constraints.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepInfo:
+    """What a sweep is, and how it is doing."""
+
+    name: str  # perturb-20261120-185232
+    created: float
+    state: Literal["running", "finished", "interrupted", "failed"]
+    space: Mapping[str, Any]  # as resolved, plain values: load_space understands it
+    objectives: tuple[Objective, ...]
+    search_split: str
+    tags: Mapping[str, str]  # git commit, versions, model and digest, seeds, command, ...
+    reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
+    tracking_uri: str = ""
+    spent: float = 0.0  # seconds that drivers have worked on it
+    finished: float | None = None

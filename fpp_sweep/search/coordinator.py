@@ -1,0 +1,95 @@
+"""A trial's own process under Ray Tune: runs one trial on one split at a time, and writes down what came of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ray import tune
+
+from fpp_sweep import plugins
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.facts import PluginFile
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.trial.artifacts import write_artifacts
+from fpp_sweep.trial.results import TaskFailed
+from fpp_sweep.trial.trial import Driver, Executor, Plan, TrialStopped, measured, run_trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """What every trial's process is given once."""
+
+    folder: SweepFolder
+    executor: Executor
+    plan: Plan
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+    search_split: str
+    plugins: tuple[PluginFile, ...] = ()
+    driver: Driver = field(default_factory=Driver)
+
+
+class Coordinator(tune.Trainable):
+    """Runs one job at a time; holds no model, and is kept for the next job."""
+
+    def setup(self, config: dict[str, Any], brief: Brief) -> None:  # type: ignore[override]
+        self._brief = brief
+        self._job = config
+        plugins.load(brief.plugins)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._job = new_config
+        return True
+
+    def step(self) -> dict[str, Any]:
+        run_job(self._brief, self._job["name"], self._job["split"], self._job["order"])
+        return {"done": True}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing: what has been computed is on disk by task."""
+
+
+def run_job(brief: Brief, name: str, split: str, order: int) -> None:
+    """Run a trial on a split and write down what came of it."""
+    folder = brief.folder
+    record = folder.trial(name)
+    try:
+        config = TrialConfig().replace(record.config)
+        result, datasets = run_trial(brief.plan, config, split, brief.executor, order=order, driver=brief.driver)
+        record = replace(record, results={**record.results, split: result})
+        if split == brief.search_split:
+            values = [measured(result, objective.metric) for objective in brief.objectives]
+            broken = violations(brief, result) if record.kind == "trial" else {}
+            record = replace(record, values=values, constraints=broken, state="complete", finished=time.time())
+        write_artifacts(folder.artifacts(name), datasets, split, f"{name}, {split}: {record.config['method']}")
+    except TrialStopped as stop:
+        record = ended(record, split, "stopped", str(stop))
+    except Exception as error:
+        failure = error if isinstance(error, TaskFailed) else TaskFailed.of(error)
+        record = ended(record, split, "failed", failure.reason, failure.details)
+    folder.write_trial(record)
+
+
+def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:
+    """A trial that ended early; one that only its test split ended keeps what it had."""
+    if record.state == "complete":
+        return replace(record, reason=f"on {split}: {reason}", details=details)
+    return replace(record, state=state, reason=reason, details=details, finished=time.time())
+
+
+def violations(brief: Brief, result: SplitResult) -> dict[str, float]:
+    """How far each constraint is broken."""
+    values = {}
+    for constraint in brief.constraints:
+        baseline = None
+        if constraint.baseline is not None:
+            record = brief.folder.trial(f"baseline-{constraint.baseline}")
+            if brief.search_split not in record.results:
+                raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
+            baseline = measured(record.results[brief.search_split], constraint.metric)
+        values[constraint.name] = constraint.violation(measured(result, constraint.metric), baseline)
+    return values

@@ -1,0 +1,84 @@
+"""A sweep as its users hold it: what to run it with, and reading it from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import InputError
+from fpp_sweep.facts import PluginFile
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is not the space's: where the sweep lives, and how it talks."""
+
+    root: Path = Path("sweeps")
+    name: str | None = None  # none: the space's name and the time
+    resume: bool = False
+    address: str | None = None  # of a Ray cluster; none: a session of our own
+    tracking_uri: str | None = None
+    verbose: bool = False
+    command: str = ""
+    plugins: tuple[PluginFile, ...] = ()
+
+    @property
+    def on_cluster(self) -> bool:
+        return self.address not in (None, "local")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep that has been run, or is being run: read from its folder whenever it is asked."""
+
+    folder: SweepFolder
+
+    @classmethod
+    def open(cls, path: Path | str) -> Sweep:
+        """A sweep by its folder, such as `sweeps/perturb-20261120-185232`."""
+        return cls(SweepFolder.open(Path(path)))
+
+    @property
+    def name(self) -> str:
+        return self.folder.path.name
+
+    @property
+    def info(self) -> SweepInfo:
+        return self.folder.info()
+
+    def trials(self) -> list[TrialRecord]:
+        """Baselines and trials, whatever became of them."""
+        return self.folder.trials()
+
+    def front(self) -> list[TrialRecord]:
+        """The trials that no other beats, from the best at the first objective on."""
+        return list(front_of(self.info, self.trials()).members)
+
+    def best(self, mark: str = "knee") -> TrialConfig:
+        """A front member's config: `knee`, or `best <metric>` of an objective."""
+        front = front_of(self.info, self.trials())
+        marked = {name: member for member in front.members for name in front.marks[member.name]}
+        if mark not in marked:
+            raise InputError(f"{self.name} has no {mark!r}; it has {', '.join(sorted(marked)) or 'no finished trial'}")
+        return TrialConfig().replace(marked[mark].config)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A flat row for each record, as `pandas.DataFrame` takes them: name, state, params, `ece`, `test/ece`, ..."""
+        searched = self.info.search_split
+        rows = []
+        for record in self.trials():
+            row: dict[str, Any] = {"name": record.name, "kind": record.kind, "state": record.state, **record.params}
+            for split, result in record.results.items():
+                prefix = "" if split == searched else f"{split}/"
+                row |= {f"{prefix}{metric}": value for metric, value in result.average.items()}
+            rows.append(row)
+        return rows
+
+
+class InterruptedSweep(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, after everything has been put in order."""

@@ -1,0 +1,248 @@
+"""What is checked and opened before a sweep's first trial: its folder, Ray, the first worker, and all that it names."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fpp_sweep.cli import cores
+from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.space.reading import space_of
+from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.handle import Options
+from fpp_sweep.sweep.provenance import commit, tagged, versions
+from fpp_sweep.sweep.signals import terminable
+from fpp_sweep.trial.results import TaskFailed
+from fpp_sweep.trial.trial import Plan
+from fpp_sweep.workers.session import gpus_here, session
+
+if TYPE_CHECKING:
+    from fpp_sweep.workers.pool import Pool
+
+SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
+
+
+class Host(Protocol):
+    """Whoever can look at models and datasets: a worker, or a pool of them."""
+
+    def describe(self, names: Sequence[str], split: str) -> list[DatasetFacts]: ...
+
+    def check(self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]) -> Checked: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All that a search needs, opened and checked."""
+
+    pool: Pool
+    plan: Plan
+    gpus_per_worker: float
+
+
+def place(space: Space, options: Options) -> SweepFolder:
+    """The folder of a new sweep, or of the one to be resumed."""
+    root = options.root
+    if options.resume:
+        return SweepFolder.open(root / options.name if options.name else _newest(root, space.name))
+    name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise InputError(f"--name {name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
+    if (root / name / "sweep.json").exists():
+        raise InputError(f"sweep {root / name} exists; --resume goes on with it, another --name begins a new one")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {root}: {error.strerror}") from error
+    return SweepFolder(root / name)
+
+
+def _newest(root: Path, name: str) -> Path:
+    """The last sweep that was begun of this space."""
+    pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
+    begun = sorted(path.parent for path in root.glob("*/sweep.json") if pattern.fullmatch(path.parent.name))
+    if not begun:
+        raise InputError(f"nothing to resume: {root} has no sweep {name}-<time>; --name gives the name of another")
+    return begun[-1]
+
+
+def require_same(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
+    """What decides results must be what it was; budgets and machines may change."""
+    if changes := space_of(info.space, str(folder.info_file)).difference(space):
+        told = "; ".join(changes)
+        raise InputError(
+            f"{folder.path.name} cannot be resumed, its space has changed: {told}; begin a new sweep instead"
+        )
+
+
+@contextmanager
+def undone_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[None]:
+    """A new sweep that bad input ended before its first trial leaves no folder."""
+    try:
+        yield
+    except InputError:
+        if known is None and not folder.trials():
+            shutil.rmtree(folder.path, ignore_errors=True)
+        elif known is not None:
+            folder.write_info(known)
+        raise
+
+
+@contextmanager
+def ready(space: Space, options: Options, folder: SweepFolder, checked: Callable[[], None]) -> Iterator[Ready]:
+    """Ray, the first worker, and everything that the space names found to be there, and what it was."""
+    work = space.work
+    cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
+    with (
+        session(options.address, cpus=cpus, verbose=options.verbose),
+        terminable(),  # Ray has taken SIGTERM
+    ):
+        # the border to Ray, which `session` has imported under its own environment
+        from fpp_sweep.workers.pool import WorkerNeeds, require_room, start_pool
+
+        gpus = work.gpus_per_worker
+        if gpus is None:
+            gpus = 1.0 if gpus_here() else 0.0
+        env = {key: os.environ[key] for key in SHARED if key in os.environ} if options.on_cluster else {}
+        needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
+        # who gives both numbers on a cluster may mean machines that are started for them
+        may_grow = options.on_cluster and None not in (work.workers, work.gpus_per_worker)
+        if note := require_room(needs, may_grow=may_grow):
+            print(f"note: {note}", file=sys.stderr)
+        checked()
+        spec = replace(worker_spec(space, gpus), plugins=options.plugins)
+        pool = start_pool(spec, needs, folder.tasks, attempts=work.attempts, timeout=work.task_timeout)
+        try:
+            model = pool.open()
+            plan = make_plan(space, pool)
+            found = check(space, pool, plan)
+        except TaskFailed as error:
+            raise InputError(error.reason) from error
+        tell([*found.notes, *space.left_out(), *changed_images(folder.info(), space, plan)])
+        pool.begin(TaskKeys(model, plan.known()))
+        folder.write_info(with_facts(folder.info(), space, model, plan, found))
+        yield Ready(pool, plan, gpus)
+
+
+def tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def worker_spec(space: Space, gpus: float) -> WorkerSpec:
+    """What a worker opens for a space."""
+    work = space.work
+    return WorkerSpec(
+        model=work.model,
+        data_root=work.data_root,
+        dataset_file=work.dataset_file,
+        limit=work.limit,
+        cache=work.cache,
+        on_bad_image=work.on_bad_image,
+        loaders=work.loaders or 0,
+        device="cuda" if gpus else "cpu",
+        threads=work.threads or max(1, int(work.cpus_per_worker)),
+        compile=work.compile,
+        folder=os.getcwd(),
+    )
+
+
+def make_plan(space: Space, host: Host) -> Plan:
+    """The datasets of the space as they are where workers run; one that is missing ends it here."""
+    split = space.search.split
+    splits = [split] if split == "test" else [split, "test"]
+    datasets = {split: tuple(host.describe(space.work.datasets, split)) for split in splits}
+    names = [facts.name for facts in datasets[split]]
+    for metric in (*(each.metric for each in space.objectives), *(each.metric for each in space.constraints)):
+        name = metric.partition("/")[2]
+        if name and name not in names:
+            raise unknown(f"dataset in metric {metric}:", name, names)
+    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.work.columns)
+
+
+def check(space: Space, host: Host, plan: Plan) -> Checked:
+    """Fit every method and prompt that may be asked for to the model and the classes."""
+    start = space.start()
+    configs = [*space.baselines().values(), start]
+    asked = {key: {getattr(config, key) for config in configs} for key in ("method", "prompt", "init")}
+    for param in space.searched():
+        if param.key in asked:
+            asked[param.key] |= set(param.choices)
+    prompts = sorted((asked["prompt"] | asked["init"]) - {"fpp"})
+    facts = [facts for datasets in plan.datasets.values() for facts in datasets]
+    return host.check(sorted(asked["method"]), prompts, facts)
+
+
+def begun(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
+    """The sweep's record, as it begins or goes on."""
+    if known is not None:
+        return replace(known, state="running", finished=None, tracking_uri=uri, space=space.plain())
+    tags = {
+        "seeds": ", ".join(map(str, space.work.seeds)),
+        "sampler": space.search.sampler,
+        "sampler_seed": str(space.search.seed),
+        "search_split": space.search.split,
+        "command": options.command,
+        **versions(),
+        **commit(),
+    }
+    if options.plugins:
+        tags["plugins"] = ", ".join(f"{file.name} {file.digest}" for file in options.plugins)
+    if space.search.split == "test":
+        tags["warning"] = "hyperparameters were searched on the test split, as the paper's were"
+    return SweepInfo(
+        name=folder.path.name,
+        created=time.time(),
+        state="running",
+        space=space.plain(),
+        objectives=space.objectives,
+        search_split=space.search.split,
+        tags=tags,
+        tracking_uri=uri,
+    )
+
+
+def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, found: Checked) -> SweepInfo:
+    """What is known once a worker has opened model, datasets and prompts; it must be what it was."""
+    datasets = plan.datasets[space.search.split]
+    facts = {
+        "model": model.name,
+        "model_digest": model.digest,
+        "embedding_scale": f"{model.embedding_scale:g}",
+        "datasets": ", ".join(facts.name for facts in datasets),
+        "datasets_digest": ", ".join(facts.digest for facts in datasets),
+    }
+    if found.prompts:
+        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(found.prompts.items()))
+    for key, what in (
+        ("model_digest", f"model {model.name} has other weights"),
+        ("datasets_digest", "its data differ"),
+        ("prompts_digest", "a prompt file differs"),
+    ):
+        if info.tags.get(key, facts.get(key)) != facts.get(key):
+            raise InputError(f"{info.name} cannot be resumed: {what} than when it began; begin a new sweep instead")
+    return tagged(info, {**facts, "device": model.device, "images_digest": _images(space, plan)})
+
+
+def changed_images(info: SweepInfo, space: Space, plan: Plan) -> list[str]:
+    """A note where image files have another size or time than when the sweep began: finished trials saw the others."""
+    if info.tags.get("images_digest") in (None, _images(space, plan)):
+        return []
+    return ["image files have changed (size or time) since the sweep began; what is left is computed from those of now"]
+
+
+def _images(space: Space, plan: Plan) -> str:
+    return ", ".join(facts.images for facts in plan.datasets[space.search.split])

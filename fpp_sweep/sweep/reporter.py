@@ -1,0 +1,55 @@
+"""Keeps `report/` and MLflow up to date from a thread, without haste: reports cost CPU that trials want."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report import write_report
+from fpp_sweep.tracking import Shipper
+
+TABLES_EVERY, PAGES_EVERY = 2.0, 60.0  # seconds
+
+
+class Reporter:
+    def __init__(self, folder: SweepFolder, shipper: Shipper) -> None:
+        self._folder, self._shipper = folder, shipper
+        self._changed = threading.Event()
+        self._over = threading.Event()
+        self._pages_at = time.monotonic()
+        self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def nudge(self) -> None:
+        self._changed.set()
+
+    def close(self) -> None:
+        """The last report, with everything."""
+        self._over.set()
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._write(pages=True)
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            self._changed.wait()
+            self._changed.clear()
+            if self._over.is_set():
+                return
+            pages = time.monotonic() - self._pages_at >= PAGES_EVERY
+            self._write(pages=pages)
+            if pages:
+                self._pages_at = time.monotonic()
+            self._over.wait(TABLES_EVERY)
+
+    def _write(self, *, pages: bool) -> None:
+        try:
+            write_report(self._folder, pages=pages)
+        except Exception as error:  # a report can be made again; a sweep goes on
+            print(f"the report could not be written: {type(error).__name__}: {error}", file=sys.stderr)
+        self._shipper.nudge()

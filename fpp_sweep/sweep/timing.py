@@ -1,0 +1,97 @@
+"""What the steps of a trial cost on this machine, measured with a few steps and a few images of a dataset.
+
+Loads torch: the border is `estimate.dry_run`, which imports this when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fpp_sweep import catalogue
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.core.images.filling import BATCH, Reader
+from fpp_sweep.core.prompt import open_prompt
+from fpp_sweep.facts import DatasetFacts
+from fpp_sweep.tasks import BATCH as SAMPLES
+from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.trial.running import evaluate
+from fpp_sweep.trial.worker import Worker
+
+STEPS = 6  # of pretraining that are timed, after a first one
+IMAGES = 8  # whose views are drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds that a worker needs on one dataset."""
+
+    step: float  # of pretraining
+    image: float  # adapted to, with one step
+    plain: float  # zero-shot
+    begin: float  # to set a method up
+    draw: float  # of an image: to make all its views
+    tower: float  # of a view: through the image tower
+
+
+def measure(worker: Worker, start: TrialConfig, facts: DatasetFacts) -> Speed:
+    """Time a few steps and images of a dataset."""
+    task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
+    learns = catalogue.method(start.method).learns
+    tuned = replace(start, method=start.method if learns else catalogue.DEFAULT, prompt=start.init)
+    image, begin = _adaptation(worker, replace(task, config=tuned))
+    plain, _ = _adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
+    draw, tower = _features(worker, replace(task, config=tuned))
+    step = _pretraining_step(worker, replace(start, prompt="fpp"), facts.name)
+    return Speed(step=step, image=image, plain=plain, begin=begin, draw=draw, tower=tower)
+
+
+def _pretraining_step(worker: Worker, config: TrialConfig, dataset: str) -> float:
+    def seconds(steps: int) -> float:
+        task = PretrainTask(config=replace(config, fpp=replace(config.fpp, steps=steps)), dataset=dataset, seed=0)
+        return _timed(lambda: worker.run(task, ()))
+
+    seconds(1)  # whatever is done once
+    first = seconds(1)
+    return max(0.0, seconds(1 + STEPS) - first) / STEPS
+
+
+def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
+    """Seconds for an image, and to set the method up, with random features."""
+    dataset = worker.dataset(task.dataset, task.split)
+    images = min(SAMPLES, len(dataset))
+    size = len(worker.clip.text.projection[0])
+    features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
+    stand_in: Any = SimpleNamespace(kept=np.arange(images), batch=lambda start, stop: features[start:stop])
+    prompt = open_prompt(worker.clip, task.config.prompt)
+    began = perf_counter()
+    adapter = worker.adapter(task, prompt)
+    begin = perf_counter() - began
+    adapt = _timed(lambda: evaluate(worker.clip, replace(task, stop=images), dataset, stand_in, adapter))
+    return adapt / images, begin
+
+
+def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
+    """Seconds to draw the views of an image, and of a view in the image tower."""
+    dataset, config, clip = worker.dataset(task.dataset, task.split), task.config.views, worker.clip
+    reader = Reader.of(dataset, config, clip.preprocess, task.seed)
+    images = min(IMAGES, len(dataset) - 1) or 1
+    reader[0]  # whatever is read once
+    draw = _timed(lambda: [reader[position] for position in range(len(dataset) - images, len(dataset))])
+    size = clip.preprocess.size
+    pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size)
+    clip.image_features(pixels[:1], half=True)
+    tower = _timed(lambda: clip.image_features(pixels, half=True))
+    return draw / images, tower / len(pixels)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = perf_counter()
+    work()
+    return perf_counter() - began

@@ -1,0 +1,101 @@
+"""Tasks: what a trial has to compute, cut where it may be cut, as plain values.
+
+Whoever hands out tasks needs no model and no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from fpp_sweep import catalogue
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import InputError
+
+BATCH = 64  # samples whose views are in memory at a time; every cut is at a multiple, so that no cut changes a bit
+SHARD = 1024  # samples of a shard unless the space says otherwise: minutes on a CPU, seconds on a GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainTask:
+    """Make the prompt that a (config, dataset, seed) starts from; one for all shards and methods that share it."""
+
+    config: TrialConfig
+    dataset: str
+    seed: int
+
+    @property
+    def needs(self) -> tuple[Task, ...]:
+        """Tasks whose results it starts from."""
+        return ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset}, pretraining, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalTask:
+    """Adapt to and predict the samples start..stop of a dataset."""
+
+    config: TrialConfig
+    dataset: str
+    split: str
+    seed: int
+    start: int
+    stop: int
+    columns: tuple[str, ...] = ()  # optional columns of the predictions that somebody asks for
+
+    @property
+    def pretrain(self) -> PretrainTask | None:
+        """What makes the prompt that it starts from, where that is pretrained."""
+        if self.config.prompt != "fpp":
+            return None
+        return PretrainTask(config=self.config, dataset=self.dataset, seed=self.seed)
+
+    @property
+    def previous(self) -> EvalTask | None:
+        """The shard before, from whose state a stateful method goes on."""
+        if not self.start or not catalogue.method(self.config.method).stateful:
+            return None
+        return replace(self, start=max(0, self.start - SHARD), stop=self.start)
+
+    @property
+    def needs(self) -> tuple[Task, ...]:
+        """Tasks whose results it starts from."""
+        return tuple(task for task in (self.pretrain, self.previous) if task is not None)
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.seed}"
+
+    def shards(self, count: int | None = None) -> list[EvalTask]:
+        """The same work in so many contiguous shards of whole batches, else in shards of a fixed size.
+
+        A stateful method's shards form a chain, whose cuts must be the same wherever it runs.
+
+        >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
+        >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
+        ([(0, 64), (64, 192), (192, 300)], 1, 5)
+        """
+        first, last = self.start // BATCH, -(-self.stop // BATCH)
+        if catalogue.method(self.config.method).stateful:
+            if count is not None:
+                raise InputError(f"work.shards={count}: method {self.config.method} is stateful, its stream is not cut")
+            cuts = [*range(self.start, self.stop, SHARD), self.stop]
+        else:
+            parts = count or -(-(self.stop - self.start) // SHARD)
+            cuts = [BATCH * (first + (last - first) * part // parts) for part in range(parts + 1)]
+        edges = [min(max(cut, self.start), self.stop) for cut in cuts]
+        return [replace(self, start=start, stop=stop) for start, stop in pairwise(edges) if stop > start]
+
+
+Task = PretrainTask | EvalTask
+
+
+def cost(task: Task, classes: int) -> float:
+    """Texts that go through the tower, roughly: what orders tasks by size."""
+    if isinstance(task, PretrainTask):
+        return task.config.fpp.steps * (2 + task.config.fpp.draws) * classes
+    learns = catalogue.method(task.config.method).learns
+    return (task.stop - task.start) * (1 + 2 * task.config.adapt.steps * learns) * classes

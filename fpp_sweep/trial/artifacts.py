@@ -1,0 +1,51 @@
+"""A trial's files, of `evaluate` and of a sweep alike: prompts, predictions per sample, reliability diagrams.
+
+    prompts/<dataset>.seed<n>.safetensors              where one was pretrained
+    <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
+    <split>/reliability.png                            of the first seed
+
+The border to pyarrow and (in `diagram`) matplotlib, which take a second: a trial's process loads them when it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.files import written_whole
+from fpp_sweep.trial.diagram import reliability_panels
+from fpp_sweep.trial.trial import DatasetResult
+
+
+def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
+    for result in results:
+        name = f"{result.facts.name}.seed{result.seed}"
+        write_predictions(result.predictions, result.facts.classes, folder / split / f"{name}.predictions.parquet")
+        if result.prompt is not None:
+            with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
+                partial.write_bytes(result.prompt)
+    seed = results[0].seed
+    panels = {f"{result.facts.name}, seed {seed}": result.predictions for result in results if result.seed == seed}
+    reliability_panels(panels, folder / split / "reliability.png", title=title)
+
+
+def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:
+    """One row for each sample; optional columns stand last."""
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {
+        "id": list(predictions.ids),
+        "label": predictions.labels,
+        "predicted": predictions.predicted,
+        "label_name": [classes[label] for label in predictions.labels],
+        "predicted_name": [classes[label] for label in predictions.predicted],
+        "confidence": predictions.confidence,
+        "in_top5": predictions.in_top5,
+        "nll": predictions.nll,
+        "brier": predictions.brier,
+        **{name: values if values.ndim == 1 else list(values) for name, values in predictions.columns.items()},
+    }
+    with written_whole(path) as partial:
+        parquet.write_table(pyarrow.table(columns), partial)
