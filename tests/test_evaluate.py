@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,11 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from fpp_sweep import evaluate, keys
+from fpp_sweep import keys
+from fpp_sweep import evaluate
 from fpp_sweep.errors import InputError
 from tests.builders import build_coop, jpeg
+from tests.waiting import LONG, wait_for
 
 TINY = ["--datasets", "digits", "scenes", "--limit", "12", "--set", "fpp.steps=3", "views.count=8"]
 
@@ -122,12 +123,9 @@ def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background has it ignored
     )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list((tmp_path / "cache").rglob("*.lock")):
-        time.sleep(0.1)  # until the workers are being started
-    time.sleep(2)
+    wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 shards
     os.killpg(run.pid, signal.SIGINT)
-    _, told = run.communicate(timeout=60)
+    _, told = run.communicate(timeout=LONG)
     assert run.returncode == 130
     assert told.strip().splitlines()[-1] == "interrupted"
     assert "Traceback" not in told
@@ -244,7 +242,7 @@ def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise
     ("text", "complaint"),
     [
         ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
-        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("config: {fpp.gama2: 1}\n", ":1: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
         ("config: {fpp.steps: -1}\n", "fpp.steps must be >= 0"),
         ("{}\n", "has no `config:`"),
     ],

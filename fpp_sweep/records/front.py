@@ -114,7 +114,8 @@ def shown(metric: str, value: float | None, deviation: float | None = None) -> s
     """
     if value is None:
         return ""
-    decimals = catalogue.metric(metric).decimals
+    row = catalogue.METRICS.get(metric.partition("/")[0])
+    decimals = 2 if row is None else row.decimals  # a plugin's metric that is not loaded
     spread = "" if deviation is None else f"±{deviation:.{decimals}f}"
     return f"{value:.{decimals}f}{spread}"
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal
@@ -46,6 +46,14 @@ class Objective:
     def __post_init__(self) -> None:
         check_fields(self)
         set_field(self, "goal", self.goal or catalogue.metric(self.metric).goal)
+
+    @classmethod
+    def recorded(cls, *, metric: str, goal: Goal, reference: float | None = None) -> Self:
+        """As a record has it: its metric may be a plugin's, which reading a sweep does not load."""
+        objective = cls.__new__(cls)
+        for name, value in (("metric", metric), ("goal", goal), ("reference", reference)):
+            set_field(objective, name, value)
+        return objective
 
 
 def default_objectives() -> tuple[Objective, ...]:

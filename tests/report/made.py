@@ -9,7 +9,7 @@ from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.space import Objective
 
 BEGAN = 1_795_000_000.0  # seconds since 1970
 ACCURACY, ECE = Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min")
@@ -102,6 +102,19 @@ def searched(count=40, seed=0, objectives=(ACCURACY, ECE)):
         broken = {"accuracy": 0.4} if accuracy < 67.5 else {"accuracy": -1.0}
         made.append(trial(number, accuracy, ece, params=params, constraints=broken, objectives=objectives))
     return made
+
+
+def driven(count=60, seed=0):
+    """Trials and their sweep: `a` makes the best accuracies and `b` the worst, `c` the best ECEs and `d` the worst."""
+    draw = random.Random(seed)
+    made = []
+    for number in range(count):
+        params = {key: draw.random() for key in "abcd"}
+        high = {key: value > 0.85 for key, value in params.items()}
+        accuracy = 70 + 9 * high["a"] - 20 * high["b"] + draw.random()
+        ece = 30 - 9 * high["c"] + 20 * high["d"] + draw.random()
+        made.append(trial(number, accuracy, ece, params=params))
+    return info(space={"params": {key: {"low": 0.0, "high": 1.0} for key in "abcd"}}), made
 
 
 def baselines(objectives=(ACCURACY, ECE)):

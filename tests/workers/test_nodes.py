@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.space.reading import load_space
-from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, only_sweep, started, wait_for
+from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, only_sweep, started
+from tests.waiting import LONG, wait_for
 
 pytestmark = [
     pytest.mark.slow,  # two or three nodes, a driver
@@ -80,9 +81,9 @@ def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_p
         with ended(started(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)) as driver:
             wait_for(lambda: complete(tmp_path))
             (first,) = workers(head)
+            os.kill(first, signal.SIGSTOP)
             with node(scratch / "other", "127.0.0.3", f"--address={address}") as (other, _):
                 wait_for(lambda: workers(other))
-                os.kill(first, signal.SIGSTOP)
                 before = len(complete(tmp_path))
                 wait_for(lambda: len(complete(tmp_path)) >= before + 2)  # one the first may just have been done with
                 assert driver.poll() is None
@@ -90,7 +91,7 @@ def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_p
             wait_for(lambda: room(address) == 1)
             assert workers(head) == {first}
             os.kill(first, signal.SIGCONT)
-            out, err = driver.communicate(timeout=180)
+            out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     tags = sweep.info().tags
@@ -110,7 +111,7 @@ def test_a_sweep_that_has_lost_all_machines_goes_on_with_the_next(tmp_path, scra
         kill(other)
         wait_for(lambda: room(address) == 0)
         there.enter_context(node(scratch / "next", "127.0.0.4", join))
-        out, err = driver.communicate(timeout=180)
+        out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * 5
