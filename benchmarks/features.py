@@ -25,8 +25,7 @@ from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.images.filling import BATCH
+from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.views import make_views, sample_rng
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.loading import load

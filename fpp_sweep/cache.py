@@ -162,16 +162,16 @@ def prune(entries: Sequence[Listed], yes: bool) -> None:
 
 
 def prune_damaged(entries: Iterable[Listed], yes: bool) -> None:
-    """Remove the shards that do not hold what their checksum says."""
-    from fpp_sweep.core.images.chunks import SUFFIX, DamagedShard, Shard
+    """Remove the chunks that do not hold what their checksum says."""
+    from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk
 
     damaged = []
     for file in (file for entry in entries for file in entry.files if file.suffix == SUFFIX):
         try:
-            Shard(file)
+            Chunk.read(file)
         except FileNotFoundError:
             continue
-        except DamagedShard as error:
+        except DamagedChunk as error:
             print(f"{file}: {error}")
             damaged.append(file)
     show_choice([(str(file), _bytes(file)) for file in damaged])

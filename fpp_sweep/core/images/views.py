@@ -22,8 +22,6 @@ from fpp_sweep.core.datasets.base import Dataset
 from fpp_sweep.core.images import augmix as augmentation
 from fpp_sweep.core.models.clip import Preprocess
 
-VIEWS_VERSION = 2  # to be raised when the same names give other pixels; cached features carry it
-
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 RATIOS = (3 / 4, 4 / 3)  # of a crop's width to its height; torchvision's, as are the tries
