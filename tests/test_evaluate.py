@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from fpp_sweep import keys
-from fpp_sweep import evaluate
+from fpp_sweep import evaluate, keys
 from fpp_sweep.errors import InputError
 from tests.builders import build_coop, jpeg
 from tests.waiting import LONG, wait_for

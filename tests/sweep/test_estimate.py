@@ -5,10 +5,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from fpp_sweep.core.images.filling import Reader
 from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask
 
 from fpp_sweep.config import relevant
-from fpp_sweep.core.images.filling import Reader
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep import estimate
 from fpp_sweep.sweep.estimate import Speed, costs, described, dry_run, expected, measured, sampled
