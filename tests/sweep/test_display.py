@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, joins_front, trial_line
+from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, trial_line
 from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, found, info, searched, trial
 
 GOALS = (ACCURACY, ECE)
@@ -175,7 +175,7 @@ def test_what_is_not_known_is_not_shown():
     stream = io.StringIO()
     bare = Status("search", 0, 0, 1, None, None, [], None, None, 1, None)
     Display(stream, objectives=GOALS).update(bare)
-    assert stream.getvalue() == "search: 0 trials, 1 running; 1 actor\n"
+    assert stream.getvalue() == "search: 0 trials, 1 running; 1 worker\n"
 
 
 @pytest.mark.parametrize("interactive", [True, False])
@@ -275,15 +275,6 @@ def test_a_trials_line_tells_values_time_and_place():
     assert trial_line(failed(3, "ValueError:\nbad"), GOALS) == "trial-0003  failed: ValueError: bad"
 
 
-def test_who_joins_the_front():
-    others = [trial(0, 70, 4), trial(1, 90, 0, constraints={"ece": 1.0}), failed(2)]
-    assert joins_front(trial(3, 71, 5), GOALS, others)
-    assert not joins_front(trial(3, 69, 5), GOALS, others)
-    assert not joins_front(trial(3, 99, 0, constraints={"ece": 1.0}), GOALS, others)
-    assert not joins_front(failed(3), GOALS, others)
-    assert joins_front(others[0], GOALS, others)  # among themselves
-
-
 def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
     records = [*baselines(), trial(0, 70.5, 4.0, test=True, origin="code"), trial(1, 72.0, 6.0), trial(2, 60, 9)]
     lines = final_table(info(), records).splitlines()
@@ -301,7 +292,7 @@ def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
 def test_the_last_table_fits_a_hundred_columns():
     goals = (ACCURACY, ECE, NLL)
     trials = [
-        replace(each, results={"val": each.results["val"], "test": found(70, 5)}) for each in searched() if each.found
+        replace(each, results={"val": each.results["val"], "test": found(70, 5)}) for each in searched() if each.results
     ]
     told = [replace(each, values=(*each.values, each.results["val"].average["nll"])) for each in trials]
     table = final_table(info(goals, name="x" * 150), [*baselines(goals), *told])

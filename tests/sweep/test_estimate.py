@@ -5,16 +5,18 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from fpp_sweep.core.images.filling import Reader
-from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask
 
 from fpp_sweep.config import relevant
+from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.facts import ModelFacts
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep import estimate
-from fpp_sweep.sweep.estimate import Speed, costs, described, dry_run, expected, measured, sampled
-from fpp_sweep.sweep.run import make_plan, worker_spec
-from fpp_sweep.trial.results import Names
-from fpp_sweep.trial.trial import Plan, tasks_of
+from fpp_sweep.sweep import estimate, timing
+from fpp_sweep.sweep.estimate import costs, described, dry_run, expected, sampled
+from fpp_sweep.sweep.preflight import make_plan, worker_spec
+from fpp_sweep.sweep.timing import Speed, measure
+from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 from tests.trial.made import facts
 
@@ -33,6 +35,8 @@ params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 """
+HERE = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
+MODEL = ModelFacts(name="none", digest="none", embedding_scale=1.0, **HERE)
 SPEED = Speed(step=1.0, image=0.01, plain=0.001, begin=0.1, draw=0.004, tower=0.001)
 
 
@@ -78,15 +82,13 @@ def test_settings_that_nothing_reads_are_not_shown(space):
 def test_tasks_are_counted_once_however_many_trials_share_them(space, worker):
     plan = make_plan(space, worker)
     configs = dict(expected(space))
-    lines = list(costs(space, plan, configs, dict.fromkeys(["scenes", "digits"], SPEED), 2, False))
-    known = {(facts.name, part): facts for part, datasets in plan.datasets.items() for facts in datasets}
-    names = Names("", known)
+    keys = TaskKeys(MODEL, plan.known())
+    lines = list(costs(space, plan, configs, dict.fromkeys(["scenes", "digits"], SPEED), 2, keys))
     tasks = {}
     for name, config in configs.items():
-        for part in ("val", "test") if name.startswith("baseline") or name <= "trial-0003" else ("val",):
-            for shards in tasks_of(plan, config, part).values():
-                wanted = [*shards, shards[0].pretrain] if config.prompt == "fpp" else shards
-                tasks |= {names.key(task): task for task in wanted}
+        for split in ("val", "test") if name.startswith("baseline") or name <= "trial-0003" else ("val",):
+            for shards in plan.tasks(config, split).values():
+                tasks |= {keys.of(task): task for task in (*shards, *shards[0].needs)}
     pretrainings = sum(isinstance(task, PretrainTask) for task in tasks.values())
     evaluations = sum(isinstance(task, EvalTask) for task in tasks.values())
     assert f"{pretrainings} pretrainings, {evaluations} evaluations" in lines[0]
@@ -131,8 +133,8 @@ FIXED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
 )
 def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
     space = parse_space(LEAN, "space.yaml", overrides)
-    plan = Plan(datasets=FACTS, seeds=(0,), shards=None)
-    found = list(costs(space, plan, dict(expected(space)), {"dtd": FIXED}, workers, False))
+    plan = Plan(datasets=FACTS, seeds=(0,))
+    found = list(costs(space, plan, dict(expected(space)), {"dtd": FIXED}, workers, TaskKeys(MODEL, plan.known())))
     assert len(found) == (4 if any("ends it earlier" in line for line in lines) else 3)
     for line, words in zip(found, lines, strict=False):
         assert words in line
@@ -158,7 +160,7 @@ def test_a_dry_run_measures_beside_as_many_workers_as_there_will_be(monkeypatch,
     kept = []
     monkeypatch.setattr(estimate, "cores", lambda: 8)
     monkeypatch.setattr(estimate, "busy", lambda others: nullcontext(kept.append(others)))
-    monkeypatch.setattr(estimate, "measured", lambda worker, space, facts: SPEED)
+    monkeypatch.setattr(timing, "measure", lambda worker, start, facts: SPEED)
     words = ["search.split=test", "work.gpus_per_worker=0", "work.workers=null", override]
     text = dry_run(parse_space(SPACE, "space.yaml", words))
     assert kept == [neighbours]
@@ -182,38 +184,35 @@ class Clock:
 
 def test_what_is_measured_is_what_one_step_or_image_adds(space, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(estimate, "perf_counter", clock)
+    monkeypatch.setattr(timing, "perf_counter", clock)
     asked = []
 
-    def time_adaptation(task, images):
-        asked.append((task.config.method, task.config.prompt, images))
+    def adaptation(worker, task):
+        asked.append((task.config.method, task.config.prompt))
         return (0.25, 9.0) if task.config.method == "zero_shot" else (2.0, 4.0)
 
-    stub = SimpleNamespace(
-        run=lambda task: clock.works(10 + 3 * task.config.fpp.steps),
-        time_adaptation=time_adaptation,
-        time_features=lambda task, images: (0.5, 0.125),
-    )
-    assert measured(stub, space, FACTS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125)
-    assert [method for method, _, _ in asked] == ["tpt", "zero_shot"]
-    assert {(prompt, images) for _, prompt, images in asked} == {("a photo of a", BATCH)}
+    monkeypatch.setattr(timing, "_adaptation", adaptation)
+    monkeypatch.setattr(timing, "_features", lambda worker, task: (0.5, 0.125))
+    stub = SimpleNamespace(run=lambda task, needs: clock.works(10 + 3 * task.config.fpp.steps))
+    assert measure(stub, space.start(), FACTS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125)
+    assert asked == [("tpt", "a photo of a"), ("zero_shot", "a photo of a")]
 
 
-def test_a_worker_times_its_parts_one_by_one(space, worker, monkeypatch):
+def test_the_parts_of_a_task_are_timed_one_by_one(space, worker, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("fpp_sweep.trial.worker.perf_counter", clock)
-    task = EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
-    with monkeypatch.context() as patched:
-        patched.setattr(worker, "_adapter_of", lambda *_: clock.works(7.0))
-        patched.setattr("fpp_sweep.trial.running.evaluate", lambda clip, task, *_: clock.works(2.0 * task.stop))
-        assert worker.time_adaptation(task, 8) == (2.0, 7.0)
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    config = space.start().replace({"prompt": "a photo of a"})
+    task = EvalTask(config=config, dataset="scenes", split="val", seed=0, start=0, stop=100)
+    monkeypatch.setattr(worker, "adapter", lambda *_: clock.works(7.0))
+    monkeypatch.setattr(timing, "evaluate", lambda clip, task, *_: clock.works(2.0 * task.stop))
+    assert timing._adaptation(worker, task) == (2.0, 7.0)
     monkeypatch.setattr(Reader, "__getitem__", lambda self, position: clock.works(0.5))
     monkeypatch.setattr(type(worker.clip), "image_features", lambda self, pixels, half: clock.works(len(pixels) / 8))
-    assert worker.time_features(task, 8) == (0.5, 0.125)
+    assert timing._features(worker, task) == (0.5, 0.125)
 
 
 def test_everything_can_be_measured(space, worker):
     (facts, _) = make_plan(space, worker).datasets["val"]
-    speed = measured(worker, space, facts)
+    speed = measure(worker, space.start(), facts)
     assert min(speed.image, speed.plain, speed.begin, speed.draw, speed.tower) > 0
     assert speed.step >= 0

@@ -28,7 +28,7 @@ from sqlalchemy import Engine, event
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import ship, shipper
 from fpp_sweep.tracking.address import load
-_load()
+load()
 shipper.SAVE_EVERY = -1.0
 steps = 0
 

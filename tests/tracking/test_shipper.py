@@ -11,7 +11,8 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, parent_url, ship, ui_command
-from fpp_sweep.tracking.store import Store, connect, one_line
+from fpp_sweep.tracking.address import connect, one_line
+from fpp_sweep.tracking.store import Store
 from tests.sweeps import build_sweep, found, trial
 from tests.tracking.stores import as_sets, contents, free_port, rows
 from tests.waiting import LONG, wait_for
@@ -398,7 +399,7 @@ def test_an_unreachable_server_is_told_with_the_time_since_when(tmp_path):
 @pytest.mark.parametrize("kind", ["refused", "hanging"])
 def test_a_server_that_is_not_there_at_the_start_is_one_line_before_mlflow_is_asked(kind, monkeypatch):
     """MLflow would try for minutes."""
-    monkeypatch.setattr("fpp_sweep.tracking.store._load", lambda: pytest.fail("MLflow was asked"))
+    monkeypatch.setattr("fpp_sweep.tracking.address.load", lambda: pytest.fail("MLflow was asked"))
     monkeypatch.setattr("fpp_sweep.tracking.store.CHECK_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # accepts, and never answers
         port = hanging.getsockname()[1] if kind == "hanging" else free_port()
@@ -445,7 +446,7 @@ def test_a_password_in_anothers_words_is_not_shown(tmp_path, monkeypatch):
     def refusing(*_):
         raise OSError(f"{uri}: no such luck")
 
-    for name in ("store.connect", "shipper.Store"):
+    for name in ("address.connect", "shipper.Store"):
         monkeypatch.setattr(f"fpp_sweep.tracking.{name}", refusing)
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     for attempt in (lambda: check_store(uri), lambda: ship(folder, uri)):

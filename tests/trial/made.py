@@ -1,58 +1,83 @@
-"""Facts, tasks and results of the kinds that pass between the sweep's processes, without a model."""
+"""Facts, tasks and results of the kinds that pass between processes, without a model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from fpp_sweep.trial.tasks import EvalTask
 
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.trial.results import DatasetFacts, Names
+from fpp_sweep.facts import DatasetFacts, ModelFacts
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.tasks import EvalTask
 
 CLASSES = ("striped", "dotted", "plain")
+MODEL = ModelFacts(
+    name="m",
+    digest="weights",
+    embedding_scale=1.0,
+    device="cpu",
+    arithmetic="float16 features, 1 threads",
+    node="here",
+    pid=1,
+    seconds=0.1,
+)
 
 
 def facts(name: str = "dtd", split: str = "val", size: int = 640, **changes: Any) -> DatasetFacts:
-    values: dict[str, Any] = {"group": "fine_grained", "classes": CLASSES, "digest": f"{name}, {split}, {size}"}
+    told = f"{name}, {split}, {size}"
+    values: dict[str, Any] = {"group": "fine_grained", "classes": CLASSES, "digest": told, "images": f"of {told}"}
     return DatasetFacts(name=name, split=split, size=size, **(values | changes))
 
 
-def names_of(*datasets: DatasetFacts, model: str = "weights") -> Names:
-    return Names(model, {(each.name, each.split): each for each in datasets})
+def keys_of(*datasets: DatasetFacts, model: ModelFacts = MODEL) -> TaskKeys:
+    return TaskKeys(model, {(each.name, each.split): each for each in datasets})
 
 
-NAMES = names_of(facts("dtd"), facts("dtd", "test", 1280), facts("pets", classes=("pug", "boxer")))
+KEYS = keys_of(facts("dtd"), facts("dtd", "test", 1280), facts("pets", classes=("pug", "boxer")))
 
 
 def evaluation(
-    *, dataset: str = "dtd", split: str = "val", seed: int = 0, start: int = 0, stop: int = 64, **config: Any
+    *,
+    dataset: str = "dtd",
+    split: str = "val",
+    seed: int = 0,
+    start: int = 0,
+    stop: int = 64,
+    columns: tuple[str, ...] = (),
+    **config: Any,
 ) -> EvalTask:
     """Words as the prompt unless told otherwise, so that it needs no pretraining."""
     settings = TrialConfig(prompt="a photo of a").replace(config)
-    return EvalTask(config=settings, dataset=dataset, split=split, seed=seed, start=start, stop=stop)
+    return EvalTask(
+        config=settings, dataset=dataset, split=split, seed=seed, start=start, stop=stop, columns=columns
+    )  # fmt: skip
 
 
-def predictions(samples: int, *, classes: int = 3, seed: int = 0) -> Predictions:
-    """Random ones; their ids tell the seed."""
+def predictions(
+    samples: int, *, classes: int = 3, seed: int = 0, columns: Mapping[str, tuple[int, ...]] | None = None
+) -> Predictions:
+    """Random ones, with columns of these shapes a sample; their ids tell the seed."""
     random = np.random.default_rng(seed)
     probabilities = random.dirichlet(np.ones(classes), samples).astype(np.float32)
     ids = [f"{seed}/{number:05d}" for number in range(samples)]
-    return Predictions.of(ids, random.integers(0, classes, samples), probabilities)
+    extra = {name: random.random((samples, *shape)).astype(np.float32) for name, shape in (columns or {}).items()}
+    return Predictions.of(ids, random.integers(0, classes, samples), probabilities, extra)
 
 
 def same_predictions(one: Predictions | None, other: Predictions | None) -> bool:
-    """To the last bit, types included."""
+    """To the last bit, types and columns included."""
     if one is None or other is None:
         return one is other
-    columns = ("labels", "predicted", "confidence", "in_top5", "nll", "brier")
-    pairs = [(getattr(one, name), getattr(other, name)) for name in columns]
-    pairs += [
-        (getattr(one.class_bins, name), getattr(other.class_bins, name)) for name in ("counts", "hits", "confidence")
-    ]
-    return one.ids == other.ids and all(_bits(a) == _bits(b) for a, b in pairs)
+    return one.ids == other.ids and _arrays(one) == _arrays(other)
 
 
-def _bits(values: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
-    return str(values.dtype), values.shape, values.tobytes()
+def _arrays(made: Predictions) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    values = {item.name: getattr(made, item.name) for item in fields(made)}
+    bins = values.pop("class_bins")
+    values |= {f"bins {item.name}": getattr(bins, item.name) for item in fields(bins)} | dict(values.pop("columns"))
+    del values["ids"]
+    return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in values.items()}

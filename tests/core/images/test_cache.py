@@ -162,7 +162,7 @@ def test_every_field_of_a_key_names_its_entry():
 
 def test_other_rules_for_views_name_other_features(tmp_path, monkeypatch):
     fill(tmp_path, painted(3))
-    monkeypatch.setattr("fpp_sweep.core.images.features.FeatureKey", partial(FeatureKey, views=keys.VIEWS + 1))
+    monkeypatch.setattr("fpp_sweep.core.images.features.FeatureKey", partial(FeatureKey, views_version=keys.VIEWS + 1))
     assert fill(tmp_path, painted(3))[1].computed == 3
 
 
