@@ -400,7 +400,7 @@ def test_an_unreachable_server_is_told_with_the_time_since_when(tmp_path):
 def test_a_server_that_is_not_there_at_the_start_is_one_line_before_mlflow_is_asked(kind, monkeypatch):
     """MLflow would try for minutes."""
     monkeypatch.setattr("fpp_sweep.tracking.address.load", lambda: pytest.fail("MLflow was asked"))
-    monkeypatch.setattr("fpp_sweep.tracking.store.CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("fpp_sweep.tracking.address.CHECK_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # accepts, and never answers
         port = hanging.getsockname()[1] if kind == "hanging" else free_port()
         with pytest.raises(InputError, match="cannot be used") as refusal:
