@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,3 +83,21 @@ def assert_same_as_in_one_process(sweep, space, cache):
     for record in sweep.trials():
         result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline)
         assert dict(result.average) == dict(record.results["val"].average), record.name
+
+
+@contextmanager
+def ended(process):
+    """However the test ends, the process does, and all below it."""
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                kill(process.pid)
+
+
+def kill(pid):
+    """A process and all below it, at once, as when a machine's power goes."""
+    for each in (pid, *descendants(pid)):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)

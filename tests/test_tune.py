@@ -19,6 +19,7 @@ from tests.drivers import (
     command,
     complete,
     descendants,
+    ended,
     environment,
     only_sweep,
     started,
@@ -125,12 +126,12 @@ def test_a_machine_that_shuts_down_interrupts_as_well(tmp_path):
 
 def interrupted(folder, kind):
     """Send a driver a signal when one of many trials has ended; the processes that it had, and what it said."""
-    driver = started(folder, "--trials", "1000")
-    wait_for(lambda: complete(folder))
-    processes = descendants(driver.pid)
-    assert any("RemoteWorker" in line for line in processes.values())
-    driver.send_signal(kind)
-    out, err = driver.communicate(timeout=LONG)
+    with ended(started(folder, "--trials", "1000")) as driver:
+        wait_for(lambda: complete(folder))
+        processes = descendants(driver.pid)
+        assert any("WorkerActor" in line for line in processes.values())
+        driver.send_signal(kind)
+        out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 130, out + err
     assert "Traceback" not in err
     sweep = only_sweep(folder)
@@ -150,24 +151,24 @@ def _line(pid):
 def test_killed_workers_cost_time_and_no_result(tmp_path):
     """First one, then the other of two workers is killed; they stand still before, so that trials are left."""
     space = SMALL.replace("workers: 1", "workers: 2")
-    driver = started(tmp_path, "--trials", "8", space=space)
+    with ended(started(tmp_path, "--trials", "8", space=space)) as driver:
 
-    def workers():
-        return {pid for pid, line in descendants(driver.pid).items() if "ray::RemoteWorker" in line}
+        def workers():
+            return {pid for pid, line in descendants(driver.pid).items() if "ray::WorkerActor" in line}
 
-    def stopped(count):
-        there = workers()
-        for each in there:
-            os.kill(each, signal.SIGSTOP)
-        return sorted(there) if len(there) == count else None
+        def stopped(count):
+            there = workers()
+            for pid in there:
+                os.kill(pid, signal.SIGSTOP)
+            return sorted(there) if len(there) == count else None
 
-    wait_for(lambda: complete(tmp_path))
-    victims = wait_for(lambda: stopped(2))
-    for victim in victims:
-        there = workers()
-        os.kill(victim, signal.SIGKILL)
-        wait_for(lambda there=there: workers() - there)
-    out, err = driver.communicate(timeout=LONG)
+        wait_for(lambda: complete(tmp_path))
+        victims = wait_for(lambda: stopped(2))
+        for victim in victims:
+            there = workers()
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda there=there: workers() - there)
+        out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert int(sweep.info().tags["work_workers_lost"]) == len(victims)  # or the test proves nothing

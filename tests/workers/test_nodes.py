@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from fpp_sweep.space.reading import load_space
-from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, only_sweep, started
+from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, ended, kill, only_sweep, started
 from tests.waiting import LONG, wait_for
 
 pytestmark = [
@@ -46,26 +46,8 @@ def node(folder, ip, *words, room=1):
         yield top.pid, address.read_text().strip()
 
 
-@contextmanager
-def ended(process):
-    """However the test ends, the process does, and all below it."""
-    with process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                kill(process.pid)
-
-
-def kill(pid):
-    """A process and all below it, at once, as when a machine's power goes."""
-    for each in (pid, *descendants(pid)):
-        with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
-
-
 def workers(pid):
-    return {each for each, line in descendants(pid).items() if "ray::RemoteWorker" in line}
+    return {each for each, line in descendants(pid).items() if "ray::WorkerActor" in line}
 
 
 def room(address):
