@@ -52,8 +52,7 @@ class ModelFacts:
 
     @property
     def where(self) -> str:
-        """The worker, as failures name it."""
-        return f"worker {self.pid} on {self.node}"
+        return worker_at(self.node, self.pid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class DatasetFacts:
     group: str
     classes: tuple[str, ...]
     size: int
-    digest: str  # of the samples' names and labels
+    digest: str  # of the samples' names and labels, and of how their views are drawn
     images: str  # digest of the images' fingerprints
 
 
@@ -75,3 +74,8 @@ class Checked:
 
     notes: tuple[str, ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files
+
+
+def worker_at(node: str, pid: int) -> str:
+    """A worker, as failures name it."""
+    return f"worker {pid} on {node}"

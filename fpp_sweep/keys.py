@@ -15,7 +15,7 @@ from typing import Any
 from fpp_sweep import catalogue
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.facts import DatasetFacts, ModelFacts
-from fpp_sweep.tasks import EvalTask, PretrainTask, Task, cost
+from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 
 ENGINE = 1  # to be raised when the same task gives other bits
 VIEWS = 2  # to be raised when the same names give other pixels
@@ -77,9 +77,6 @@ class TaskKeys:
     def of_adapter(self, task: EvalTask) -> str:
         """Equal for tasks that start from the same method set up for the same (prompt, dataset)."""
         return self._named("adapter", self._evaluation(task), task.split)
-
-    def cost(self, task: Task) -> float:
-        return cost(task, len(self._facts(task.dataset).classes))
 
     def _named(self, *facts: Any) -> str:
         model = self.model

@@ -51,14 +51,19 @@ def _check(clip: Clip, row: MethodRow) -> None:
     def start() -> Any:
         return method.start(model, context, SAMPLES)
 
-    together, _ = run(start(), views)
+    begun = start()
+    together, _ = run(begun, views)
     if together.shape != (SAMPLES, len(CLASSES)):
         wanted = (SAMPLES, len(CLASSES))
         raise InputError(f"method {row.name}: logits have shape {tuple(together.shape)}, must be {wanted}")
     if not together.isfinite().all():
         raise InputError(f"method {row.name}: logits are not finite")
+    if together.requires_grad:
+        raise InputError(f"method {row.name}: its logits need gradients; predict under torch.no_grad()")
     if not torch.equal(together, run(start(), views)[0]):
         raise InputError(f"method {row.name}: the same call gives other bits; it may draw no random numbers")
+    if not torch.equal(together, run(begun, views)[0]):
+        raise InputError(f"method {row.name}: changes the state that it is given; it must return another")
     if not _same(together, run(start(), *views.split(1))[0]):
         raise InputError(f"method {row.name}: results change with the composition of batches")
     if row.stateful:

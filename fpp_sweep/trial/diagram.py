@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fpp_sweep.core.metrics import BINS, EDGES, Predictions, accuracy, expected_error
 from fpp_sweep.files import written_whole
 
@@ -19,12 +17,10 @@ if TYPE_CHECKING:
 
 # Paul Tol's bright scheme, for colour-blind readers; the hatch serves those who print in grey
 _BLUE, _RED, _GREY = "#4477AA", "#EE6677", "#555555"
-_SIZE = (3.9, 4.7)  # inches: one column of a paper
-_TITLE_WIDTH = 48  # characters that fit above the axes
 
 
 def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title: str) -> None:
-    """Write a PNG with the upper half of a reliability diagram for each of several datasets, side by side."""
+    """Write a PNG with a reliability diagram for each of several datasets, side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -34,7 +30,7 @@ def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes, (name, predictions) in zip(panels.flat, datasets.items(), strict=False):
-        _draw_bins(axes, predictions, legend=False)
+        _draw_bins(axes, predictions)
         text = f"{name}\naccuracy {accuracy(predictions):.2f} %  ECE {expected_error(predictions):.2f} %"
         axes.set_title(text, fontsize="small", parse_math=False)
     for axes in panels[:, 1:].flat:
@@ -49,7 +45,7 @@ def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title
     _save(figure, path)
 
 
-def _draw_bins(axes: Axes, predictions: Predictions, *, legend: bool = True) -> None:
+def _draw_bins(axes: Axes, predictions: Predictions) -> None:
     bins = predictions.bins
     full = bins.counts[0] > 0
     counts = bins.counts[0][full]
@@ -70,37 +66,6 @@ def _draw_bins(axes: Axes, predictions: Predictions, *, legend: bool = True) -> 
     )
     axes.plot([0, 1], [0, 1], linestyle="--", color=_GREY, linewidth=1, label="perfect calibration")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    if legend:
-        _draw_legend(axes)
-
-
-def _draw_histogram(axes: Axes, predictions: Predictions) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    counts = predictions.bins.counts[0]
-    axes.bar(EDGES[:-1], counts, 1 / BINS, align="edge", color=(_GREY, 0.6), edgecolor="black", linewidth=0.5)
-    for value, color, style, label in (
-        (predictions.correct.mean(), _BLUE, "-", "accuracy"),
-        (predictions.confidence.mean(dtype=np.float64), _RED, "--", "mean confidence"),
-    ):
-        axes.axvline(value, color=color, linestyle=style, linewidth=1.5, label=label)
-    axes.set(xlabel="confidence", ylabel="samples", ylim=(0, 1.1 * max(1, counts.max())))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-    _draw_legend(axes)
-
-
-def _draw_legend(axes: Axes) -> None:
-    """One row above the axes, where no bar can be."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=3,
-        borderaxespad=0,
-        fontsize="x-small",
-        frameon=False,
-        handlelength=1.5,
-        columnspacing=1.2,
-    )
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -22,16 +22,18 @@ class InlineExecutor:
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """Tasks with their results, as they end; the first that goes wrong raises."""
+        new: dict[str, TaskResult] = {}  # computed because another task needs it, and not yet handed over
         for task in tasks:
-            yield task, self._result(task)
+            result = self._result(task, new)
+            yield task, new.pop(self.keys.of(task), result)
 
-    def _result(self, task: Task) -> TaskResult:
+    def _result(self, task: Task, new: dict[str, TaskResult]) -> TaskResult:
         key = self.keys.of(task)
         known = self.store.get(key)
         if known is not None:
             return replace(known, seconds={}, held=0.0)
-        needs = [self._result(needed) for needed in task.needs]
+        needs = [self._result(needed, new) for needed in task.needs]
         adapter = self.keys.of_adapter(task) if isinstance(task, EvalTask) else ""
-        result = self.worker.run(task, needs, adapter)
-        self.store.put(key, result)
-        return result
+        new[key] = self.worker.run(task, needs, adapter)
+        self.store.put(key, new[key])
+        return new[key]

@@ -50,10 +50,6 @@ class TaskFailed(Exception):
         cause = line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
         return cls(f"{where}: {cause}" if where else cause, "".join(traceback.format_exception(error)))
 
-    def at(self, where: str) -> TaskFailed:
-        """The same failure, told with where it happened."""
-        return TaskFailed(f"{where}: {self.reason}", self.details)
-
 
 def pack(result: TaskResult) -> bytes:
     """A result without its times, as the bytes of an .npz file without pickles."""

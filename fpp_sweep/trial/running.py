@@ -145,9 +145,8 @@ def stored(adapter: Adapter) -> bytes | None:
     return data
 
 
-def restored(adapter: Adapter, data: bytes | None) -> Adapter:
+def restored(adapter: Adapter, data: bytes) -> Adapter:
     """The adapter where the shard before has left the stream."""
-    assert data is not None, "a stateful method's shard leaves a state"
     device = adapter.model.texts.sos.device
     tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
     return replace(adapter, state=adapter.method.unpack(adapter.state, tensors))  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from fpp_sweep.core.models.clip import Clip, choose_device
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import Prompt, from_bytes, is_file_name, open_prompt, prompt_bytes
 from fpp_sweep.errors import InputError
-from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
+from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec, worker_at
 from fpp_sweep.progress import Bar
 from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 from fpp_sweep.trial.contract import check_method
@@ -100,7 +100,7 @@ class Worker:
             group=dataset.group,
             classes=dataset.classes,
             size=len(dataset),
-            digest=keys.digest(dataset.ids, dataset.labels.tolist(), length=16),
+            digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
             images=dataset.digest()[:16],
         )
 
@@ -131,7 +131,7 @@ class Worker:
             else:
                 result = self._evaluate(task, dict(zip(task.needs, needs, strict=True)), adapter_key)
         except Exception as error:
-            raise TaskFailed.of(error, f"{task.title}, {self.facts().where}") from error
+            raise TaskFailed.of(error, f"{task.title}, {worker_at(platform.node(), os.getpid())}") from error
         return replace(result, held=perf_counter() - began, adapters=tuple(self._adapters))
 
     def dataset(self, name: str, split: str) -> Dataset:
@@ -178,16 +178,14 @@ class Worker:
                 progress=bar,
             )
         clock.append(perf_counter())
-        predictions, state = None, None
+        predictions, state = None, needs[task.previous].state if task.previous else None
         if len(features):
             adapter = self.adapter(task, self._prompt(task, needs), adapter_key)
-            if task.previous is not None:
-                adapter = restored(adapter, needs[task.previous].state)
+            if state is not None:  # None: no image of the stream could be read so far
+                adapter = restored(adapter, state)
             with self._show(f"{task.dataset}: {task.config.method}", len(features), "images") as bar:
                 predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
             state = stored(adapter)
-        elif task.previous is not None:
-            state = needs[task.previous].state
         clock.append(perf_counter())
         seconds = {"features": clock[1] - clock[0], "adapt": clock[2] - clock[1]}
         return TaskResult(predictions=predictions, state=state, skipped=features.skipped, seconds=seconds)

@@ -3,9 +3,9 @@
 A task is known by its key. Whoever asks for a key that is on disk gets the result from there; whoever asks for one that
 is being computed waits for the same result. Tasks are begun by trial, the oldest first, and within a trial in the order
 in which they were asked for; but a worker leaves those whose adapter another worker holds to that one, as long as there
-are others, and prefers features that its machine has read before. A worker that dies, or does not answer in time, is
-replaced, and its task is tried again elsewhere until its attempts are used up. One event loop, no locks; what a worker
-is, the keeper is told: see `pool` for Ray's.
+are others or that one has nothing to do, and prefers features that its machine has read before. A worker that dies, or
+does not answer in time, is replaced, and its task is tried again elsewhere until its attempts are used up. One event
+loop, no locks; what a worker is, the keeper is told: see `pool` for Ray's.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class Keeper:
     _queue: list[_Job] = field(default_factory=list)
     workers: dict[int, KeptWorker] = field(default_factory=dict)
     _adapters: dict[int, set[str]] = field(default_factory=dict)  # by worker: what it holds or is about to build
+    _idle: set[int] = field(default_factory=set)  # workers that wait for a job
     _features: dict[str, set[tuple[object, ...]]] = field(default_factory=dict)  # by node: what it has read
     _employed: set[asyncio.Task[None]] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -188,7 +189,7 @@ class Keeper:
             raise self._fatal
         async with self._changed:
             self._queue.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _leave(self, job: _Job) -> None:
         """One who wanted a result no longer does; what nobody wants is not begun."""
@@ -266,21 +267,32 @@ class Keeper:
             raise
         if not gone.done():
             return waiting.result()
-        if waiting.done():
-            self._queue.append(waiting.result())
-            async with self._changed:
-                self._changed.notify()
         waiting.cancel()
+        (job,) = await asyncio.gather(waiting, return_exceptions=True)
+        if isinstance(job, _Job) and not self._fatal:
+            await self._enqueue(job)
         raise LostError
 
     async def _next(self, worker: KeptWorker) -> _Job:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._queue)
-            job = min(self._queue, key=lambda job: self._rank(job, worker))
+            self._idle.add(id(worker))
+            try:
+                job = await self._changed.wait_for(lambda: self._choice(worker))
+            finally:
+                self._idle.remove(id(worker))
+                self._changed.notify_all()  # others may have left a job to this worker
+            assert job is not None, "it has been waited for"
             self._queue.remove(job)
             if job.adapter:
                 self._adapters[id(worker)].add(job.adapter)
         return job
+
+    def _choice(self, worker: KeptWorker) -> _Job | None:
+        """A worker's next job; one whose adapter another idle worker holds is left to that one."""
+        held = self._adapters[id(worker)]
+        others = [self._adapters[other] for other in self._idle if other != id(worker)]
+        jobs = [job for job in self._queue if job.adapter in held or not any(job.adapter in other for other in others)]
+        return min(jobs, key=lambda job: self._rank(job, worker), default=None)
 
     def _rank(self, job: _Job, worker: KeptWorker) -> tuple[int, bool, bool, int]:
         """The least is begun first: the oldest trial's, what nobody else is better placed for, in turn."""

@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from fpp_sweep import plugins
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
@@ -89,7 +90,8 @@ class _RayWorker:
         return cls(handle, facts)
 
     async def run(self, task: Task, needs: Sequence[TaskResult], adapter: str) -> TaskResult | TaskFailed:
-        result: TaskResult | TaskFailed = await _answer(self.handle.call.remote("run", task, needs, adapter))
+        where = f"{task.title}, {self.facts.where}"
+        result: TaskResult | TaskFailed = await _answer(self.handle.call.remote("run", task, needs, adapter), where)
         return result
 
     async def gone(self) -> None:
@@ -101,19 +103,20 @@ class _RayWorker:
             ray.kill(self.handle)
 
 
-async def _answer(reference: Any) -> Any:
+async def _answer(reference: Any, where: str = "") -> Any:
     try:
         return await reference
     except RayActorError as error:
         raise LostError(first_line(error)) from error
     except RayTaskError as error:  # our own code catches everything: this is Ray's, such as a result that cannot travel
-        return TaskFailed.of(error)
+        return TaskFailed(TaskFailed.of(error.cause, where).reason, str(error))  # its text is a traceback
 
 
 class KeeperActor:
     """The keeper in a process of its own, on the driver's machine."""
 
     def __init__(self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
+        plugins.load(worker.plugins)  # keys are made from their rows
         self._needs = needs
         self._keeper = Keeper(
             hire=lambda: _RayWorker.start(worker, needs),
@@ -144,7 +147,10 @@ class KeeperActor:
             return first
         worker = next(iter(self._keeper.workers.values()))
         assert isinstance(worker, _RayWorker)
-        return await _answer(worker.handle.call.remote(method, *arguments))
+        try:
+            return await _answer(worker.handle.call.remote(method, *arguments))
+        except LostError as error:
+            return TaskFailed(f"{worker.facts.where}: died ({error})")
 
     async def begin(self, keys: TaskKeys) -> None:
         """From here on tasks are known by these keys."""

@@ -1,28 +1,52 @@
-"""What every row of METHODS promises; a new row is tested by being there."""
+"""What every row of the catalogue promises, a stateful one's too; a new row is tested by being there."""
+
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fpp_sweep import catalogue
+from fpp_sweep.catalogue import METHODS, MethodRow
 from fpp_sweep.config import AdaptConfig
-from fpp_sweep.core.methods import METHODS, build_method, require_method
+from fpp_sweep.core.methods import build_method
+from fpp_sweep.core.methods.tpt import ZeroShot
 from fpp_sweep.errors import InputError
+from fpp_sweep.trial.contract import check_method
+from tests.clips import random_clip
 from tests.reference import naive
 from tests.texts import twins
+from tests.toys import RUNNING_MEAN, RunningMean, registered
 
 PAIR = twins()
+CLIP = random_clip()
 PENALTIES = {"ctpt": naive.dispersion, "otpt": naive.householder}  # methods that are TPT and a penalty
-EPISODIC = [name for name in METHODS if build_method(name, AdaptConfig(), "fine_grained").episodic]
+ROWS = [*METHODS.values(), RUNNING_MEAN]
+LEARNING = [row.name for row in ROWS if row.learns]
+
+every_method = pytest.mark.parametrize("name", [row.name for row in ROWS])
 
 
-def predict(name, views, *, group="fine_grained", **settings):
+@pytest.fixture(autouse=True, scope="module")
+def _stateful():
+    """A stateful method beside those that are built in, which are not."""
+    with registered(RUNNING_MEAN):
+        yield
+
+
+def predict(name, *batches, group="fine_grained", **settings):
+    """Logits of a stream that comes in these batches."""
     method = build_method(name, AdaptConfig(**settings), group)
-    logits, _ = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
-    return logits
+    state = method.start(PAIR.model, PAIR.context, sum(map(len, batches)))
+    logits = []
+    for views in batches:
+        found, state = method.predict(PAIR.model, state, views)
+        logits.append(found)
+    return torch.cat(logits)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@every_method
 def test_logits_are_one_row_for_each_sample_and_finite(name):
     logits = predict(name, PAIR.views(5, 8))
     assert logits.shape == (5, len(PAIR.texts))
@@ -30,36 +54,72 @@ def test_logits_are_one_row_for_each_sample_and_finite(name):
     assert not logits.requires_grad
 
 
-@pytest.mark.parametrize("name", METHODS)
+@every_method
 def test_the_same_call_gives_the_same_bits(name):
     views = PAIR.views(4, 8)
     assert torch.equal(predict(name, views), predict(name, views))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_state_survives_a_batch_for_the_next_one(name):
+@every_method
+def test_a_method_leaves_the_state_that_it_is_given_as_it_was(name):
     method = build_method(name, AdaptConfig(), "fine_grained")
+    state = method.start(PAIR.model, PAIR.context, 4)
+    first, again = (method.predict(PAIR.model, state, PAIR.views(4, 8))[0] for _ in range(2))
+    assert torch.equal(first, again)
+
+
+@every_method
+def test_a_stream_may_come_in_any_batches(name):
     views = PAIR.views(4, 8)
-    state = method.start(PAIR.model, PAIR.context, len(views))
-    first, state = method.predict(PAIR.model, state, views[:2])
-    second, _ = method.predict(PAIR.model, state, views[2:])
-    whole, _ = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
-    torch.testing.assert_close(torch.cat([first, second]), whole, atol=2e-3, rtol=0)
+    torch.testing.assert_close(predict(name, *views.split(2)), predict(name, views), atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("name", EPISODIC)
+@pytest.mark.parametrize("name", [row.name for row in ROWS if not row.stateful])
 @settings(max_examples=5, deadline=None)
 @given(order=st.permutations(range(4)))
-def test_an_episodic_sample_does_not_depend_on_its_company(name, order):
+def test_a_sample_does_not_depend_on_its_company_unless_the_row_says_so(name, order):
     views = PAIR.views(4, 8)
     shuffled = predict(name, views[list(order)])
     torch.testing.assert_close(shuffled, predict(name, views)[list(order)], atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [row.name for row in ROWS if row.stateful])
+def test_a_stateful_method_goes_on_from_a_state_that_was_stored(name):
+    method, views = build_method(name, AdaptConfig(), "fine_grained"), PAIR.views(6, 8)
+
+    def start():
+        return method.start(PAIR.model, PAIR.context, 6)
+
+    first, state = method.predict(PAIR.model, start(), views[:4])
+    state = method.unpack(start(), {key: tensor.clone() for key, tensor in method.pack(state).items()})
+    second, _ = method.predict(PAIR.model, state, views[4:])
+    torch.testing.assert_close(torch.cat([first, second]), predict(name, views), atol=2e-3, rtol=0)
+    assert not torch.allclose(second, predict(name, views[4:]), atol=2e-3), "its results do not depend on what was"
+
+
+@pytest.mark.parametrize("name", LEARNING)
 def test_no_steps_are_zero_shot(name):
     views = PAIR.views(3, 8)
-    torch.testing.assert_close(predict(name, views, steps=0), predict("zero_shot", views), atol=1e-4, rtol=0)
+    torch.testing.assert_close(predict(name, views, steps=0), predict(catalogue.PLAIN, views), atol=1e-4, rtol=0)
+
+
+@every_method
+def test_a_method_reads_no_more_views_than_its_row_says(name):
+    views = PAIR.views(3, 8)
+    assert torch.equal(predict(name, views), predict(name, views[:, : METHODS[name].views]))
+
+
+OTHER = {"steps": 3, "lr": 0.5, "weight_decay": 0.9, "selection": 0.5, "precision": "autocast", "penalty": 7.0}
+
+
+@every_method
+def test_a_row_names_the_settings_that_its_results_depend_on(name):
+    """Keys are made of them: one too few, and a result is taken for another."""
+    assert OTHER.keys() == {field.name for field in fields(AdaptConfig)}
+    views = PAIR.views(4, 8)
+    plain, other = predict(name, views), {key: predict(name, views, **{key: value}) for key, value in OTHER.items()}
+    changing = {f"adapt.{key}" for key, logits in other.items() if not torch.equal(logits, plain)}
+    assert changing == {f"adapt.{key}" for key in OTHER if f"adapt.{key}".startswith(METHODS[name].reads)}
 
 
 @pytest.mark.parametrize("name", PENALTIES)
@@ -69,7 +129,7 @@ def test_a_penalty_of_weight_zero_is_tpt(name):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-@pytest.mark.parametrize("name", ["tpt", "ctpt", "otpt"])
+@pytest.mark.parametrize("name", LEARNING)
 @pytest.mark.parametrize("group", ["fine_grained", "shifts"])
 def test_probabilities_equal_the_naive_reference(name, group, steps):
     views = PAIR.views(6, 64)
@@ -108,35 +168,120 @@ def test_the_published_weights_are_those_of_the_kind_of_dataset():
 
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(InputError, match="unknown method 'ctp', did you mean 'ctpt'"):
-        require_method("ctp")
+        catalogue.method("ctp")
 
 
-TUNING = ["tpt", "ctpt", "otpt"]
-
-
-@pytest.mark.parametrize("name", TUNING)
+@pytest.mark.parametrize("name", LEARNING)
 def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
     """Rounding to half precision turns some signs of Adam's first step; another order of float32 moves 1e-8."""
     views = PAIR.views(16, 64)
 
     def contexts(precision):
         method = build_method(name, AdaptConfig(precision=precision), "fine_grained")
-        return method.adapt(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
+        return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 
     assert (contexts("autocast") - contexts("float32")).abs().max() > AdaptConfig().lr
 
 
-@pytest.mark.parametrize("name", TUNING)
+@pytest.mark.parametrize("name", LEARNING)
 def test_the_prediction_alone_is_in_half_precision_where_it_is_asked_for(name):
     views = PAIR.views(16, 64)
     half, full = (predict(name, views, steps=0, precision=precision) for precision in ("autocast", "float32"))
     assert 0.01 < (half - full).abs().max() < 1
 
 
-@pytest.mark.parametrize("name", TUNING)
+@pytest.mark.parametrize("name", LEARNING)
 def test_half_precision_is_near(name):
     views = PAIR.views(16, 64)
     exact = predict(name, views).softmax(-1)
     near = predict(name, views, precision="autocast").float().softmax(-1)
     assert (near - exact).abs().max() < 0.25
     assert (near.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8
+
+
+# ------------------------------------------------------------ a plugin's method, before its first trial
+
+
+class Methods:
+    """Each breaks one promise; its docstring begins what is told."""
+
+    class Short(ZeroShot):
+        """logits have shape (4, 2), must be (4, 3)"""
+
+        def predict(self, model, state, views):
+            return model.logits(views[:, :1], state)[:, 0, :2], state
+
+    class Endless(ZeroShot):
+        """logits are not finite"""
+
+        def predict(self, model, state, views):
+            return model.logits(views[:, :1], state)[:, 0] / 0, state
+
+    class Learning(ZeroShot):
+        """its logits need gradients"""
+
+        def predict(self, model, state, views):
+            return model.logits(views[:, :1].requires_grad_(), state)[:, 0], state
+
+    class Random(ZeroShot):
+        """the same call gives other bits"""
+
+        def predict(self, model, state, views):
+            return model.logits(views[:, :1], state)[:, 0] + torch.rand(()), state
+
+    class Sociable(ZeroShot):
+        """results change with the composition of batches"""
+
+        def predict(self, model, state, views):
+            return model.logits(views[:, :1] - views[:, :1].mean(0), state)[:, 0], state
+
+    class Worn(RunningMean):
+        """changes the state that it is given"""
+
+        def predict(self, model, state, views):
+            logits, after = super().predict(model, state, views)
+            state.total.copy_(after.total), state.count.copy_(after.count)
+            return logits, state
+
+    class Forgetful(RunningMean):
+        """goes on otherwise from a state that was packed and unpacked"""
+
+        def pack(self, state):
+            return {"total": state.total}
+
+    class Broken(ZeroShot):
+        """fails on made-up samples: ValueError: not today"""
+
+        def start(self, model, context, samples):
+            raise ValueError("not today")
+
+
+BAD = {name: kind for name, kind in vars(Methods).items() if isinstance(kind, type)}
+
+
+def plugin(kind, **changes):
+    stateful = issubclass(kind, RunningMean)
+    row = MethodRow(name="mine", title="", build=kind, stateful=stateful, reads=("adapt.", "views."), digest="d1")
+    return replace(row, **changes)
+
+
+def checked(row):
+    with registered(row):
+        check_method(CLIP, row)
+
+
+@pytest.mark.parametrize("kind", BAD.values(), ids=BAD)
+def test_a_plugin_that_breaks_a_promise_is_refused_with_which(kind):
+    with pytest.raises(InputError) as told:
+        checked(plugin(kind))
+    assert str(told.value).startswith(f"method mine: {kind.__doc__}")
+
+
+def test_a_plugin_whose_results_depend_on_what_was_must_say_so():
+    with pytest.raises(InputError, match="depend on the samples before; register it with stateful=True"):
+        checked(plugin(RunningMean, stateful=False))
+
+
+@pytest.mark.parametrize("row", [*METHODS.values(), plugin(RunningMean)], ids=lambda row: row.name)
+def test_what_keeps_its_promises_may_run(row):
+    checked(replace(row, name="mine", digest="d1"))

@@ -17,9 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fpp_sweep.core import intervals as resampling
 from fpp_sweep.core import metrics
-from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, bootstrap, concatenate, score
+from fpp_sweep.core.intervals import intervals
+from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, concatenate, score
 from fpp_sweep.errors import InputError
+from tests.toys import metric_row, registered
 
 # In percent. The loops add in another order, and the sums hold confidences to 7e-12.
 CLOSE = 1e-8
@@ -176,8 +179,7 @@ NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
 
 
 def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> None:
-    found = dataclasses.asdict(score(predictions(labels, probabilities)))
-    assert found.pop("samples") == len(labels)
+    found = score(predictions(labels, probabilities))
     assert found.keys() == NAIVE.keys()
     for name, value in found.items():
         assert value == pytest.approx(NAIVE[name](labels, probabilities), abs=CLOSE, rel=1e-12), name
@@ -185,17 +187,17 @@ def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("samples", "classes"), [(1, 2), (1, 60), (2, 2), (31, 3), (120, 2), (76, 60)])
-def test_every_metric_equals_a_plain_loop(kind: Any, samples: int, classes: int) -> None:
+def test_every_metric_equals_a_plain_loop(kind, samples, classes):
     assert_equals_the_loops(*kind(samples, classes))
 
 
 @given(st.sampled_from(KINDS), st.integers(1, 60), st.integers(1, 8), st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_every_metric_equals_a_plain_loop_whatever_the_shape(kind: Any, samples: int, classes: int, seed: int) -> None:
+def test_every_metric_equals_a_plain_loop_whatever_the_shape(kind, samples, classes, seed):
     assert_equals_the_loops(*kind(samples, classes, seed))
 
 
-def test_the_ranks_of_adaptive_bins_are_rounded_in_single_precision() -> None:
+def test_the_ranks_of_adaptive_bins_are_rounded_in_single_precision():
     """Where 0.05 * (N - 1) lands next to a half, double precision would pick the neighbour."""
     different = 0
     for samples in range(1, 500):
@@ -214,58 +216,58 @@ def one_bin(value: float) -> list[int]:
     return np.flatnonzero(bins.counts[0]).tolist()
 
 
-def test_bins_are_open_below_and_closed_above() -> None:
+def test_bins_are_open_below_and_closed_above():
     for i, edge in enumerate(EDGES):
         assert one_bin(edge) == ([i - 1] if i else [])
         if i < BINS:
             assert one_bin(np.nextafter(edge, np.float32(1))) == [i]
 
 
-def test_edges_are_twentieths_in_single_precision() -> None:
+def test_edges_are_twentieths_in_single_precision():
     assert EDGES.dtype == np.float32
     np.testing.assert_allclose(EDGES, np.arange(21) / 20, rtol=0, atol=2**-25)
     np.testing.assert_array_equal(EDGES, torch.linspace(0, 1, 21).numpy())
 
 
-def test_a_probability_of_zero_is_in_no_bin_of_any_class() -> None:
+def test_a_probability_of_zero_is_in_no_bin_of_any_class():
     labels, probabilities = np.array([0, 1]), np.array([[1, 0], [1, 0]], np.float32)
     found = predictions(labels, probabilities)
     assert found.class_bins.counts.sum(axis=1).tolist() == [2, 0]
     assert found.class_bins.hits.sum(axis=1).tolist() == [1, 0]
-    assert score(found).sce == 25  # class 0: |1 hit - 2|; class 1, whose label was missed, adds nothing
+    assert score(found)["sce"] == 25  # class 0: |1 hit - 2|; class 1, whose label was missed, adds nothing
 
 
-def test_a_certain_mistake_costs_the_logarithm_of_the_smallest_normal_number() -> None:
+def test_a_certain_mistake_costs_the_logarithm_of_the_smallest_normal_number():
     found = score(predictions(np.array([1]), np.array([[1, 0]], np.float32)))
-    assert found.nll == pytest.approx(126 * math.log(2))
-    assert found.brier == 2
+    assert found["nll"] == pytest.approx(126 * math.log(2))
+    assert found["brier"] == 2
 
 
-def test_with_five_classes_or_fewer_each_is_among_the_top_five() -> None:
+def test_with_five_classes_or_fewer_each_is_among_the_top_five():
     labels = np.arange(5)
-    assert score(predictions(labels, np.tile(EDGES[1:6], (5, 1)))).accuracy_top5 == 100
-    assert score(predictions(np.arange(6), np.tile(EDGES[1:7], (6, 1)))).accuracy_top5 == pytest.approx(500 / 6)
+    assert score(predictions(labels, np.tile(EDGES[1:6], (5, 1))))["accuracy_top5"] == 100
+    assert score(predictions(np.arange(6), np.tile(EDGES[1:7], (6, 1))))["accuracy_top5"] == pytest.approx(500 / 6)
 
 
-def test_among_equal_probabilities_the_earlier_class_ranks_first() -> None:
+def test_among_equal_probabilities_the_earlier_class_ranks_first():
     found = predictions(np.arange(7), np.full((7, 7), 1 / 7, np.float32))
     assert found.predicted.tolist() == [0] * 7
     assert found.in_top5.tolist() == [True] * 5 + [False] * 2
 
 
-def test_among_equal_confidences_risk_coverage_takes_the_later_sample_first() -> None:
+def test_among_equal_confidences_risk_coverage_takes_the_later_sample_first():
     probabilities = np.array([[0.75, 0.25]] * 2, np.float32)
-    assert score(predictions(np.array([0, 1]), probabilities)).aurc == (1 + 1 / 2) / 2
-    assert score(predictions(np.array([1, 0]), probabilities)).aurc == (0 + 1 / 2) / 2
+    assert score(predictions(np.array([0, 1]), probabilities))["aurc"] == (1 + 1 / 2) / 2
+    assert score(predictions(np.array([1, 0]), probabilities))["aurc"] == (0 + 1 / 2) / 2
 
 
-def test_one_confidence_for_all_leaves_no_adaptive_bin() -> None:
+def test_one_confidence_for_all_leaves_no_adaptive_bin():
     probabilities = np.array([[0.75, 0.25]] * 4, np.float32)
     found = score(predictions(np.array([1, 1, 1, 1]), probabilities))
-    assert (found.aece, found.ece) == (0, 75)
+    assert (found["aece"], found["ece"]) == (0, 75)
 
 
-def test_half_precision_probabilities_are_read_exactly() -> None:
+def test_half_precision_probabilities_are_read_exactly():
     labels, probabilities = rounded_to_half(50, 7)
     halves: Any = probabilities.astype(np.float16)
     assert score(predictions(labels, halves)) == score(predictions(labels, probabilities))
@@ -286,9 +288,7 @@ def assert_same(one: Predictions, other: Predictions) -> None:
 
 @given(st.data(), st.sampled_from(KINDS), st.integers(1, 40), st.sampled_from([2, 5, 60]), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None)
-def test_shards_joined_in_any_grouping_are_the_whole(
-    data: st.DataObject, kind: Any, samples: int, classes: int, seed: int
-) -> None:
+def test_shards_joined_in_any_grouping_are_the_whole(data, kind, samples, classes, seed):
     labels, probabilities = kind(samples, classes, seed)
     whole = predictions(labels, probabilities)
     cuts = sorted(data.draw(st.sets(st.integers(1, samples - 1)))) if samples > 1 else []
@@ -306,34 +306,65 @@ def test_shards_joined_in_any_grouping_are_the_whole(
 
 @given(st.sampled_from(KINDS), st.integers(1, 60), st.sampled_from([2, 5, 60]), st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_the_order_of_samples_changes_nothing_but_ties_of_aurc(
-    kind: Any, samples: int, classes: int, seed: int
-) -> None:
+def test_the_order_of_samples_changes_nothing_but_ties_of_aurc(kind, samples, classes, seed):
     labels, probabilities = kind(samples, classes, seed)
     whole = predictions(labels, probabilities)
     order = np.random.default_rng(seed).permutation(samples)
     shuffled = Predictions.of([whole.ids[i] for i in order], labels[order], probabilities[order])
-    one, other = dataclasses.asdict(score(whole)), dataclasses.asdict(score(shuffled))
+    one, other = score(whole), score(shuffled)
     if len(np.unique(whole.confidence)) < samples:
         one.pop("aurc"), other.pop("aurc")
     assert one == other
 
 
-def test_a_large_input_is_read_in_blocks_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_input_is_read_in_blocks_that_change_nothing(monkeypatch):
     labels, probabilities = calibrated_badly(100, 7)
     whole = predictions(labels, probabilities)
-    monkeypatch.setattr(metrics, "_BLOCK", 64)
+    monkeypatch.setattr(metrics, "BLOCK", 64)
     assert_same(predictions(labels, probabilities), whole)
 
 
-def test_a_transposed_view_gives_the_same_bits() -> None:
+def test_a_transposed_view_gives_the_same_bits():
     labels, probabilities = calibrated_badly(30, 60)
     assert_same(predictions(labels, np.asfortranarray(probabilities)), predictions(labels, probabilities))
 
 
-def test_a_shard_travels_small() -> None:
+def test_a_shard_travels_small():
     labels, probabilities = calibrated_badly(64, 1000)
     assert len(pickle.dumps(predictions(labels, probabilities))) < 3 * 8 * 1000 * BINS + 10_000
+
+
+def test_columns_stay_with_their_samples_in_blocks_and_shards(monkeypatch):
+    labels, probabilities = calibrated_badly(20, 7)
+    columns = {"logits": np.log(probabilities), "seen": np.arange(20)}
+    monkeypatch.setattr(metrics, "BLOCK", 21)
+    whole = Predictions.of([f"{i}" for i in range(20)], labels, probabilities, columns)
+    cuts = itertools.pairwise((0, 3, 17, 20))
+    parts = [
+        Predictions.of(whole.ids[a:b], labels[a:b], probabilities[a:b], {k: v[a:b] for k, v in columns.items()})
+        for a, b in cuts
+    ]
+    for found in (whole, concatenate(parts)):
+        assert found.columns.keys() == columns.keys()
+        assert all(np.array_equal(found.columns[name], columns[name]) for name in columns)
+    assert not predictions(labels, probabilities).columns
+
+
+# --- metrics of one's own ------------------------------------------------------------------------
+
+
+def test_a_metric_that_has_a_row_is_among_the_scores_for_as_long_as_it_has_one():
+    made = predictions(*calibrated_badly(20, 7))
+    with registered(metric_row("sure", lambda predictions: predictions.confidence.mean())):
+        found = score(made)
+    assert type(found["sure"]) is float
+    assert found == score(made) | {"sure": pytest.approx(made.confidence.mean())}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_no_number_is_named(value):
+    with registered(metric_row("odd", lambda predictions: value)), pytest.raises(FloatingPointError, match="odd is"):
+        score(predictions(*calibrated_badly(20, 7)))
 
 
 # --- a second opinion ----------------------------------------------------------------------------
@@ -341,7 +372,7 @@ def test_a_shard_travels_small() -> None:
 
 @pytest.mark.slow  # importing torchmetrics alone takes 15 seconds and more
 @pytest.mark.parametrize("classes", [2, 10, 60])
-def test_torchmetrics_agrees_away_from_edges(classes: int) -> None:
+def test_torchmetrics_agrees_away_from_edges(classes):
     """Its bins are [lo, hi), ours (lo, hi]: the same unless a confidence is an edge."""
     from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
@@ -353,11 +384,11 @@ def test_torchmetrics_agrees_away_from_edges(classes: int) -> None:
     theirs = torch.from_numpy(probabilities), torch.from_numpy(labels)
 
     found = score(predictions(labels, probabilities))
-    norms: list[tuple[float, Literal["l1", "max"]]] = [(found.ece, "l1"), (found.mce, "max")]
+    norms: list[tuple[float, Literal["l1", "max"]]] = [(found["ece"], "l1"), (found["mce"], "max")]
     for ours, norm in norms:
         error = multiclass_calibration_error(*theirs, num_classes=classes, n_bins=BINS, norm=norm)
         assert ours == pytest.approx(100 * error.item(), rel=1e-4)  # it adds in single precision
-    for ours, top in ((found.accuracy, 1), (found.accuracy_top5, min(5, classes))):
+    for ours, top in ((found["accuracy"], 1), (found["accuracy_top5"], min(5, classes))):
         accuracy = multiclass_accuracy(*theirs, num_classes=classes, top_k=top, average="micro")
         assert ours == pytest.approx(100 * accuracy.item(), rel=1e-6)
 
@@ -365,51 +396,52 @@ def test_torchmetrics_agrees_away_from_edges(classes: int) -> None:
 # --- the bootstrap -------------------------------------------------------------------------------
 
 
-def test_the_bootstrap_equals_resampling_in_a_loop() -> None:
+def test_the_bootstrap_equals_resampling_in_a_loop():
     labels, probabilities = calibrated_badly(40, 4)
     generator = np.random.default_rng(3)
     draws = [generator.integers(0, 40, size=40) for _ in range(50)]
     made = predictions(labels, probabilities)
-    found = bootstrap(made, draws=50, seed=3, level=0.9)
+    found = intervals([made], draws=50, seed=3, level=0.9)
     low, high = np.quantile([naive_accuracy(labels[drawn], probabilities[drawn]) for drawn in draws], [0.05, 0.95])
     assert found["accuracy"].low == pytest.approx(low, abs=CLOSE)
     assert found["accuracy"].high == pytest.approx(high, abs=CLOSE)
     low, high = np.quantile([naive_ece(labels[drawn], probabilities[drawn]) for drawn in draws], [0.05, 0.95])
-    estimate = score(made).ece
+    estimate = score(made)["ece"]
     assert found["ece"].low == pytest.approx(max(0, min(estimate, 2 * estimate - high)), abs=CLOSE)
     assert found["ece"].high == pytest.approx(max(estimate, 2 * estimate - low), abs=CLOSE)
 
 
-def test_the_bootstrap_does_not_depend_on_how_draws_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bootstrap_does_not_depend_on_how_draws_are_batched(monkeypatch):
     made = predictions(*calibrated_badly(50, 4))
-    expected = bootstrap(made, draws=30)
-    monkeypatch.setattr(metrics, "_BLOCK", 170)
-    assert bootstrap(made, draws=30) == expected
+    expected = intervals([made], draws=30)
+    monkeypatch.setattr(resampling, "BLOCK", 170)
+    assert intervals([made], draws=30) == expected
 
 
-def test_the_bootstrap_repeats_with_its_seed_and_only_then() -> None:
+def test_the_bootstrap_repeats_with_its_seed_and_only_then():
     made = predictions(*calibrated_badly(50, 4))
-    assert bootstrap(made, draws=30, seed=1) == bootstrap(made, draws=30, seed=1) != bootstrap(made, draws=30, seed=2)
+    one, again, other = (intervals([made], draws=30, seed=seed) for seed in (1, 1, 2))
+    assert one == again != other
 
 
 @given(st.sampled_from(KINDS), st.integers(1, 60), st.integers(2, 8), st.integers(0, 2**32 - 1), st.integers(1, 40))
 @settings(max_examples=60, deadline=None)
-def test_an_interval_holds_the_estimate(kind: Any, samples: int, classes: int, seed: int, draws: int) -> None:
+def test_an_interval_holds_the_estimate(kind, samples, classes, seed, draws):
     made = predictions(*kind(samples, classes, seed))
-    found, estimate = bootstrap(made, draws=draws, seed=seed), score(made)
+    found, estimate = intervals([made], draws=draws, seed=seed), score(made)
     assert found.keys() == {"accuracy", "ece"}
     for name, interval in found.items():
-        assert 0 <= interval.low <= getattr(estimate, name) <= interval.high
+        assert 0 <= interval.low <= estimate[name] <= interval.high
 
 
-def test_a_higher_level_gives_a_wider_interval() -> None:
+def test_a_higher_level_gives_a_wider_interval():
     made = predictions(*calibrated_badly(200, 4))
-    narrow, wide = bootstrap(made, level=0.5), bootstrap(made, level=0.99)
+    narrow, wide = intervals([made], level=0.5), intervals([made], level=0.99)
     for name in ("accuracy", "ece"):
         assert wide[name].low < narrow[name].low < narrow[name].high < wide[name].high
 
 
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
     """Confidences from 0.6 to 1, each 0.2 too high, so that the truth is known: 60 % right, an ECE of 20 %."""
     generator = np.random.default_rng(0)
     covered = {"accuracy": 0, "ece": 0}
@@ -417,27 +449,27 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
         confidence = generator.uniform(0.6, 1, 600)
         labels = (generator.random(600) > confidence - 0.2).astype(np.int64)
         probabilities = np.stack([confidence, 1 - confidence], axis=1).astype(np.float32)
-        found = bootstrap(predictions(labels, probabilities), draws=200, seed=trial)
+        found = intervals([predictions(labels, probabilities)], draws=200, seed=trial)
         for name, truth in (("accuracy", 60), ("ece", 20)):
             covered[name] += found[name].low <= truth <= found[name].high
     assert 88 <= covered["accuracy"] <= 99
     assert 85 <= covered["ece"] <= 99
 
 
-def test_the_bootstrap_of_a_large_dataset_fits_in_memory() -> None:
+def test_the_bootstrap_of_a_large_dataset_fits_in_memory():
     samples = 50_000
     made = predictions(*calibrated_badly(samples, 3))
     tracemalloc.start()
-    bootstrap(made, draws=300)
+    intervals([made], draws=300)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100 * 2**20  # the positions of all draws at once would be 120 MB
 
 
 @pytest.mark.parametrize(("options", "message"), [({"draws": 0}, "draws must be >= 1"), ({"level": 1.0}, "level")])
-def test_a_bootstrap_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+def test_a_bootstrap_that_makes_no_sense_is_refused(options, message):
     with pytest.raises(InputError, match=message):
-        bootstrap(predictions(*calibrated_badly(5, 2)), **options)
+        intervals([predictions(*calibrated_badly(5, 2))], **options)
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -470,7 +502,7 @@ GOOD = with_value(0.25)
         ([], [], np.zeros((0, 3), np.float32), "no samples"),
     ],
 )
-def test_bad_input_is_refused_with_the_sample(ids: list[str], labels: Any, probabilities: Any, message: str) -> None:
+def test_bad_input_is_refused_with_the_sample(ids, labels, probabilities, message):
     with pytest.raises(InputError, match=message):
         Predictions.of(ids, np.array(labels), probabilities)
 
@@ -485,44 +517,45 @@ def test_bad_input_is_refused_with_the_sample(ids: list[str], labels: Any, proba
         ({"labels": np.array([0, 3])}, "sample 'sample 1': labels is 3"),
         ({"predicted": np.array([0])}, "predicted must be 2 values"),
         ({"ids": ("a", "a")}, "sample 'a' appears more than once"),
+        ({"columns": {"logits": np.zeros((3, 3))}}, "column logits must have 2 rows, got 3"),
     ],
 )
-def test_results_read_back_from_elsewhere_are_checked_too(changes: dict[str, Any], message: str) -> None:
+def test_results_read_back_from_elsewhere_are_checked_too(changes, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(predictions(np.array([0, 1]), GOOD), **changes)
 
 
-def test_a_sample_in_two_shards_is_refused() -> None:
+def test_a_sample_in_two_shards_is_refused():
     shard = predictions(np.array([0, 1]), GOOD)
     with pytest.raises(InputError, match="sample 'sample 0' appears more than once"):
         concatenate([shard, shard])
 
 
-def test_shards_with_different_classes_do_not_join() -> None:
+def test_shards_with_different_classes_do_not_join():
     one = Predictions.of(["a"], np.array([0]), GOOD[:1])
     other = Predictions.of(["b"], np.array([0]), GOOD[:1, :2])
     with pytest.raises(InputError, match="3 classes do not add up with bins of 2"):
         concatenate([one, other])
 
 
-def test_no_shards_are_refused() -> None:
+def test_no_shards_are_refused():
     with pytest.raises(InputError, match="no shards"):
         concatenate([])
 
 
-def test_an_average_has_a_narrower_interval_than_its_datasets() -> None:
+def test_an_average_has_a_narrower_interval_than_its_datasets():
     datasets = [predictions(*calibrated_badly(200, 4, seed)) for seed in range(6)]
-    together = metrics.intervals(datasets)
+    together = intervals(datasets)
     for name in ("accuracy", "ece"):
-        apart = [bootstrap(each)[name] for each in datasets]
-        mean = np.mean([getattr(score(each), name) for each in datasets])
+        apart = [intervals([each])[name] for each in datasets]
+        mean = np.mean([score(each)[name] for each in datasets])
         assert together[name].low <= mean <= together[name].high
         widths = [interval.high - interval.low for interval in apart]
         assert together[name].high - together[name].low < 0.6 * min(widths)
-    assert metrics.intervals(datasets[:1]) == bootstrap(datasets[0])
+    assert intervals(datasets[:1]) == intervals([datasets[0]])
 
 
-def test_datasets_of_an_average_are_resampled_independently() -> None:
+def test_datasets_of_an_average_are_resampled_independently():
     made = predictions(*calibrated_badly(200, 4))
-    alone, together = bootstrap(made)["accuracy"], metrics.intervals([made] * 4)["accuracy"]
+    alone, together = intervals([made])["accuracy"], intervals([made] * 4)["accuracy"]
     assert together.high - together.low < 0.7 * (alone.high - alone.low)

@@ -1,23 +1,25 @@
 """Cutting and joining the work changes nothing; the same names give the same prompt."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from fpp_sweep.trial.tasks import BATCH, EvalTask, PretrainTask, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fpp_sweep import tasks
 from fpp_sweep.config import FppConfig, TrialConfig, ViewConfig
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.metrics import concatenate, score
 from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.trial import running as tasks
-from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt
+from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.trial import running
+from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt, restored, stored
 from tests.clips import random_clip
+from tests.toys import RUNNING_MEAN, registered
+from tests.trial.made import same_predictions
 
 CLIP = random_clip()
 DIGITS = open_dataset("digits", "test").head(200)
@@ -31,34 +33,27 @@ def features(tmp_path_factory):
     return cache.features(CLIP, DIGITS, CONFIG.views, 0)
 
 
+def adapter_of(config):
+    return make_adapter(
+        CLIP, config, DIGITS, make_prompt(CLIP, PretrainTask(config=config, dataset="digits", seed=0), DIGITS)
+    )
+
+
 def predictions(features, *tasks):
-    prompt = make_prompt(CLIP, PretrainTask(config=CONFIG, dataset="digits", seed=0), DIGITS)
-    adapter = make_adapter(CLIP, CONFIG, DIGITS, prompt)
-    return concatenate([evaluate(CLIP, task, DIGITS, features, adapter) for task in tasks])
-
-
-@given(st.integers(0, 500), st.integers(1, 900), st.integers(1, 40))
-def test_shards_cover_the_work_once_in_order(start, size, shards):
-    parts = split(replace(TASK, start=start, stop=start + size), shards)
-    assert [parts[0].start, parts[-1].stop] == [start, start + size]
-    assert all(first.stop == second.start for first, second in pairwise(parts))
-    assert all(part.start % BATCH == 0 for part in parts[1:])
-    batches = {-(-part.stop // BATCH) - part.start // BATCH for part in parts}
-    assert max(batches) - min(batches) <= 1
+    adapter = adapter_of(tasks[0].config)
+    return concatenate([evaluate(CLIP, task, DIGITS, features, adapter)[0] for task in tasks])
 
 
 @settings(max_examples=4, deadline=None)
 @given(shards=st.integers(2, 20))
 def test_any_sharding_gives_the_same_bits(features, shards):
-    whole, joined = predictions(features, TASK), predictions(features, *split(TASK, shards))
-    assert joined.ids == whole.ids
-    for name in ("predicted", "confidence", "nll", "brier"):
-        assert np.array_equal(getattr(joined, name), getattr(whole, name))
+    whole, joined = predictions(features, TASK), predictions(features, *TASK.shards(shards))
+    assert same_predictions(joined, whole)
     assert score(joined) == score(whole)
 
 
 def test_a_shard_needs_the_features_of_its_own_samples_only(features, tmp_path):
-    part = split(TASK, 3)[1]
+    part = TASK.shards(3)[1]
     cache = FeatureCache(tmp_path)
     own = cache.features(CLIP, DIGITS, CONFIG.views, 0, samples=range(part.start, part.stop))
     assert own.kept.tolist() == list(range(part.start, part.stop))
@@ -72,7 +67,7 @@ def test_samples_whose_image_was_not_read_are_left_out_in_every_shard(features):
         def batch(self, start, stop):
             return torch.stack([features.batch(i, i + 1)[0] for i in self.kept[start:stop].tolist()])
 
-    found = predictions(Holed(), *split(TASK, 3))
+    found = predictions(Holed(), *TASK.shards(3))
     assert found.ids == tuple(DIGITS.ids[i] for i in Holed.kept)
     assert np.array_equal(found.labels, DIGITS.labels[Holed.kept])
 
@@ -100,7 +95,9 @@ def test_a_prompts_story_tells_its_last_losses():
 
 def test_start_noise_and_gaussian_classes_are_drawn_from_streams_of_their_own(monkeypatch):
     streams = []
-    monkeypatch.setattr(tasks, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1])
+    monkeypatch.setattr(
+        running, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1]
+    )
     prompt(classes="gaussian", steps=1)
     assert len({stream.initial_seed() for stream in streams}) == 3
 
@@ -114,14 +111,33 @@ def test_classes_may_come_from_imagenet():
     assert not torch.equal(prompt(classes="imagenet", steps=1, draws=1).context, prompt(steps=1, draws=1).context)
 
 
-def test_tasks_that_share_a_prompt_have_equal_keys():
-    def key(config, dataset="digits", seed=0):
-        return PretrainTask(config=config, dataset=dataset, seed=seed).key()
+def test_logits_are_kept_where_they_are_asked_for_and_are_what_the_probabilities_come_from(features):
+    found = predictions(features, replace(TASK, columns=("logits",)))
+    logits = torch.from_numpy(found.columns["logits"])
+    assert logits.shape == (len(DIGITS), len(DIGITS.classes))
+    assert np.array_equal(logits.softmax(-1).max(-1).values.numpy(), found.confidence)
+    assert same_predictions(replace(found, columns={}), predictions(features, TASK))
 
-    fpp = replace(CONFIG, prompt="fpp")
-    assert key(fpp) == key(replace(fpp, method="otpt", views=ViewConfig(count=2)))
-    assert len({key(fpp), key(fpp, seed=1), key(fpp, dataset="dtd"), key(replace(fpp, init="a"))}) == 4
-    assert key(CONFIG) == key(CONFIG, seed=1, dataset="dtd")
+
+@pytest.mark.parametrize("shard", [64, 128])
+def test_a_stateful_method_goes_from_shard_to_shard_through_its_stored_state(features, monkeypatch, shard):
+    """The state is bytes in between; the adapter that is kept stays at the stream's start."""
+    monkeypatch.setattr(tasks, "SHARD", shard)
+    with registered(RUNNING_MEAN):
+        task = replace(TASK, config=replace(CONFIG, method="running_mean"))
+        adapter = adapter_of(task.config)
+        begin, state, parts = stored(adapter), None, []
+        for part in task.shards():
+            made, after = evaluate(CLIP, part, DIGITS, features, restored(adapter, state) if state else adapter)
+            state = stored(after)
+            parts.append(made)
+        assert stored(adapter) == begin != state
+        assert same_predictions(concatenate(parts), predictions(features, task))
+        assert not same_predictions(predictions(features, *task.shards()), concatenate(parts))  # each from the start
+
+
+def test_a_method_without_a_state_stores_none():
+    assert stored(adapter_of(CONFIG)) is None
 
 
 @pytest.mark.parametrize(

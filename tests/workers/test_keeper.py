@@ -1,654 +1,336 @@
 """Every task ends, once, with a result or a reason, whatever becomes of those who work on it."""
 
 import asyncio
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.trial.results import Done, Failure, ModelFacts, TaskFailedError, UnitStore
+from fpp_sweep import tasks as cutting
+from fpp_sweep.trial.results import TaskFailed
+from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.workers import keeper as module
-from fpp_sweep.workers.keeper import Keeper, LostError
-from tests.trial.made import NAMES, evaluation
-
-SOON = 5.0  # seconds within which everything here has ended, or hangs
-WORK = 0.001  # seconds for a task
-TIMEOUT = 0.2
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(module, "STAFF_EVERY", 0.005)
+from fpp_sweep.workers.keeper import LostError
+from tests.toys import RUNNING_MEAN, registered
+from tests.trial.made import evaluation
+from tests.workers.crew import (
+    DECLINED,
+    SOON,
+    TIMEOUT,
+    WORK,
+    Crew,
+    batches,
+    declines,
+    dies,
+    hangs,
+    idle,
+    is_pretraining,
+    once,
+    outcome,
+    titles,
+    told,
+    unless,
+    until,
+    works,
+)
 
 
 def pretrain(**config):
     return evaluation(prompt="fpp", **config).pretrain
 
 
-def batches(count, **changes):
-    return [evaluation(start=64 * place, stop=64 * (place + 1), **changes) for place in range(count)]
-
-
-@dataclass(eq=False)
-class Hand:
-    """Does what the crew says about a task: a result, or something worse."""
-
-    crew: "Crew"
-    facts: ModelFacts
-    killed: bool = False
-    ran: list[Any] = field(default_factory=list)
-
-    async def run(self, task, prompt):
-        self.ran.append(task)
-        self.crew.ran.append(task)
-        self.crew.prompts.append(prompt)
-        return await self.crew.does(self, task)
-
-    async def gone(self):
-        while not self.killed:
-            await asyncio.sleep(0.005)
-
-    def kill(self):
-        self.killed = True
-
-
-@dataclass(eq=False)
-class Crew:
-    """Hires hands, and keeps the book of what they did."""
-
-    does: Any = None  # (hand, task) -> Done or Failure; None: works at once
-    starts: Any = None  # number -> ModelFacts changes; may raise
-    hands: list[Any] = field(default_factory=list)
-    ran: list[Any] = field(default_factory=list)
-    prompts: list[Any] = field(default_factory=list)
-    started: int = 0
-
-    def __post_init__(self):
-        self.does = self.does or works
-
-    async def hire(self):
-        number, self.started = self.started, self.started + 1
-        facts = ModelFacts(
-            name="m", digest="weights", embedding_scale=1.0, device="cpu", node="here", pid=number, seconds=0.1
-        )
-        changes = self.starts(number) if self.starts else {}
-        await asyncio.sleep(WORK)
-        hand = Hand(self, replace(facts, **changes))
-        self.hands.append(hand)
-        return hand
-
-
-async def works(hand, task):
-    await asyncio.sleep(WORK)
-    if isinstance(task, PretrainTask):
-        return Done(prompt=task.key().encode(), seconds={"pretrain": 2.0}, held=2.5)
-    return Done(skipped=task.stop - task.start, seconds={"adapt": 1.0}, held=1.5)
-
-
-async def dies(hand, task):
-    await asyncio.sleep(WORK)
-    raise LostError("killed")
-
-
-async def hangs(hand, task):
-    await asyncio.sleep(3600)
-
-
-async def declines(hand, task):
-    return Failure(reason="ValueError: not this one", details="a traceback")
-
-
-def unless(wanted, otherwise):
-    """Works, but for tasks that are `wanted`."""
-
-    async def does(hand, task):
-        return await (otherwise if wanted(task) else works)(hand, task)
-
-    return does
-
-
-@asynccontextmanager
-async def keeping(crew, folder, *, workers=1, attempts=2, timeout=TIMEOUT, store=None):
-    keeper = Keeper(
-        hire=crew.hire,
-        wanted=workers if callable(workers) else lambda: workers,
-        names=NAMES,
-        store=store or UnitStore(folder),
-        attempts=attempts,
-        timeout=timeout,
-    )
-    staff = asyncio.create_task(keeper.staff())
-    try:
-        yield keeper
-    finally:
-        for each in (staff, *keeper._employed):
-            each.cancel()
-        await asyncio.gather(staff, *keeper._employed, return_exceptions=True)
-
-
-def run(scenario):
-    """A scenario that does not hang."""
-
-    async def limited():
-        async with asyncio.timeout(SOON):
-            return await scenario()
-
-    return asyncio.run(limited())
-
-
-async def outcome(awaitable):
-    """A reason instead of results, where it failed."""
-    try:
-        return await awaitable
-    except TaskFailedError as error:
-        return error.failure.reason
-
-
-async def until(holds):
-    while not holds():
-        await asyncio.sleep(WORK)
-
-
 # ------------------------------------------------------------ each once
 
 
-def test_results_come_in_the_order_of_the_tasks(tmp_path):
-    tasks = batches(6)
-
-    async def scenario():
-        async with keeping(Crew(), tmp_path, workers=3) as keeper:
-            sizes = [replace(task, stop=task.start + 64 - place) for place, task in enumerate(tasks)]
-            return [done.skipped for done in await keeper.results(sizes, 1)]
-
-    assert run(scenario) == [64, 63, 62, 61, 60, 59]
+async def test_every_task_gets_its_own_result(keep):
+    tasks = [*batches(6), pretrain(), *batches(2, dataset="pets", prompt="fpp")]
+    assert told(await keep(workers=3).results(tasks)) == titles(tasks)
 
 
-def test_who_asks_for_the_same_at_once_gets_the_same_work(tmp_path):
-    crew = Crew()
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=3) as keeper:
-            found = await asyncio.gather(*(keeper.results(batches(2), order) for order in range(1, 9)))
-            return found, keeper.status()
-
-    found, status = run(scenario)
+async def test_who_asks_for_the_same_at_once_gets_the_same_work(keep):
+    crew = keep(workers=3)
+    found = await asyncio.gather(*(crew.results(batches(2), order) for order in range(1, 9)))
+    assert [told(each) for each in found] == [titles(batches(2))] * 8
     assert len(crew.ran) == 2
-    assert {done.skipped for each in found for done in each} == {64}
-    assert (status.executions, status.done, status.at_hand) == (2, 2, 14)
-    assert status.images == 128
+    assert (crew.status.executions, crew.status.done, crew.status.at_hand) == (2, 2, 14)
+    assert crew.status.images == 128
 
 
-def test_what_is_on_disk_needs_no_work_and_no_worker(tmp_path):
-    async def first():
-        async with keeping(Crew(), tmp_path) as keeper:
-            await keeper.results([*batches(2, prompt="fpp"), pretrain()], 1)
-
-    async def second():
-        async with keeping(Crew(), tmp_path, workers=0) as keeper:
-            found = await keeper.results([*batches(2, prompt="fpp"), pretrain()], 1)
-            return found, keeper.status()
-
-    run(first)
-    found, status = run(second)
-    assert [done.skipped for done in found] == [64, 64, 0]
-    assert found[2].prompt == pretrain().key().encode()
-    assert [(dict(done.seconds), done.held) for done in found] == [({}, 0.0)] * 3
-    assert (status.executions, status.at_hand, status.held) == (0, 3, 0.0)
+async def test_what_is_on_disk_needs_no_work_and_no_worker(keep):
+    tasks = [*batches(2, prompt="fpp"), pretrain()]
+    await keep().results(tasks)
+    later = keep(workers=0)
+    found = await later.results(tasks)
+    assert told(found) == titles(tasks)
+    assert [(dict(result.seconds), result.held) for result in found] == [({}, 0.0)] * 3
+    assert (later.status.executions, later.status.at_hand, later.status.held) == (0, 3, 0.0)
 
 
-def test_a_damaged_result_on_disk_is_worked_on_again(tmp_path):
-    async def scenario():
-        async with keeping(Crew(), tmp_path) as keeper:
-            await keeper.results(batches(1), 1)
-            (path,) = (each for each in tmp_path.rglob("*") if each.is_file())
-            path.write_bytes(path.read_bytes()[:-1])
-            (done,) = await keeper.results(batches(1), 2)
-            return done.skipped, keeper.status().executions
-
-    assert run(scenario) == (64, 2)
+async def test_a_damaged_result_on_disk_is_worked_on_again(keep, tmp_path):
+    crew = keep()
+    await crew.results(batches(1))
+    (path,) = (each for each in tmp_path.rglob("*") if each.is_file())
+    path.write_bytes(path.read_bytes()[:-1])
+    assert told(await crew.results(batches(1), 2)) == titles(batches(1))
+    assert crew.status.executions == 2
 
 
-def test_shards_start_from_the_prompt_that_is_made_once_for_all_of_them(tmp_path):
-    crew = Crew()
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=2) as keeper:
-            await keeper.results(batches(3, prompt="fpp"), 1)
-
-    run(scenario)
-    assert [isinstance(task, PretrainTask) for task in crew.ran] == [True, False, False, False]
-    assert crew.prompts == [None] + [pretrain().key().encode()] * 3
-
-
-# ------------------------------------------------------------ what comes first
-
-
-def tell(tasks):
-    return [(task.dataset, task.start) if isinstance(task, EvalTask) else "pretraining" for task in tasks]
-
-
-def turns(tmp_path, *asked, before=()):
-    """What one worker does and in which turn, when trials have asked for tasks; `before` it has done already."""
-    crew = Crew()
-    gate = asyncio.Event()
-
-    async def waits(hand, task):
-        await gate.wait()
-        return await works(hand, task)
-
-    async def scenario():
-        async with keeping(crew, tmp_path, timeout=SOON) as keeper:
-            await keeper.results(before, 0)
-            crew.does = waits
-            busy = asyncio.create_task(keeper.results([evaluation(seed=9)], 0))
-            await until(lambda: keeper.status().running)
-            del crew.ran[:]
-            waiting = [asyncio.create_task(keeper.results(tasks, order)) for order, tasks in asked]
-            await until(lambda: keeper.status().queued == len({task for _, tasks in asked for task in tasks}))
-            await asyncio.sleep(5 * WORK)
-            gate.set()
-            await asyncio.gather(busy, *waiting)
-
-    run(scenario)
-    return tell(crew.ran)
-
-
-def test_the_oldest_trial_comes_first_and_in_it_the_largest_work(tmp_path):
-    small, large, few_classes = evaluation(), evaluation(start=64, stop=320), evaluation(dataset="pets")
-    late = evaluation(start=320, stop=640)
-    assert turns(tmp_path, (7, [late]), (3, [few_classes, small, large])) == [
-        ("dtd", 64),
-        ("dtd", 0),
-        ("pets", 0),
-        ("dtd", 320),
-    ]
-
-
-def test_work_that_an_older_trial_wants_too_takes_its_turn(tmp_path):
-    shared, larger = evaluation(start=320, stop=640), evaluation(stop=320, method="otpt", **{"adapt.steps": 9})
-    assert turns(tmp_path, (9, [larger, shared])) == [("dtd", 0), ("dtd", 320)]
-    assert turns(tmp_path / "other", (9, [larger, shared]), (2, [shared])) == [("dtd", 320), ("dtd", 0)]
-
-
-def test_known_features_come_before_larger_work_but_after_older_trials(tmp_path):
-    known, larger = evaluation(method="ctpt"), evaluation(start=64, stop=640, method="ctpt")
-    older = evaluation(start=128, stop=192)
-    asked = (8, [larger, known]), (5, [older])
-    assert turns(tmp_path, *asked, before=[evaluation()]) == [("dtd", 128), ("dtd", 0), ("dtd", 64)]
-    assert turns(tmp_path / "other", *asked) == [("dtd", 128), ("dtd", 64), ("dtd", 0)]
-
-
-@pytest.mark.parametrize("nodes", [("left", "right"), ("same", "same")])
-def test_a_machine_does_first_what_it_has_the_features_of(tmp_path, nodes):
-    """On one machine all features are at hand, and the larger shard comes first."""
-    took = {}
-    gates = [asyncio.Event(), asyncio.Event()]
-
-    async def does(hand, task):
-        if task.dataset == "pets":
-            await gates[hand.facts.pid].wait()
-        else:
-            took.setdefault(task.start, hand.facts.pid)
-            await until(lambda: len(took) == 2)  # so that each worker has had one
-        return await works(hand, task)
-
-    crew = Crew(does=does, starts=lambda number: {"node": nodes[number]})
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=2, timeout=SOON) as keeper:
-            await keeper.results(batches(2), 1)
-            busy = asyncio.create_task(keeper.results(batches(2, dataset="pets"), 1))
-            await until(lambda: keeper.status().running == 2)
-            had = next(start for start, pid in took.items() if pid == 0)
-            again = [
-                evaluation(start=start, stop=start + 64, **{"adapt.steps": 2 if start == had else 9}) for start in took
-            ]
-            asked = asyncio.create_task(keeper.results(again, 2))
-            await until(lambda: keeper.status().queued == 2)
-            gates[0].set()
-            await asked
-            gates[1].set()
-            await busy
-            return had, [task.start for task in crew.hands[0].ran[-2:]]
-
-    had, turn = run(scenario)
-    assert turn == ([had, 64 - had] if nodes == ("left", "right") else [64 - had, had])
+async def test_shards_start_from_the_prompt_that_is_made_once_for_all_of_them(keep):
+    crew = keep(workers=2)
+    await crew.results(batches(3, prompt="fpp"))
+    assert list(map(is_pretraining, crew.ran)) == [True, False, False, False]
+    assert [told(needs) for needs in crew.needs] == [[], *[[pretrain().title]] * 3]
 
 
 # ------------------------------------------------------------ losses
 
 
-def once(otherwise):
-    """The first task goes wrong, for whoever has it."""
-    left = [otherwise]
-
-    async def does(hand, task):
-        return await (left.pop() if left else works)(hand, task)
-
-    return does
-
-
 @pytest.mark.parametrize("otherwise", [dies, hangs])
-def test_a_lost_worker_costs_time_and_no_result(tmp_path, otherwise):
-    crew = Crew(does=once(otherwise))
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            found = await keeper.results(batches(3), 1)
-            return [done.skipped for done in found], keeper.status()
-
-    found, status = run(scenario)
-    assert found == [64] * 3
+async def test_a_lost_worker_costs_time_and_no_result(keep, otherwise):
+    crew = keep(once(otherwise))
+    assert told(await crew.results(batches(3))) == titles(batches(3))
+    status = crew.status
     assert (status.lost, status.loads, status.executions, status.done) == (1, 2, 4, 3)
-    first, second = crew.hands
-    assert (first.killed, len(first.ran)) == (True, 1)
-    assert (second.killed, len(second.ran)) == (True, 3)  # killed when the test let it go
+    first, second = crew.hired
+    assert (first.dead.is_set(), second.dead.is_set()) == (True, False)
+    assert [len(worker.ran) for worker in (first, second)] == [1, 3]
     assert (status.workers, status.pids) == (1, (second.facts.pid,))
+    assert crew.keeper._adapters.keys() == crew.keeper.workers.keys()
 
 
 @pytest.mark.parametrize(
-    ("otherwise", "reason"), [(dies, r"its worker died \(killed\)"), (hangs, "no result after 0.2 s")]
+    ("otherwise", "reason"), [(dies, "its worker died (killed)"), (hangs, f"no result after {TIMEOUT:g} s")]
 )
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_a_poisonous_task_takes_as_many_workers_as_it_has_attempts(tmp_path, otherwise, reason, attempts):
-    crew = Crew(does=unless(lambda task: task.start == 64, otherwise))
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=2, attempts=attempts) as keeper:
-            with pytest.raises(
-                TaskFailedError, match=rf"^dtd, samples 64\.\.128: {reason}; {attempts} of {attempts} att"
-            ):
-                await keeper.results(batches(3), 1)
-            await keeper.results(batches(1), 2)  # others live on
-            await until(lambda: keeper.status().workers == 2)
-            return keeper.status()
-
-    status = run(scenario)
-    assert (status.lost, status.loads) == (attempts, attempts + 2)
-    assert sum(task.start == 64 for task in crew.ran) == attempts
+async def test_a_poisonous_task_takes_as_many_workers_as_it_has_attempts(keep, otherwise, reason, attempts):
+    """It is told with dataset, samples, and the worker that was the last to try."""
+    crew = keep(unless(lambda task: task.start == 64, otherwise), workers=2, attempts=attempts)
+    poison = batches(2)[1]
+    found = await outcome(crew.results(batches(3)))
+    last = next(worker.facts.pid for worker in reversed(crew.hired) if poison in worker.ran)
+    assert found == f"{poison.title}, worker {last} on here: {reason}; {attempts} of {attempts} attempts"
+    assert await outcome(crew.results(batches(1), 2)) == titles(batches(1))  # others live on
+    await until(lambda: crew.status.workers == 2)
+    assert (crew.status.lost, crew.status.loads) == (attempts, attempts + 2)
+    assert crew.ran.count(poison) == attempts
 
 
-def test_a_failure_is_told_and_not_tried_again(tmp_path):
-    crew = Crew(does=declines)
-
-    async def scenario():
-        async with keeping(crew, tmp_path, attempts=5) as keeper:
-            with pytest.raises(TaskFailedError) as told:
-                await keeper.results(batches(1), 1)
-            return told.value.failure, keeper.status()
-
-    failure, status = run(scenario)
-    assert failure == Failure(reason="ValueError: not this one", details="a traceback")
+async def test_a_failure_is_told_as_it_is_and_not_tried_again(keep):
+    crew = keep(declines, attempts=5)
+    with pytest.raises(TaskFailed) as failure:
+        await crew.results(batches(1))
+    assert (failure.value.reason, failure.value.details) == (DECLINED, "a traceback")
+    status = crew.status
     assert (status.executions, status.lost, status.workers, status.done) == (1, 0, 1, 0)
 
 
-def test_a_failure_is_not_remembered(tmp_path):
-    crew = Crew(does=once(declines))
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            return [await outcome(keeper.results(batches(1), order)) for order in (1, 2)]
-
-    first, second = run(scenario)
-    assert first == "ValueError: not this one"
-    assert second[0].skipped == 64
+async def test_a_failure_is_not_remembered(keep):
+    crew = keep(once(declines))
+    found = [await outcome(crew.results(batches(1), order)) for order in (1, 2)]
+    assert found == [DECLINED, titles(batches(1))]
 
 
-def test_a_worker_that_raises_what_nobody_expects_is_lost_and_nobody_waits_for_it(tmp_path):
-    async def strange(hand, task):
+async def test_a_worker_that_raises_what_nobody_expects_is_lost_and_nobody_waits_for_it(keep):
+    async def strange(worker, task):
         raise RuntimeError("the object store is gone")
 
-    crew = Crew(does=strange)
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            reason = await outcome(keeper.results(batches(1), 1))
-            await until(lambda: keeper.status().lost == 2)
-            return reason
-
-    assert run(scenario).endswith("its worker died (RuntimeError: the object store is gone); 2 of 2 attempts")
+    crew = keep(strange)
+    reason = await outcome(crew.results(batches(1)))
+    assert reason.endswith("its worker died (RuntimeError: the object store is gone); 2 of 2 attempts")
+    await until(lambda: crew.status.lost == 2)
 
 
-def test_workers_that_die_with_nothing_to_do_are_replaced_and_cost_no_attempt(tmp_path):
-    async def scenario():
-        crew = Crew()
-        async with keeping(crew, tmp_path, workers=2, attempts=1) as keeper:
-            while len(keeper.hands) < 2:
-                await asyncio.sleep(WORK)
-            for hand in crew.hands:
-                hand.kill()
-            while crew.started < 4:
-                await asyncio.sleep(WORK)
-            await keeper.results([evaluation()], order=0)
-            return keeper.status().lost, [hand.ran for hand in crew.hands[:2]]
-
-    assert run(scenario) == (2, [[], []])
+async def test_workers_that_die_with_nothing_to_do_are_replaced_and_cost_no_attempt(keep):
+    crew = keep(workers=2, attempts=1)
+    await until(lambda: len(crew.keeper.workers) == 2)
+    for worker in crew.hired:
+        worker.kill()
+    await until(lambda: crew.started == 4)
+    await crew.results([evaluation()])
+    assert (crew.status.lost, [worker.ran for worker in crew.hired[:2]]) == (2, [[], []])
 
 
-# ------------------------------------------------------------ prompts that fail
+@pytest.mark.parametrize("ticks", range(-10, 10))
+async def test_a_task_that_comes_in_the_moment_an_idle_worker_dies_goes_to_the_other(keep, monkeypatch, ticks):
+    """Also if the dead one held its adapter, and was to get it."""
 
+    async def at_once(function, *arguments):
+        return function(*arguments)
 
-def is_pretraining(task):
-    return isinstance(task, PretrainTask)
+    crew = keep(workers=2)
+    await until(lambda: len(crew.keeper._idle) == 2)
+    await crew.results(batches(1))
+    await until(lambda: len(crew.keeper._idle) == 2)
+    crew.keeper.wanted = lambda: 0  # nobody is hired, who would find the task
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    holder = next(worker for worker in crew.hired if worker.ran)
+    moments = [lambda: crew.ask(batches(2)[1:], 2), holder.kill]
+    if ticks > 0:
+        moments.reverse()
+    asked = moments[0]()
+    for _ in range(abs(ticks)):
+        await asyncio.sleep(0)
+    asked = moments[1]() or asked
+    assert await asked == titles(batches(2)[1:])
+    assert crew.status.queued == 0
 
 
 @pytest.mark.parametrize(
-    ("otherwise", "reason"),
-    [(declines, "ValueError: not this one"), (dies, "dtd, pretraining: its worker died (killed); 2 of 2 attempts")],
+    ("otherwise", "reason"), [(declines, DECLINED), (dies, r"its worker died (killed); 2 of 2 at")]
 )
-def test_a_pretraining_that_fails_fails_every_shard_that_waits_for_it(tmp_path, otherwise, reason):
-    crew = Crew(does=unless(is_pretraining, otherwise))
+async def test_a_pretraining_that_fails_fails_every_shard_that_waits_for_it(keep, otherwise, reason):
+    crew = keep(unless(is_pretraining, otherwise))
     asked = [[shard] for shard in batches(3, prompt="fpp")] + [[pretrain()]]
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            told = [outcome(keeper.results(tasks, order)) for order, tasks in enumerate(asked)]
-            found = await asyncio.gather(*told)
-            return found, keeper.status(), keeper._jobs
-
-    found, status, jobs = run(scenario)
-    assert found == [reason] * 4
+    reasons = await asyncio.gather(*(outcome(crew.results(tasks, order)) for order, tasks in enumerate(asked)))
+    assert len(set(reasons)) == 1
+    assert reason in reasons[0]
+    assert otherwise is declines or reasons[0].startswith("dtd, pretraining, seed 0, worker ")
     assert all(map(is_pretraining, crew.ran))
-    assert (status.queued, jobs) == (0, {})
+    assert (crew.status.queued, crew.keeper._jobs) == (0, {})
 
 
 # ------------------------------------------------------------ those who no longer want it
 
 
-def test_the_first_failure_of_a_trial_ends_its_other_work(tmp_path):
-    async def does(hand, task):
+async def test_the_first_failure_of_a_trial_ends_its_other_work(keep):
+    async def does(worker, task):
         if task.start == 0:
-            return await declines(hand, task)
+            return await declines(worker, task)
         await asyncio.sleep(50 * WORK)
-        return await works(hand, task)
+        return await works(worker, task)
 
-    crew = Crew(does=does)
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            tasks = [evaluation(stop=128), *batches(9)[2:]]  # the largest is the first
-            reason = await outcome(keeper.results(tasks, 1))
-            await asyncio.sleep(150 * WORK)
-            return reason, keeper.status(), keeper._jobs
-
-    reason, status, jobs = run(scenario)
-    assert reason == "ValueError: not this one"
+    crew = keep(does)
+    assert await outcome(crew.results(batches(9))) == DECLINED
+    await asyncio.sleep(150 * WORK)
     assert len(crew.ran) <= 2  # one may have been begun before anybody heard
-    assert (status.queued, jobs) == (0, {})
+    assert (crew.status.queued, crew.keeper._jobs) == (0, {})
 
 
-def test_what_another_trial_wants_is_done_all_the_same(tmp_path):
-    crew = Crew(does=unless(lambda task: task.start == 0, declines))
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            bad = asyncio.create_task(outcome(keeper.results([evaluation(stop=128), *batches(6)[2:]], 1)))
-            good = asyncio.create_task(keeper.results(batches(4)[2:], 2))
-            return await bad, [done.skipped for done in await good], keeper._jobs
-
-    assert run(scenario) == ("ValueError: not this one", [64, 64], {})
+async def test_what_another_trial_wants_is_done_all_the_same(keep):
+    crew = keep(unless(lambda task: task.start == 0, declines))
+    bad, good = crew.ask([evaluation(stop=128), *batches(6)[2:]], 1), crew.ask(batches(4)[2:], 2)
+    assert (await bad, await good) == (DECLINED, titles(batches(4)[2:]))
+    assert crew.keeper._jobs == {}
 
 
 @pytest.mark.parametrize("moment", range(6))
-def test_a_trial_that_ends_while_its_prompt_is_made_keeps_nobody_waiting(tmp_path, moment):
+async def test_a_trial_that_ends_while_its_prompt_is_made_keeps_nobody_waiting(keep, moment):
     """Whoever shares a shard with it, or asks for the shard later, gets it."""
     (shard,) = batches(1, prompt="fpp")
+    crew = keep(workers=0)
 
-    async def scenario():
-        async with keeping(Crew(), tmp_path, workers=0) as keeper:
-            first = asyncio.create_task(keeper.results([shard], 1))
-            sharing = asyncio.create_task(keeper.results([shard], 2))
-            for _ in range(moment):
-                await asyncio.sleep(WORK / 4)
-            first.cancel()
-            keeper.wanted = lambda: 1
-            shared = await sharing
-            await asyncio.gather(first, return_exceptions=True)
-            alone = asyncio.create_task(keeper.results([replace(shard, seed=5)], 3))
-            for _ in range(moment):
-                await asyncio.sleep(WORK / 4)
-            alone.cancel()
-            await asyncio.gather(alone, return_exceptions=True)
-            again = await keeper.results([replace(shard, seed=5)], 4)
-            return shared[0].skipped, again[0].skipped, keeper._jobs
+    async def ended(order, shard):
+        asked = crew.ask([shard], order)
+        for _ in range(moment):
+            await asyncio.sleep(WORK / 4)
+        asked.cancel()
+        return asked
 
-    assert run(scenario) == (64, 64, {})
+    sharing = crew.ask([shard], 2)
+    first = await ended(1, shard)
+    crew.keeper.wanted = lambda: 1
+    assert await sharing == titles([shard])
+    await asyncio.gather(first, return_exceptions=True)
+    other = replace(shard, seed=5)
+    await asyncio.gather(await ended(3, other), return_exceptions=True)
+    assert told(await crew.results([other], 4)) == titles([other])
+    assert crew.keeper._jobs == {}
 
 
-def test_work_that_nobody_wants_any_more_is_not_begun(tmp_path):
-    crew = Crew()
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=0) as keeper:
-            asked = asyncio.create_task(keeper.results([*batches(3), *batches(2, prompt="fpp")], 1))
-            await until(lambda: len(keeper._queue) == 4)  # three shards, and the prompt of two more
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            left = keeper.status().queued, dict(keeper._jobs)
-            keeper.wanted = lambda: 1
-            await keeper.first()
-            await asyncio.sleep(20 * WORK)
-            return left
-
-    assert run(scenario) == (0, {})
+async def test_work_that_nobody_wants_any_more_is_not_begun(keep, chain):
+    crew = keep(workers=0)
+    asked = crew.ask([*batches(3), *batches(2, prompt="fpp"), *chain])
+    await until(lambda: crew.status.queued == 4)  # three shards, and the prompt of all others
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await until(lambda: not crew.keeper._jobs)
+    assert crew.status.queued == 0
+    crew.keeper.wanted = lambda: 1
+    await crew.keeper.first()
+    await idle()
     assert crew.ran == []
 
 
-def test_work_in_hand_that_nobody_wants_any_more_is_kept(tmp_path):
-    crew = Crew()
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            asked = asyncio.create_task(keeper.results(batches(1), 1))
-            await until(lambda: crew.ran)
-            asked.cancel()
-            (done,) = await keeper.results(batches(1), 2)
-            return done.skipped, keeper.status().executions
-
-    assert run(scenario) == (64, 1)
+async def test_work_in_hand_that_nobody_wants_any_more_is_kept(keep):
+    crew = keep()
+    asked = crew.ask(batches(1))
+    await until(lambda: crew.ran)
+    asked.cancel()
+    assert told(await crew.results(batches(1), 2)) == titles(batches(1))
+    assert crew.status.executions == 1
 
 
-def test_a_lost_worker_is_not_followed_by_another_for_work_that_nobody_wants(tmp_path):
+async def test_a_lost_worker_is_not_followed_by_another_for_work_that_nobody_wants(keep):
     gate = asyncio.Event()
 
-    async def dies_later(hand, task):
+    async def dies_later(worker, task):
         await gate.wait()
         raise LostError("killed")
 
-    crew = Crew(does=dies_later)
-
-    async def scenario():
-        async with keeping(crew, tmp_path, attempts=9, timeout=SOON) as keeper:
-            asked = asyncio.create_task(keeper.results(batches(1), 1))
-            await until(lambda: crew.ran)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            gate.set()
-            await until(lambda: keeper.status().loads == 2)
-            await asyncio.sleep(20 * WORK)
-            return keeper.status(), keeper._jobs
-
-    status, jobs = run(scenario)
-    assert (status.executions, status.queued, jobs) == (1, 0, {})
+    crew = keep(dies_later, attempts=9, timeout=SOON)
+    asked = crew.ask(batches(1))
+    await until(lambda: crew.ran)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    gate.set()
+    await until(lambda: crew.status.loads == 2)
+    await idle()
+    assert (crew.status.executions, crew.status.queued, crew.keeper._jobs) == (1, 0, {})
 
 
 # ------------------------------------------------------------ when there is no use in going on
 
 
-def everything_ends(crew, folder, **changes):
-    """The keeper's reason, what two trials hear that wait, and what one hears that comes later."""
-
-    async def scenario():
-        async with keeping(crew, folder, **changes) as keeper:
-            waiting = [
-                asyncio.create_task(outcome(keeper.results(batches(3), 1))),
-                asyncio.create_task(outcome(keeper.results(batches(1, prompt="fpp"), 2))),
-            ]
-            first = keeper.first()
-            told = [await each for each in waiting]
-            later = await outcome(keeper.results(batches(1, seed=3), 3))
-            started = crew.started
-            await asyncio.sleep(20 * WORK)
-            assert crew.started == started, "workers are still being hired"
-            return keeper.status(), await first, {*told, later}, keeper._jobs
-
-    status, first, told, jobs = run(scenario)
-    assert (status.queued, jobs) == (0, {})
-    fatal = status.fatal
-    assert told == {fatal}
-    return fatal, first
+async def everything_ends(crew):
+    """The reason, which all hear: two trials that wait, one that comes later, and whoever asks for a worker."""
+    waiting = [crew.ask(batches(3), 1), crew.ask(batches(1, prompt="fpp"), 2)]
+    first = await crew.keeper.first()
+    heard = {*[await each for each in waiting], await crew.ask(batches(1, seed=3), 3), first.reason}
+    started = crew.started
+    await idle()
+    assert crew.started == started, "workers are still being hired"
+    assert (crew.status.queued, crew.keeper._jobs) == (0, {})
+    assert heard == {crew.status.fatal}
+    return crew.status.fatal, first
 
 
-def test_a_model_that_cannot_be_loaded_ends_everything_at_once(tmp_path):
+async def test_a_model_that_cannot_be_loaded_ends_everything_at_once(keep):
     def starts(number):
-        raise TaskFailedError(Failure(reason="unknown model 'tinny'", details="a traceback"))
+        raise TaskFailed("unknown model 'tinny'", "a traceback")
 
-    crew = Crew(starts=starts)
-    fatal, first = everything_ends(crew, tmp_path)
-    assert fatal == "unknown model 'tinny'"
-    assert first == Failure(reason=fatal, details="a traceback")
-    assert crew.started == 1
+    crew = keep(starts=starts)
+    fatal, first = await everything_ends(crew)
+    assert (fatal, first.details, crew.started) == ("unknown model 'tinny'", "a traceback", 1)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reason"),
     [(LostError("no node has room"), "no node has room"), (OSError("no such environment"), "OSError: no such env")],
 )
-def test_three_workers_in_a_row_that_do_not_start_end_everything(tmp_path, error, told):
+async def test_three_workers_in_a_row_that_do_not_start_end_everything(keep, error, reason):
     def starts(number):
         raise error
 
-    crew = Crew(starts=starts)
-    fatal, _ = everything_ends(crew, tmp_path)
-    assert fatal.startswith(f"workers do not start: {told}")
+    crew = keep(starts=starts)
+    fatal, _ = await everything_ends(crew)
+    assert fatal.startswith(f"workers do not start: {reason}")
     assert crew.started == 3
 
 
-def test_two_bad_starts_are_forgiven(tmp_path):
+async def test_two_bad_starts_are_forgiven(keep):
     def starts(number):
         if number % 3 < 2:
             raise LostError("out of memory")
         return {}
 
-    crew = Crew(starts=starts, does=unless(lambda task: task.dataset == "pets", dies))
-
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            await outcome(keeper.results([evaluation(dataset="pets")], 1))  # two workers are lost on it
-            found = await keeper.results(batches(2), 2)
-            return [done.skipped for done in found], keeper.status()
-
-    found, status = run(scenario)
-    assert found == [64, 64]
-    assert (status.fatal, status.loads) == (None, 3)
-    assert crew.started == 9
+    crew = keep(unless(lambda task: task.dataset == "pets", dies), starts=starts)
+    await outcome(crew.results([evaluation(dataset="pets")]))  # two workers are lost on it
+    assert told(await crew.results(batches(2), 2)) == titles(batches(2))
+    assert (crew.status.fatal, crew.status.loads, crew.started) == (None, 3, 9)
 
 
-def test_workers_that_are_lost_together_while_they_start_are_one_bad_start(tmp_path):
+async def test_workers_that_are_lost_together_while_they_start_are_one_bad_start(keep):
     """As when a machine is lost, and its workers are started again before that is known."""
 
     def starts(number):
@@ -656,145 +338,106 @@ def test_workers_that_are_lost_together_while_they_start_are_one_bad_start(tmp_p
             raise LostError("its node was terminated")
         return {}
 
-    crew = Crew(starts=starts)
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=4) as keeper:
-            await until(lambda: len(keeper.hands) == 4)
-            for hand in crew.hands:
-                hand.kill()
-            await until(lambda: not keeper.hands)
-            return [done.skipped for done in await keeper.results(batches(2), 1)], keeper.status().fatal
-
-    assert run(scenario) == ([64, 64], None)
+    crew = keep(starts=starts, workers=4)
+    await until(lambda: len(crew.keeper.workers) == 4)
+    for worker in crew.hired:
+        worker.kill()
+    await until(lambda: not crew.keeper.workers)
+    assert told(await crew.results(batches(2))) == titles(batches(2))
+    assert crew.status.fatal is None
 
 
-def test_bad_starts_while_another_works_do_not_count_once_it_is_lost_too(tmp_path):
-    crew = Crew()
+async def test_bad_starts_while_another_works_do_not_count_once_it_is_lost_too(keep):
+    crew = keep()
+    await crew.keeper.first()
+    last = ["its node was terminated, too"]
 
-    async def scenario():
-        async with keeping(crew, tmp_path) as keeper:
-            await keeper.first()
-            last = ["its node was terminated, too"]
+    def starts(number):
+        if crew.keeper.workers:
+            raise LostError("their node was terminated")
+        if last:
+            raise LostError(last.pop())
+        return {}
 
-            def starts(number):
-                if keeper.hands:
-                    raise LostError("their node was terminated")
-                if last:
-                    raise LostError(last.pop())
-                return {}
-
-            crew.starts, keeper.wanted = starts, lambda: 2
-            await until(lambda: crew.started > 6)
-            crew.hands[0].kill()
-            return [done.skipped for done in await keeper.results(batches(2), 1)], keeper.status().fatal
-
-    assert run(scenario) == ([64, 64], None)
+    crew.starts, crew.keeper.wanted = starts, lambda: 2
+    await until(lambda: crew.started > 6)
+    crew.hired[0].kill()
+    assert told(await crew.results(batches(2))) == titles(batches(2))
+    assert crew.status.fatal is None
 
 
-def test_a_machine_on_which_nothing_starts_does_not_stop_the_others(tmp_path):
+async def test_a_machine_on_which_nothing_starts_does_not_stop_the_others(keep):
     def starts(number):
         if number:
             raise LostError("its disk is broken")
         return {}
 
-    crew = Crew(starts=starts)
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=2) as keeper:
-            await until(lambda: crew.started > 6)
-            return [done.skipped for done in await keeper.results(batches(2), 1)], keeper.status().fatal
-
-    assert run(scenario) == ([64, 64], None)
+    crew = keep(starts=starts, workers=2)
+    await until(lambda: crew.started > 6)
+    assert told(await crew.results(batches(2))) == titles(batches(2))
+    assert crew.status.fatal is None
 
 
-@pytest.mark.parametrize("names", [NAMES, replace(NAMES, model="")], ids=["named", "before anything has a name"])
-def test_other_weights_on_a_second_worker_end_everything(tmp_path, names):
-    crew = Crew(does=hangs, starts=lambda number: {"digest": "weights" if number == 0 else "others", "node": "gpu7"})
-
-    async def scenario():
-        async with keeping(crew, tmp_path, timeout=SOON) as keeper:
-            keeper.names = names
-            asked = asyncio.create_task(outcome(keeper.results(batches(2), 1)))
-            await until(lambda: keeper.status().running)
-            keeper.wanted = lambda: 2
-            return await asked, keeper.status()
-
-    reason, status = run(scenario)
-    assert reason == status.fatal
+async def test_other_weights_on_a_second_worker_end_everything(keep):
+    crew = keep(hangs, timeout=SOON, starts=lambda number: {"digest": "others", "node": "gpu7"} if number else {})
+    asked = crew.ask(batches(2))
+    await until(lambda: crew.status.running)
+    crew.keeper.wanted = lambda: 2
+    reason = await asked
+    assert reason == crew.status.fatal
     assert reason.startswith("gpu7: its model m has other weights than the first worker's; put the same file")
-    assert crew.hands[1].killed
-    assert (status.loads, status.workers) == (1, 1)
+    assert crew.hired[1].dead.is_set()
+    assert (crew.status.loads, crew.status.workers) == (1, 1)
 
 
-def test_the_first_worker_says_what_it_holds(tmp_path):
-    async def scenario():
-        async with keeping(Crew(), tmp_path) as keeper:
-            return await keeper.first()
-
-    assert run(scenario).digest == "weights"
+async def test_the_first_worker_says_what_it_holds(keep):
+    assert (await keep().keeper.first()).digest == "weights"
 
 
-def test_not_knowing_how_many_workers_there_should_be_ends_everything(tmp_path):
+async def test_not_knowing_how_many_workers_there_should_be_ends_everything(keep):
     def wanted():
         raise ConnectionError("the head node is gone")
 
-    fatal, _ = everything_ends(Crew(), tmp_path, workers=wanted)
+    fatal, _ = await everything_ends(keep(workers=wanted))
     assert fatal.endswith("ConnectionError: the head node is gone")
 
 
 # ------------------------------------------------------------ more and fewer workers
 
 
-def test_workers_join_when_more_are_wanted(tmp_path):
-    wanted = [1]
-    crew = Crew(does=hangs)
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=lambda: wanted[0], timeout=SOON) as keeper:
-            asked = asyncio.create_task(keeper.results(batches(3), 1))
-            await until(lambda: keeper.status().running == 1)
-            assert keeper.status().queued == 2
-            wanted[0] = 3
-            await until(lambda: keeper.status().running == 3)
-            asked.cancel()
-            return keeper.status()
-
-    status = run(scenario)
-    assert (status.workers, status.loads, status.pids) == (3, 3, (0, 1, 2))
+async def test_workers_join_when_more_are_wanted(keep):
+    crew = keep(hangs, timeout=SOON)
+    crew.ask(batches(3))
+    await until(lambda: crew.status.running == 1)
+    await until(lambda: crew.status.queued == 2)
+    crew.keeper.wanted = lambda: 3
+    await until(lambda: crew.status.running == 3)
+    assert (crew.status.workers, crew.status.loads, crew.status.pids) == (3, 3, (0, 1, 2))
 
 
-def test_a_lost_worker_is_not_replaced_when_fewer_are_wanted(tmp_path):
-    wanted = [2]
-    crew = Crew(does=once(dies))
-
-    async def scenario():
-        async with keeping(crew, tmp_path, workers=lambda: wanted[0]) as keeper:
-            await until(lambda: keeper.status().workers == 2)
-            wanted[0] = 1
-            found = await keeper.results(batches(4), 1)
-            await asyncio.sleep(20 * WORK)
-            return [done.skipped for done in found], keeper.status()
-
-    found, status = run(scenario)
-    assert found == [64] * 4
-    assert (status.workers, status.loads, status.lost) == (1, 2, 1)
+async def test_a_lost_worker_is_not_replaced_when_fewer_are_wanted(keep):
+    crew = keep(once(dies), workers=2)
+    await until(lambda: crew.status.workers == 2)
+    crew.keeper.wanted = lambda: 1
+    assert told(await crew.results(batches(4))) == titles(batches(4))
+    await idle()
+    assert (crew.status.workers, crew.status.loads, crew.status.lost) == (1, 2, 1)
 
 
 # ------------------------------------------------------------ disks
 
 
-class BrokenStore(UnitStore):
+class BrokenStore(TaskStore):
     """A disk that has been filled, or cannot be read."""
 
     def __init__(self, root, **errors):
         super().__init__(root)
         self.errors = errors
 
-    def put(self, key, done):
+    def put(self, key, result):
         if "put" in self.errors:
             raise self.errors["put"]
-        super().put(key, done)
+        super().put(key, result)
 
     def get(self, key):
         if "get" in self.errors:
@@ -802,44 +445,31 @@ class BrokenStore(UnitStore):
         return super().get(key)
 
 
-def test_a_full_disk_fails_the_task_and_spares_the_worker(tmp_path):
-    crew = Crew()
-    store = BrokenStore(tmp_path, put=OSError(28, "No space left on device"))
+FULL = OSError(28, "No space left on device")
 
-    async def scenario():
-        async with keeping(crew, tmp_path, store=store) as keeper:
-            reason = await outcome(keeper.results(batches(1), 1))
-            store.errors.clear()
-            (done,) = await keeper.results(batches(1), 2)
-            return reason, done.skipped, keeper.status()
 
-    reason, skipped, status = run(scenario)
-    assert reason == "dtd, samples 0..64: not written down: OSError: [Errno 28] No space left on device"
-    assert skipped == 64
+async def test_a_full_disk_fails_the_task_and_spares_the_worker(keep, tmp_path):
+    store = BrokenStore(tmp_path, put=FULL)
+    crew = keep(store=store)
+    reason = await outcome(crew.results(batches(1)))
+    assert reason == "dtd, val samples 0..64, seed 0: not written down: OSError: [Errno 28] No space left on device"
+    store.errors.clear()
+    assert told(await crew.results(batches(1), 2)) == titles(batches(1))
+    status = crew.status
     assert (status.loads, status.lost, status.executions, status.done) == (1, 0, 2, 1)
     assert status.held == 3.0  # the worker was held both times
 
 
-def test_a_prompt_that_cannot_be_written_fails_the_shards_that_wait_for_it(tmp_path):
-    store = BrokenStore(tmp_path, put=OSError(28, "No space left on device"))
-
-    async def scenario():
-        async with keeping(Crew(), tmp_path, store=store) as keeper:
-            return await outcome(keeper.results(batches(2, prompt="fpp"), 1))
-
-    assert run(scenario).startswith("dtd, pretraining: not written down: OSError")
+async def test_a_prompt_that_cannot_be_written_fails_the_shards_that_wait_for_it(keep, tmp_path):
+    reason = await outcome(keep(store=BrokenStore(tmp_path, put=FULL)).results(batches(2, prompt="fpp")))
+    assert reason.startswith("dtd, pretraining, seed 0: not written down: OSError")
 
 
-def test_a_store_that_cannot_be_asked_fails_the_task(tmp_path):
-    store = BrokenStore(tmp_path, get=RuntimeError("stale file handle"))
-
-    async def scenario():
-        async with keeping(Crew(), tmp_path, store=store) as keeper:
-            with pytest.raises(RuntimeError, match="stale file handle"):
-                await keeper.results(batches(2), 1)
-            return keeper._jobs
-
-    assert run(scenario) == {}
+async def test_a_store_that_cannot_be_asked_fails_the_task(keep, tmp_path):
+    crew = keep(store=BrokenStore(tmp_path, get=RuntimeError("stale file handle")))
+    with pytest.raises(RuntimeError, match="stale file handle"):
+        await crew.results(batches(2))
+    assert crew.keeper._jobs == {}
 
 
 # ------------------------------------------------------------ who pays
@@ -847,34 +477,24 @@ def test_a_store_that_cannot_be_asked_fails_the_task(tmp_path):
 
 def bill(found):
     total = {}
-    for done in found:
-        for stage, value in done.seconds.items():
+    for result in found:
+        for stage, value in result.seconds.items():
             total[stage] = total.get(stage, 0.0) + value
-    return total, sum(done.held for done in found)
+    return total, sum(result.held for result in found)
 
 
-def test_the_trial_that_asked_first_pays_and_pays_once(tmp_path):
+async def test_the_trial_that_asked_first_pays_and_pays_once(keep, chain):
     """Also for the prompt, which its shards ask for before it does."""
-    tasks = [*batches(3, prompt="fpp"), pretrain()]
-    free = ({}, 0.0)
-
-    async def scenario():
-        async with keeping(Crew(), tmp_path, workers=2) as keeper:
-            together = await asyncio.gather(keeper.results(tasks, 1), keeper.results(tasks, 2))
-            later = await keeper.results(tasks, 3)
-            return [bill(found) for found in (*together, later)], keeper.status().held
-
-    bills, held = run(scenario)
+    tasks, free = [*chain[:3], pretrain()], ({}, 0.0)
+    crew = keep(workers=2)
+    together = await asyncio.gather(crew.results(tasks, 1), crew.results(tasks, 2))
+    bills = [bill(found) for found in (*together, await crew.results(tasks, 3))]
     assert bills == [({"adapt": 3.0, "pretrain": 2.0}, 7.0), free, free]
-    assert held == 7.0
+    assert crew.status.held == 7.0
 
 
-def test_a_task_that_was_tried_twice_is_paid_once(tmp_path):
-    async def scenario():
-        async with keeping(Crew(does=once(dies)), tmp_path) as keeper:
-            return bill(await keeper.results(batches(2), 1))
-
-    assert run(scenario) == ({"adapt": 2.0}, 3.0)
+async def test_a_task_that_was_tried_twice_is_paid_once(keep):
+    assert bill(await keep(once(dies)).results(batches(2))) == ({"adapt": 2.0}, 3.0)
 
 
 # ------------------------------------------------------------ whatever happens
@@ -886,17 +506,23 @@ def test_everything_asked_for_ends(tmp_path_factory, data):
     """Trials that overlap, are cancelled and fail; workers that die, hang, raise and do not start."""
     fates = data.draw(st.lists(st.sampled_from([works] * 6 + [dies, declines]), max_size=12))
     bad_starts = set(data.draw(st.lists(st.integers(0, 6), max_size=3)))
-    trials = data.draw(
-        st.lists(
-            st.tuples(st.lists(st.integers(0, 5), min_size=1, max_size=5, unique=True), st.booleans(), st.booleans()),
-            min_size=1,
-            max_size=5,
-        )
+    one = st.tuples(
+        st.lists(st.integers(0, 5), min_size=1, max_size=5, unique=True),
+        st.sampled_from([{}, {"prompt": "fpp"}, {"method": "running_mean"}]),
+        st.booleans(),
+        st.integers(0, 3),
     )
-    pauses = data.draw(st.lists(st.integers(0, 3), min_size=len(trials), max_size=len(trials)))
+    trials = data.draw(st.lists(one, min_size=1, max_size=5))
+    running = []
 
-    async def does(hand, task):
-        return await (fates.pop() if fates else works)(hand, task)
+    async def does(worker, task):
+        stateful = task.config.method == "running_mean"
+        assert not (stateful and running), "two shards of a chain at once"
+        running.extend([task] * stateful)
+        try:
+            return await (fates.pop() if fates else works)(worker, task)
+        finally:
+            running.clear() if stateful else None
 
     def starts(number):
         if number in bad_starts:
@@ -904,21 +530,29 @@ def test_everything_asked_for_ends(tmp_path_factory, data):
         return {}
 
     async def scenario():
-        async with keeping(Crew(does=does, starts=starts), tmp_path_factory.mktemp("units"), workers=2) as keeper:
-            asked = []
-            for order, (places, words, _) in enumerate(trials):
-                tasks = [batches(6, **({} if words else {"prompt": "fpp"}))[place] for place in places]
-                asked.append(asyncio.create_task(outcome(keeper.results(tasks, order))))
-            for each, (_, _, cancelled), pause in zip(asked, trials, pauses, strict=True):
-                await asyncio.sleep(pause * WORK)
-                if cancelled:
-                    each.cancel()
-            found = await asyncio.gather(*asked, return_exceptions=True)
-            for each, (places, _, cancelled) in zip(found, trials, strict=True):
-                if isinstance(each, list):
-                    assert [done.skipped for done in each] == [64] * len(places)
-                else:
-                    assert isinstance(each, str) or (cancelled and isinstance(each, asyncio.CancelledError)), each
-            await until(lambda: not keeper._jobs and not keeper.status().queued)
+        crew = Crew(does=does, starts=starts, workers=2).begin(tmp_path_factory.mktemp("tasks"))
+        asked, wanted = [], []
+        for order, (places, config, _, _) in enumerate(trials):
+            wanted.append([batches(6, **config)[place] for place in places])
+            asked.append(crew.ask(wanted[-1], order))
+        for each, (_, _, cancelled, pause) in zip(asked, trials, strict=True):
+            await asyncio.sleep(pause * WORK)
+            if cancelled:
+                each.cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        for each, tasks, (_, _, cancelled, _) in zip(found, wanted, trials, strict=True):
+            assert (
+                each == titles(tasks)
+                or isinstance(each, str)
+                or (cancelled and isinstance(each, asyncio.CancelledError))
+            ), each
+        await until(lambda: not crew.keeper._jobs and not crew.status.queued)
 
-    run(scenario)
+    async def limited():
+        async with asyncio.timeout(SOON):
+            await scenario()
+
+    with registered(RUNNING_MEAN), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutting, "SHARD", 64)
+        patch.setattr(module, "HIRE_EVERY", 0.005)
+        asyncio.run(limited())

@@ -20,8 +20,7 @@ from fpp_sweep.core.methods.tpt import Start, Tpt
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.compiling import MOST, OFTEN, Compiler, eagerly
 from fpp_sweep.core.text.memory import halving
-from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.run import worker_spec
+from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.trial.worker import Worker
 from tests.clips import WordTokenizer
 from tests.texts import CLASSES, twins
@@ -84,7 +83,7 @@ def test_results_stay_when_the_same_graph_runs_again(device):
 @pytest.mark.parametrize(("form", "steps"), [(ByPullback, 1), (ByJacobian, 2)])
 def test_adaptation_equals_the_eager_one_and_odd_batches_are_not_compiled(form, steps, device):
     texts, compiled, context, views = both(device)
-    method = Tpt(config=AdaptConfig(steps=steps), penalty=dispersion, weight=1.0)
+    method = Tpt(adapt=AdaptConfig(steps=steps), penalty=dispersion, weight=1.0)
     batches = [*views.split(BATCH), views[:1], views[:2], views[:3], views[:BATCH]]
 
     def probabilities(texts):
@@ -111,7 +110,7 @@ def test_fifty_steps_of_pretraining_equal_the_eager_ones(knobs, device):
         generator = torch.Generator().manual_seed(0)
         start = draw_start(context, config, generator)
         noise = draw_noise(texts, len(context), config, generator)
-        return pretrain(texts, context, config, weight=weight, start=start, noise=noise)
+        return pretrain(texts, context, config, flatness_weight=weight, start=start, noise=noise)
 
     for weight in (1.7, 2.5):  # a sweep's next trial has another
         found, expected = pretrained(compiled, weight), pretrained(texts, weight)
@@ -127,7 +126,7 @@ def test_noise_of_each_class_is_left_eager(device):
     _, compiled, context, _ = both(device)
     config = FppConfig(steps=OFTEN + 2, draws=2, noise_shared=False)
     noise = draw_noise(compiled, len(context), config, torch.Generator().manual_seed(0))
-    pretrain(compiled, context, config, weight=1.7, start=context, noise=noise)
+    pretrain(compiled, context, config, flatness_weight=1.7, start=context, noise=noise)
     assert not compilations()
 
 
@@ -186,8 +185,9 @@ def test_a_run_and_a_worker_compile_when_asked(tmp_path):
         assert results["arguments"]["compile"] == bool(options)
         found[name] = results["trials"][0]["datasets"]["digits"]["metrics"]
     assert found["compiled"] == pytest.approx(found["eager"], abs=1e-3)
-    space = parse_space("params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {compile: true}", "x.yaml")
-    assert isinstance(Worker(worker_spec(space, gpus=0.0)).clip.text.run, Compiler)
+    worker = Worker(WorkerSpec(model="tiny", device="cpu", compile=True))
+    assert isinstance(worker.clip.text.run, Compiler)
+    assert worker.facts().arithmetic.endswith(", compiled")
 
 
 @pytest.mark.slow

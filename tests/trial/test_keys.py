@@ -1,0 +1,222 @@
+"""A key means one result, whoever asks: what decides bits is in it, and nothing else. And how work is cut."""
+
+import json
+import subprocess
+import sys
+import typing
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpp_sweep import catalogue, config, keys, tasks
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import InputError
+from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
+from tests.toys import RUNNING_MEAN, registered
+from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
+
+WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
+PROMPT = PRETRAINED.pretrain
+VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
+STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
+READS = {"zero_shot": set(), "tpt": STEP, "ctpt": STEP | {"adapt.penalty"}, "otpt": STEP | {"adapt.penalty"}}
+PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
+HINTS = dict(config._hints())
+
+
+def another(key, value):
+    """A setting's value that is not this one."""
+    if choices := typing.get_args(HINTS[key]) if not isinstance(value, float | None) else ():
+        return next(choice for choice in choices if choice != value)
+    if isinstance(value, str):
+        return f"{value} small"
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else (value or 1.0) / 2
+
+
+def changing(task):
+    """The settings that change a task's key."""
+    settings = {key: another(key, value) for key, value in task.config.flat().items() if key != "method"}
+    changed = {key: replace(task, config=task.config.replace({key: value})) for key, value in settings.items()}
+    return {key for key, other in changed.items() if KEYS.of(other) != KEYS.of(task)}
+
+
+@pytest.mark.parametrize("method", READS)
+def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
+    assert set(READS) == set(catalogue.METHODS)
+    assert changing(evaluation(method=method)) == READS[method] | {"prompt"}
+    assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | {"prompt"}
+    assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | {"prompt"}
+
+
+OTHER_WORK = {
+    "itself": WORDS,
+    "method": evaluation(method="ctpt"),
+    "pretrained": PRETRAINED,
+    "seed": evaluation(seed=1),
+    "split": evaluation(split="test"),
+    "dataset": evaluation(dataset="pets"),
+    "start": evaluation(start=64, stop=128),
+    "stop": evaluation(stop=128),
+    "columns": evaluation(columns=("logits",)),
+    "prompt": PROMPT,
+    "prompt of another seed": replace(PROMPT, seed=1),
+    "prompt of another dataset": replace(PROMPT, dataset="pets"),
+}
+
+
+def test_work_that_may_differ_has_keys_of_its_own():
+    found = {name: KEYS.of(task) for name, task in OTHER_WORK.items()}
+    assert len(set(found.values())) == len(found), found
+    assert KEYS.of(evaluation(columns=("a", "b"))) == KEYS.of(evaluation(columns=("b", "a")))
+
+
+BOTH = {WORDS, PROMPT}
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ({"digest": "other weights"}, BOTH),
+        ({"device": "cuda"}, BOTH),
+        ({"arithmetic": "float32 features, 1 threads"}, BOTH),
+        ({"name": "the same by another name"}, set()),
+        ({"node": "there", "pid": 7, "seconds": 9.0}, set()),
+    ],
+    ids=str,
+)
+def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
+    ours, other = keys_of(facts()), keys_of(facts(), model=replace(MODEL, **change))
+    assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
+
+
+def test_any_gpu_will_do():
+    one, other = (keys_of(facts(), model=replace(MODEL, device=device)) for device in ("cuda:0", "cuda:1"))
+    assert one.of(WORDS) == other.of(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ({"digest": "other labels"}, {WORDS}),
+        ({"images": "other images"}, {WORDS}),
+        ({"size": 320}, {WORDS}),  # the form of the gradient is chosen by it
+        ({"classes": ("striped", "dotted", "bare")}, BOTH),
+        ({"group": "shifts"}, BOTH),  # lambda and the weights of penalties
+    ],
+    ids=str,
+)
+def test_a_prompt_depends_on_the_classes_of_a_dataset_and_its_results_on_all_of_it(change, changed):
+    ours, other = keys_of(facts()), keys_of(replace(facts(), **change))
+    assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
+
+
+@pytest.mark.parametrize(
+    ("version", "changed"), [("ENGINE", {"of", "prompt", "of_adapter"}), ("VIEWS", {"of", "of_adapter"})]
+)
+def test_other_versions_of_the_engine_and_of_views_are_other_work(monkeypatch, version, changed):
+    def found():
+        return {"of": KEYS.of(WORDS), "prompt": KEYS.of(PROMPT), "of_adapter": KEYS.of_adapter(WORDS)}
+
+    before = found()
+    monkeypatch.setattr(keys, version, 99)
+    assert {name for name, key in found().items() if key != before[name]} == changed
+
+
+def test_an_edited_plugin_is_another_method():
+    task = evaluation(method="running_mean")
+    found = []
+    for digest in ("one", "two"):
+        with registered(replace(RUNNING_MEAN, digest=digest)):
+            found.append((KEYS.of(task), KEYS.of_adapter(task)))
+    assert not set(found[0]) & set(found[1])
+
+
+def test_methods_views_and_splits_share_a_prompt():
+    others = [
+        evaluation(prompt="fpp", method="otpt", **{"adapt.lr": 0.1, "views.count": 3}),
+        evaluation(prompt="fpp", split="test", columns=("logits",)),
+    ]
+    assert {KEYS.of(task.pretrain) for task in others} == {KEYS.of(PROMPT)}
+
+
+def test_all_shards_of_a_dataset_share_an_adapter_and_nothing_else_does():
+    shards = [WORDS, evaluation(start=64, stop=128), evaluation(columns=("logits",))]
+    assert {KEYS.of_adapter(task) for task in shards} == {KEYS.of_adapter(WORDS)}
+    others = [task for name, task in OTHER_WORK.items() if not name.startswith(("prompt", "start", "stop", "columns"))]
+    others += [evaluation(**{"adapt.lr": 0.1}), evaluation(prompt="a picture of a")]
+    assert len({KEYS.of_adapter(task) for task in others}) == len(others)
+
+
+# ------------------------------------------------------------ cuts and sizes
+
+
+@given(start=st.integers(0, 500), size=st.integers(1, 5000), wanted=st.none() | st.integers(1, 40))
+def test_shards_are_the_whole_in_order_and_not_large_unless_asked_for(start, size, wanted):
+    parts = evaluation(start=start, stop=start + size, columns=("logits",)).shards(wanted)
+    assert [parts[0].start, parts[-1].stop] == [start, start + size]
+    assert all(first.stop == second.start for first, second in pairwise(parts))
+    assert all(part.start % BATCH == 0 for part in parts[1:])
+    assert {part.columns for part in parts} == {("logits",)}
+    batches = {-(-part.stop // BATCH) - part.start // BATCH for part in parts}
+    assert max(batches) - min(batches) <= 1
+    if wanted is None:
+        assert max(part.stop - part.start for part in parts) <= SHARD + BATCH * bool(start % BATCH)
+    else:
+        assert len(parts) <= wanted
+
+
+@given(size=st.integers(1, 5000), shard=st.sampled_from([64, 128, 1024]))
+def test_a_stateful_stream_is_a_chain_whatever_who_asks(size, shard):
+    with registered(RUNNING_MEAN), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "SHARD", shard)
+        for prompt in ("a photo of a", "fpp"):
+            chain = evaluation(stop=size, method="running_mean", prompt=prompt, columns=("logits",)).shards()
+            assert [(part.start, part.stop) for part in chain] == [
+                (start, min(start + shard, size)) for start in range(0, size, shard)
+            ]
+            assert [part.previous for part in chain] == [None, *chain[:-1]]
+            for part in chain:
+                assert part.needs == tuple(each for each in (part.pretrain, part.previous) if each)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_stateful_stream_is_not_cut_as_asked_for(count):
+    with registered(RUNNING_MEAN), pytest.raises(InputError, match=f"work.shards={count}: method running_mean is st"):
+        evaluation(stop=640, method="running_mean").shards(count)
+
+
+def test_other_methods_need_a_pretrained_prompt_at_most():
+    shard = evaluation(start=64, stop=128, method="ctpt")
+    assert (shard.pretrain, shard.previous, shard.needs) == (None, None, ())
+    shard = replace(shard, config=shard.config.replace({"prompt": "fpp"}))
+    assert shard.needs == (shard.pretrain,) == (PretrainTask(config=shard.config, dataset="dtd", seed=0),)
+    assert shard.pretrain.needs == ()
+
+
+def test_a_title_tells_dataset_samples_and_seed():
+    assert evaluation(start=64, stop=128, seed=3).title == "dtd, val samples 64..128, seed 3"
+    assert replace(PROMPT, seed=3).title == "dtd, pretraining, seed 3"
+
+
+def test_larger_work_costs_more():
+    assert cost(evaluation(stop=128), 10) > cost(evaluation(), 10) > cost(evaluation(), 5)
+    assert cost(evaluation(**{"adapt.steps": 2}), 10) > cost(evaluation(), 10)
+    assert cost(evaluation(), 10) > cost(evaluation(method="zero_shot"), 10)
+    longer = replace(PROMPT, config=PROMPT.config.replace({"fpp.steps": 2000}))
+    assert cost(longer, 10) > cost(PROMPT, 10)
+
+
+def test_tasks_and_keys_need_nothing_heavy_and_whoever_hands_them_out_no_torch():
+    heavy = {"torch", "ray", "optuna", "mlflow"}
+    for modules, refused in (
+        ("fpp_sweep.keys", heavy | {"numpy"}),
+        ("fpp_sweep.workers.keeper, fpp_sweep.trial.trial, fpp_sweep.search.study", heavy),
+    ):
+        code = f"import json, sys, {modules}; print(json.dumps(sorted({refused} & set(sys.modules))))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout) == []
