@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import peak
 from benchmarks.harness import Ratio, Spent, Spread, compile_option, equal, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli import Parser, run
@@ -33,6 +32,7 @@ from fpp_sweep.core.text.compiling import OFTEN
 from tests.reference.naive import adapt_one, householder
 
 OTPT_WEIGHT = 18.0
+FORMS = ("jacobian", "pullback")  # of the first gradient, as `benchmarks.peak` takes them
 MOST_IMAGES = 32  # in a batch
 TOKENS_AT_ONCE = 8192  # in a batch, where that allows more than one image
 SAMPLED_DIMENSIONS = 16  # of D, where J is not built whole
@@ -227,7 +227,7 @@ def memory_notes(args: Any) -> list[str]:
     """Peak memory, each in a process of its own."""
     notes = []
     for classes in args.memory_of:
-        for form in peak.FORMS:
+        for form in FORMS:
             options = [str(classes), form, str(args.threads), args.device]
             command = [sys.executable, "-m", "benchmarks.peak", *options]
             done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -88,35 +88,40 @@ def asked(count: int) -> float:
 
 
 def print_overhead(trials: int) -> None:
-    import ray
-
     from fpp_sweep.core.metrics import Predictions
-    from fpp_sweep.search.conductor import Brief, Conductor, conduct
+    from fpp_sweep.facts import DatasetFacts, ModelFacts
+    from fpp_sweep.keys import TaskKeys
+    from fpp_sweep.search.conductor import Conductor, conduct
+    from fpp_sweep.search.coordinator import Brief
     from fpp_sweep.search.study import SweepStudy
-    from fpp_sweep.trial.results import DatasetFacts, Done, ModelFacts, Names, UnitStore
+    from fpp_sweep.sweep.handle import Options
+    from fpp_sweep.sweep.preflight import begun
+    from fpp_sweep.trial.results import TaskResult
+    from fpp_sweep.trial.store import TaskStore
     from fpp_sweep.trial.trial import Plan
     from fpp_sweep.workers.keeper import Keeper
-    from fpp_sweep.workers.pool import ActorSpec, KeeperActor, Pool, session
+    from fpp_sweep.workers.session import session
+    from fpp_sweep.workers.watch import Watch
 
-    facts = ModelFacts(
-        name="none", digest="none", embedding_scale=1.0, device="none", node="here", pid=os.getpid(), seconds=0.0
-    )
-    data = DatasetFacts(name="scenes", split="test", group="tiny", classes=("a", "b", "c"), size=SAMPLES, digest="none")
+    here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
+    model = ModelFacts(name="none", digest="none", embedding_scale=1.0, **here)
+    shape: dict[str, Any] = {"group": "tiny", "classes": ("a", "b", "c"), "size": SAMPLES, "digest": "", "images": ""}
+    data = DatasetFacts(name="scenes", split="test", **shape)
 
     class NothingToDo:
         """A worker that answers at once."""
 
         def __init__(self) -> None:
-            self.facts = facts
+            self.facts = model
 
-        async def run(self, task: Any, prompt: bytes | None) -> Done:
+        async def run(self, task: Any, needs: Any, adapter: str) -> TaskResult:
             import numpy as np
 
             if not hasattr(task, "start"):
-                return Done(prompt=b"prompt", seconds={"pretrain": 0.0})
+                return TaskResult(prompt=b"prompt", seconds={"pretrain": 0.0})
             probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)
             labels = np.arange(SAMPLES) % CLASSES
-            return Done(predictions=Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities), seconds={})
+            return TaskResult(predictions=Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities))
 
         async def gone(self) -> None:
             await asyncio.Event().wait()
@@ -124,45 +129,47 @@ def print_overhead(trials: int) -> None:
         def kill(self) -> None:
             pass
 
-    class IdleKeeper(KeeperActor):
-        def __init__(self, units: Path) -> None:
-            async def hire() -> NothingToDo:
-                return NothingToDo()
-
-            self._needs = ActorSpec(actors=1, cpus=1, gpus=0, env={})
-            names = Names("none", {("scenes", "test"): data})
-            self._keeper = Keeper(
-                hire=hire, wanted=lambda: 1, names=names, store=UnitStore(units), attempts=1, timeout=60.0
-            )
-            self._staff = None
-
     space = space_of(trials)
-    with tempfile.TemporaryDirectory() as scratch, session(None, cpus=2, gpus=0, verbose=False):
+    with tempfile.TemporaryDirectory() as scratch, session(None, cpus=2, verbose=False):
+        import ray
+
+        from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds
+
+        class IdleKeeper(KeeperActor):
+            def __init__(self, tasks: Path) -> None:
+                async def hire() -> NothingToDo:
+                    return NothingToDo()
+
+                self._needs = WorkerNeeds(workers=1, cpus=1, gpus=0, env={})
+                self._keeper = Keeper(hire=hire, wanted=lambda: 1, store=TaskStore(tasks), attempts=1, timeout=60.0)
+                self._hiring = None
+
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()
+        folder.write_info(begun(None, space, Options(), folder, ""))
         actor: Any = ray.remote(IdleKeeper)
         pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.tasks))
         pool.open()
         ends: list[float] = []
 
-        def changed(record: TrialRecord, part: str) -> None:
+        def changed(record: TrialRecord, split: str) -> None:
             if record.state == "complete":
                 ends.append(time.monotonic())
 
+        plan = Plan(datasets={"test": (data,)}, seeds=(0,))
+        pool.begin(TaskKeys(model, plan.known()))
         conductor = Conductor(
             space,
             folder,
             SweepStudy(folder.study_file, "driver", space),
-            concurrency=lambda: 1,
-            spent=0.0,
-            gpus_per_actor=0.0,
+            plan=plan,
+            watch=Watch(pool),
+            gpus_per_worker=0.0,
             on_change=changed,
-            stopped=lambda: None,
         )
         conductor.begin()
-        plan = Plan(datasets={"test": (data,)}, seeds=(0,), shards=None)
         brief = Brief(
-            folder=folder, pool=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
+            folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
         conduct(conductor, brief, scratch, ray.util.get_node_ip_address())
     gaps = [later - earlier for earlier, later in pairwise(ends)]

@@ -25,8 +25,7 @@ from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.images.filling import BATCH
+from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.views import make_views, sample_rng
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.loading import load
@@ -43,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for clip, dataset in subjects(args, Path(folder)):
             for augmix in ("off", "on"):
-                found = measured(args, clip, dataset, augmix, Path(folder))
-                raw[f"{clip.name}, AugMix {augmix}"] = found
-                rows.append(row(args, clip, augmix, found))
+                timings = measured(args, clip, dataset, augmix, Path(folder))
+                raw[f"{clip.name}, AugMix {augmix}"] = timings
+                rows.append(row(args, clip, augmix, timings))
     notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
     notes.append("Shares of the naive side's time: decode, views, tower.")
     finish(args, rows, raw, notes)
@@ -119,11 +118,10 @@ def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path)
 
     print(f"{clip.name}, AugMix {augmix}: {len(dataset)} images of {args.views} views", flush=True)
     expected = naive()
-    found = engine(args.workers[0])
-    equal(found, expected, f"{clip.name}, features")
+    equal(engine(args.workers[0]), expected, f"{clip.name}, features")
     works = {f"{workers} workers": (lambda workers=workers: engine(workers), len(dataset)) for workers in args.workers}
-    spent = rounds({"naive": (naive, len(dataset)), **works}, args.repeats, args.device)
-    return {**spent, "stages": [dict(zip(STAGES, each, strict=True)) for each in stages]}
+    timings = rounds({"naive": (naive, len(dataset)), **works}, args.repeats, args.device)
+    return {**timings, "stages": [dict(zip(STAGES, spent, strict=True)) for spent in stages]}
 
 
 def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> tuple[Tensor, tuple[Spent, ...]]:
@@ -143,17 +141,17 @@ def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> t
     return torch.stack(features), tuple(total)
 
 
-def row(args: Any, clip: Clip, augmix: str, found: dict[str, Any]) -> dict[str, object]:
+def row(args: Any, clip: Clip, augmix: str, timings: dict[str, Any]) -> dict[str, object]:
     shares = {
-        stage: Spread.of([each[stage].wall / sum(part.wall for part in each.values()) for each in found["stages"]])
+        stage: Spread.of([spent[stage].wall / sum(part.wall for part in spent.values()) for spent in timings["stages"]])
         for stage in STAGES
     }
     cells: dict[str, object] = {"model": clip.name, "AugMix": augmix}
     for stage, share in shares.items():
         cells[f"{stage}, %"] = f"{100 * share.median:.0f}"
     for workers in args.workers:
-        cells[f"{workers} workers"] = Ratio.of(found["naive"], found[f"{workers} workers"]).wall
-    rate = Spread.of([1 / each.wall for each in found[f"{args.workers[0]} workers"]])
+        cells[f"{workers} workers"] = Ratio.of(timings["naive"], timings[f"{workers} workers"]).wall
+    rate = Spread.of([1 / spent.wall for spent in timings[f"{args.workers[0]} workers"]])
     return {**cells, f"images/s, {args.workers[0]} workers": rate}
 
 

@@ -9,8 +9,6 @@ import resource
 import sys
 from pathlib import Path
 
-FORMS = ("jacobian", "pullback")
-
 
 def peak_bytes() -> int:
     """The most that this process has held; Linux's own mark, which no parent's memory gets into."""

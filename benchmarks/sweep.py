@@ -19,18 +19,22 @@ from torch import Tensor
 from benchmarks.harness import Ratio, equal, finish, parse, require_open_clip, rounds
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import TrialConfig, preset
-from fpp_sweep.core.datasets import Dataset, open_dataset
+from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start
-from fpp_sweep.core.images.features import FeatureCache, Features
+from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.trial.running import class_texts, evaluate, flatness_weight, make_adapter, make_prompt
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
+from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.running import class_texts, flatness_weight
+from fpp_sweep.trial.trial import Plan, run_trial
+from fpp_sweep.trial.worker import Worker
 from tests.reference import naive
 
 SEED = 0
+SPLIT = "test"
 TOLERANCE = 1e-3  # of probabilities after a pretraining: rounding grows from step to step
 
 
@@ -38,28 +42,23 @@ TOLERANCE = 1e-3  # of probabilities after a pretraining: rounding grows from st
 class Trial:
     """One trial, for either side."""
 
-    clip: Clip
+    worker: Worker
+    plan: Plan
     weights: Mapping[str, Tensor]
     config: TrialConfig
     dataset: Dataset
     features: Features
 
+    @property
+    def clip(self) -> Clip:
+        return self.worker.clip
+
     def by_engine(self) -> tuple[Tensor, Tensor]:
-        """Confidences and predicted classes."""
-        prompt = make_prompt(
-            self.clip, PretrainTask(config=self.config, dataset=self.dataset.name, seed=SEED), self.dataset
-        )
-        task = EvalTask(
-            config=self.config,
-            dataset=self.dataset.name,
-            split=self.dataset.split,
-            seed=SEED,
-            start=0,
-            stop=len(self.dataset),
-        )
-        adapter = make_adapter(self.clip, self.config, self.dataset, prompt)
-        found = evaluate(self.clip, task, self.dataset, self.features, adapter)
-        return torch.as_tensor(found.confidence), torch.as_tensor(found.predicted)
+        """Confidences and predicted classes, by the path that every command takes."""
+        executor = InlineExecutor(self.worker, TaskKeys(self.worker.facts(), self.plan.known()))
+        _, (result,) = run_trial(self.plan, self.config, SPLIT, executor)
+        predictions = result.predictions
+        return torch.as_tensor(predictions.confidence), torch.as_tensor(predictions.predicted)
 
     def by_naive(self) -> tuple[Tensor, Tensor]:
         text = naive.NaiveText(self.weights, self.clip.text.heads, quick_gelu=self.clip.text.activation == "quick_gelu")
@@ -147,19 +146,22 @@ def prepared(args: Any, folder: Path) -> Trial:
     """The embedded model with features of a dataset; what open_clip takes to load is behind us then."""
     from fpp_sweep.tiny.model import load as load_weights
 
-    config = preset("tiny").replace({"method": "tpt", "prompt": "fpp"})
+    config = preset("tiny").replace({"prompt": "fpp"})
     if args.quick:
         config = config.replace({"fpp.steps": 10, "views.count": 16})
-    clip = load("tiny", args.device)
-    dataset = open_dataset(args.dataset, "test").head(6 if args.quick else args.images)
+    count = 6 if args.quick else args.images
+    spec = WorkerSpec(model="tiny", device=args.device, limit=count, cache=str(folder), threads=torch.get_num_threads())
+    worker = Worker(spec)
+    dataset = worker.dataset(args.dataset, SPLIT)
     model, _ = load_weights()
     weights = {name: value.float().to(args.device) for name, value in model.state_dict().items()}
     return Trial(
-        clip=clip,
+        worker=worker,
+        plan=Plan(datasets={SPLIT: tuple(worker.describe([args.dataset], SPLIT))}, seeds=(SEED,)),
         weights={name: value for name, value in weights.items() if not name.startswith("visual.")},
         config=config,
         dataset=dataset,
-        features=FeatureCache(folder).features(clip, dataset, config.views, SEED),
+        features=worker.cache.features(worker.clip, dataset, config.views, SEED),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the feature cache holds, and making room in it.
+"""The feature cache: lists what it holds, and removes what is no longer wanted.
 
 python -m fpp_sweep.cache list
 python -m fpp_sweep.cache prune --older-than 30d --yes
@@ -12,11 +12,14 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep import keys
 from fpp_sweep.cli import Parser, parser, run
+from fpp_sweep.core.images.cache import MANIFEST, default_cache, readable_size, unused
 from fpp_sweep.errors import InputError
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -33,26 +36,25 @@ class Listed:
     size: int
     used: float  # time of the last use
 
-    def row(self, now: float) -> tuple[str, ...]:
-        from fpp_sweep.core.images.cache import readable_size
+    @property
+    def foreign(self) -> bool:
+        """Whether its features are in a form that this version does not read."""
+        return bool(self.manifest) and self.manifest.get("format") != keys.FEATURES
 
+    def row(self, now: float) -> tuple[str, ...]:
         facts = self.manifest
-        size, age = readable_size(self.size), _age(now - self.used)
         if not facts:
-            return (self.folder.name, "?", "?", "?", "no readable manifest", "?", size, age)
-        kinds = [kind for kind in ("augmix", "flip") if facts.get(kind)]
-        views = " ".join([f"{facts.get('count')} of area {facts.get('min_area')}-{facts.get('max_area')}", *kinds])
-        data = f"{facts.get('dataset')}/{facts.get('split')}"
-        return (
-            self.folder.name,
-            str(facts.get("model")),
-            data,
-            str(facts.get("seed")),
-            views,
-            str(facts.get("dtype")),
-            size,
-            age,
+            views = "no readable manifest"
+        elif self.foreign:
+            views = f"not used, of another format: {facts.get('format')}"
+        else:
+            kinds = [kind for kind in ("augmix", "flip") if facts.get(kind)]
+            views = " ".join([f"{facts.get('count')} of area {facts.get('min_area')}-{facts.get('max_area')}", *kinds])
+        model, dataset, split, seed, dtype = (
+            str(facts.get(name, "?")) for name in ("model", "dataset", "split", "seed", "dtype")
         )
+        data = f"{dataset}/{split}"
+        return self.folder.name, model, data, seed, views, dtype, readable_size(self.size), _age(now - self.used)
 
 
 COLUMNS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
@@ -60,8 +62,6 @@ COLUMNS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep.core.images.cache import default_cache
-
     root = args.cache or default_cache()
     entries = find_entries(root)
     if args.command == "list":
@@ -97,16 +97,18 @@ PRUNE = "Conditions add up: an entry goes if it meets all of them. An entry that
 
 
 def find_entries(root: Path) -> list[Listed]:
-    """What lies in the cache, the longest unused first."""
+    """The entries of the cache, the longest unused first."""
     if not root.is_dir():
         raise InputError(f"{root}: there is no cache here; another place can be given with --cache")
     folders = [path for path in root.glob("features/*") if re.fullmatch("[0-9a-f]{16}", path.name) and path.is_dir()]
-    return sorted((look(folder) for folder in folders), key=lambda entry: entry.used)
+    entries = []
+    for folder in folders:
+        with suppress(FileNotFoundError):  # removed meanwhile
+            entries.append(read_entry(folder))
+    return sorted(entries, key=lambda entry: entry.used)
 
 
-def look(folder: Path) -> Listed:
-    from fpp_sweep.core.images.cache import MANIFEST
-
+def read_entry(folder: Path) -> Listed:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())
@@ -131,8 +133,6 @@ def select(entries: Iterable[Listed], age: float | None, size: float | None) -> 
 
 
 def show(root: Path, entries: Sequence[Listed]) -> None:
-    from fpp_sweep.core.images.cache import readable_size
-
     now = time.time()
     rows = [COLUMNS, *(entry.row(now) for entry in entries)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
@@ -143,35 +143,36 @@ def show(root: Path, entries: Sequence[Listed]) -> None:
 
 def prune(entries: Sequence[Listed], yes: bool) -> None:
     """Remove whole entries, but for those that a run is filling."""
-    from fpp_sweep.core.images.cache import unused
-
     show_choice([(str(entry.folder), entry.size) for entry in entries])
     if not entries or not agreed(yes):
         return
     for entry in entries:
-        with unused(entry.folder) as free:
-            if not free:
-                print(f"{entry.folder}: a run is filling it; left alone")
-                continue
-            try:
-                for file in entry.folder.iterdir():
-                    file.unlink(missing_ok=True)
-                entry.folder.rmdir()
-            except OSError as error:
-                raise InputError(f"{entry.folder}: cannot be removed ({error.strerror})") from error
+        try:
+            with unused(entry.folder) as free:
+                if free:
+                    for file in entry.folder.iterdir():
+                        file.unlink(missing_ok=True)
+                    entry.folder.rmdir()
+                else:
+                    print(f"{entry.folder}: a run is filling it; left alone")
+        except FileNotFoundError:  # another prune has removed it meanwhile
+            continue
+        except OSError as error:
+            raise InputError(f"{entry.folder}: cannot be removed ({error.strerror})") from error
 
 
 def prune_damaged(entries: Iterable[Listed], yes: bool) -> None:
-    """Remove the shards that do not hold what their checksum says."""
-    from fpp_sweep.core.images.chunks import SUFFIX, DamagedShard, Shard
+    """Remove the files that do not hold what their checksum says; those of another format are not judged."""
+    from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk  # loads numpy, which nothing else here needs
 
     damaged = []
-    for file in (file for entry in entries for file in entry.files if file.suffix == SUFFIX):
+    files = (file for entry in entries if not entry.foreign for file in entry.files)
+    for file in (file for file in files if file.suffix == SUFFIX):
         try:
-            Shard(file)
+            Chunk.read(file)
         except FileNotFoundError:
             continue
-        except DamagedShard as error:
+        except DamagedChunk as error:
             print(f"{file}: {error}")
             damaged.append(file)
     show_choice([(str(file), _bytes(file)) for file in damaged])
@@ -181,15 +182,13 @@ def prune_damaged(entries: Iterable[Listed], yes: bool) -> None:
 
 
 def show_choice(chosen: Sequence[tuple[str, int]]) -> None:
-    from fpp_sweep.core.images.cache import readable_size
-
     for name, size in chosen:
         print(f"{readable_size(size):>9}  {name}")
     print(f"{len(chosen)} to remove, {readable_size(sum(size for _, size in chosen))}")
 
 
 def agreed(yes: bool) -> bool:
-    """Whether to go ahead: told on the command line, or asked on a terminal."""
+    """Whether to go ahead: as the command line says, or the answer on a terminal."""
     if yes:
         return True
     if not sys.stdin.isatty():

@@ -238,3 +238,19 @@ def remove(rows: Callable[[MethodRow | MetricRow], bool]) -> None:
     for table in (METHODS, METRICS):
         for name in [name for name, row in table.items() if rows(row)]:
             del table[name]
+
+
+def markdown() -> str:
+    """The tables of docs/methods.md: `python -c "from fpp_sweep import catalogue; print(catalogue.markdown())"`."""
+    methods = [
+        "| method | what it does | views | penalty's weight (on shifts) | settings that it reads |",
+        "|---|---|---|---|---|",
+    ]
+    for row in METHODS.values():
+        weight = f"{row.weight:g} ({row.weight_on_shifts:g})" if row.penalty else ""
+        reads = ", ".join(f"`{key}{'*' if key.endswith('.') else ''}`" for key in row.reads)
+        views = "all" if row.views is None else str(row.views)
+        methods.append(f"| `{row.name}` | {row.title} | {views} | {weight} | {reads} |")
+    metrics = ["| metric | what it is | goal | over datasets |", "|---|---|---|---|"]
+    metrics += [f"| `{row.name}` | {row.title} | {row.goal} | {row.merges} |" for row in METRICS.values()]
+    return "\n".join([*methods, "", *metrics])

@@ -174,14 +174,10 @@ class TrialConfig:
         >>> TrialConfig().replace({"fpp.gamma2": "0.15", "fpp.class_var": "x0.5"}).fpp.class_var
         0.01
         """
-        defaults = TrialConfig().flat()
         changes: dict[str, dict[str, Any]] = {}
-        hints = dict(_hints())
         for key, value in values.items():
-            if key not in hints:
-                raise unknown("config key", key, hints)
             section, _, name = key.rpartition(".")
-            changes.setdefault(section, {})[name] = _convert(key, value, hints[key], defaults[key])
+            changes.setdefault(section, {})[name] = convert(key, value)
         top = changes.pop("", {})
         for section, fields in changes.items():
             top[section] = dataclasses.replace(getattr(self, section), **fields)
@@ -222,6 +218,28 @@ def preset(name: str) -> TrialConfig:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return TrialConfig().replace(PRESETS[name])
+
+
+@functools.cache
+def setting_types() -> Mapping[str, Any]:
+    """The type of every dotted key."""
+    return dict(_hints())
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    return TrialConfig().flat()
+
+
+def convert(key: str, value: Any) -> Any:
+    """A setting's value, often text, as the type of its key; whether it is a possible one, a config says.
+
+    >>> convert("fpp.class_var", "x0.5"), convert("fpp.align", "off"), convert("adapt.penalty", "none")
+    (0.01, False, None)
+    """
+    if key not in setting_types():
+        raise unknown("config key", key, setting_types())
+    return _convert(key, value, setting_types()[key], _defaults()[key])
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:
@@ -296,5 +314,5 @@ def _number(key: str, value: Any, kind: type[int] | type[float]) -> int | float:
         raise InputError(f"{key} must be {wanted}, got {value!r}")
     try:
         return kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{key} must be {wanted}, got {value!r}") from None

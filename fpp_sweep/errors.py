@@ -7,7 +7,16 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used; the message is one line: where, what, and what would do."""
+    """Something the user gave cannot be used; the message is one line: where, what, and what would do.
+
+    >>> InputError("must be >= 1, got 0", "search.trials")
+    InputError('search.trials: must be >= 1, got 0')
+    """
+
+    def __init__(self, problem: object, key: str = "") -> None:
+        super().__init__(f"{key}: {problem}" if key else str(problem))
+        self.problem = str(problem)
+        self.key = key  # dotted: of the value that cannot be used
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -24,7 +24,6 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.facts import DatasetFacts, PluginFile, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.progress import Bar
-from fpp_sweep.trial.results import TaskFailed
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -39,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # the border to torch: from here on a model is needed
     from fpp_sweep.report import evaluation
     from fpp_sweep.trial.inline import InlineExecutor
+    from fpp_sweep.trial.results import TaskFailed
     from fpp_sweep.trial.trial import Plan, run_trial
     from fpp_sweep.trial.worker import Worker
 
@@ -209,8 +209,13 @@ def told_of(out: Path) -> Iterator[None]:
 
 def arguments_of(args: argparse.Namespace) -> dict[str, object]:
     """The command line as it was understood, for the record."""
-    plain = (str, int, bool, list, type(None))
-    return {name: value if isinstance(value, plain) else str(value) for name, value in vars(args).items()}
+    return {name: _plain(value) for name, value in vars(args).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 if __name__ == "__main__":

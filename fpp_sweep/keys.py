@@ -54,7 +54,7 @@ class FeatureKey:
     seed: int
     dtype: str
     compute: str  # precision of the image tower
-    views: int = VIEWS
+    views_version: int = VIEWS
 
     def name(self) -> str:
         return digest(FEATURES, asdict(self), length=16)

@@ -134,14 +134,15 @@ def read_space(args: argparse.Namespace) -> Space:
         elif value is not None:
             found.append(f"{key}={value}")
     found += args.set
-    space = load_space(args.space, found)
+    loaded = [file.stem for file in args.plugin]
+    space = load_space(args.space, found, loaded)
     if args.config is None:
         return space
     searched = {param.key for param in space.searched()}
     settings = {key: value for key, value in read_config(args.config).items() if key not in searched}
     # JSON is YAML; `none` is how a setting says that it has no value, where null would take the key out
     start = [f"base.{key}={'none' if value is None else json.dumps(value)}" for key, value in settings.items()]
-    return load_space(args.space, [*start, *found])
+    return load_space(args.space, [*start, *found], loaded)
 
 
 if __name__ == "__main__":

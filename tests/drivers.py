@@ -4,15 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.config import TrialConfig
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.sweep.run import make_plan, worker_spec
+from fpp_sweep.sweep.preflight import make_plan, worker_spec
 from fpp_sweep.trial.inline import InlineExecutor
-from fpp_sweep.trial.results import Names, UnitStore
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 
@@ -23,7 +23,7 @@ base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
 search: {trials: 4, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [zero_shot], actors: 1}
+work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1}
 """
 
 
@@ -70,14 +70,6 @@ def started(folder, *words, space=SMALL):
     )
 
 
-def wait_for(condition, seconds=120.0):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-    return found
-
-
 def complete(folder):
     return [path for path in (folder / "sweeps").glob("*/trials/trial-*.json") if '"complete"' in path.read_text()]
 
@@ -87,8 +79,25 @@ def assert_same_as_in_one_process(sweep, space, cache):
     space = replace(space, work=replace(space.work, cache=str(cache)))
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
-    datasets = {(facts.name, part): facts for part, all_facts in plan.datasets.items() for facts in all_facts}
-    inline = InlineExecutor(worker, Names(worker.facts().digest, datasets), UnitStore(cache / "units"))
+    inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     for record in sweep.trials():
-        found, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline.results)
-        assert dict(found.average) == dict(record.results["val"].average), record.name
+        result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline)
+        assert dict(result.average) == dict(record.results["val"].average), record.name
+
+
+@contextmanager
+def ended(process):
+    """However the test ends, the process does, and all below it."""
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                kill(process.pid)
+
+
+def kill(pid):
+    """A process and all below it, at once, as when a machine's power goes."""
+    for each in (pid, *descendants(pid)):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)

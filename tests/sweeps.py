@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 CREATED = 1_795_201_952.0  # 2026-11-20, so that numbers made from it can be recognised
 DATASETS = ("tiny_shapes", "tiny_digits", "tiny_textures")
@@ -87,7 +88,7 @@ def trial(
         origin="code" if number == 0 else "sampled",
         params=params,
         config=config.flat(),
-        key=config.key(),
+        key=keys.of_config(config),
         started=started,
     )
     if running:
@@ -121,7 +122,7 @@ def baseline(name: str, position: int, datasets: Sequence[str] = DATASETS) -> Tr
         state="complete",
         origin="baseline",
         config=config.flat(),
-        key=config.key(),
+        key=keys.of_config(config),
         started=CREATED + position,
         finished=CREATED + position + 30,
         results={"val": result, "test": result},

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from fpp_sweep import keys
 from fpp_sweep.cache import main
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images.features import FeatureCache
@@ -59,9 +60,43 @@ def test_a_use_makes_an_entry_young_again(cache, capsys):
     assert "d ago" not in command(capsys, "list", "--cache", cache)
 
 
-def test_list_survives_an_entry_whose_manifest_is_damaged(cache, capsys):
-    (by_age(cache)[0] / "manifest.json").write_text("{")
+@pytest.mark.parametrize("data", [b"{", b"[]", b"null", b"\x00\xff"])
+def test_list_survives_an_entry_whose_manifest_is_damaged(cache, capsys, data):
+    (by_age(cache)[0] / "manifest.json").write_bytes(data)
     assert "no readable manifest" in command(capsys, "list", "--cache", cache)
+
+
+def other_format(cache):
+    """The old entry, as another version would have written it."""
+    folder = by_age(cache)[0]
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes().replace(keys.FEATURES.encode(), b"fpp_sweep features 1"))
+    return folder
+
+
+def test_an_entry_of_another_format_is_listed_as_such_and_can_be_pruned(cache, capsys):
+    folder = other_format(cache)
+    (line,) = [line for line in command(capsys, "list", "--cache", cache).splitlines() if folder.name in line]
+    assert re.search(r"random-0 +painted/test +0 +not used, of another format: fpp_sweep features 1 ", line)
+    command(capsys, "prune", "--cache", cache, "--all", "--yes")
+    assert entries(cache) == []
+
+
+def test_features_of_another_format_are_not_damaged(cache, capsys):
+    folder = other_format(cache)
+    assert "0 to remove" in command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_folder_of_another_kind_is_listed_as_empty_and_stays(tmp_path, capsys):
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / "manifest.json").write_text('{"format": "something else"}')
+    (tmp_path / "features" / "0123456789abcdef").write_text("a file, not an entry")
+    assert "0 entries" in command(capsys, "list", "--cache", tmp_path)
+    command(capsys, "prune", "--cache", tmp_path, "--all", "--yes")
+    assert len(entries(tmp_path)) == 2
+    assert len(FeatureCache(tmp_path).features(CLIP, painted(3), ViewConfig(count=2), 0)) == 3
+    assert "1 entries" in command(capsys, "list", "--cache", tmp_path)
 
 
 def test_the_environment_names_the_folder(cache, capsys, monkeypatch):
@@ -124,11 +159,11 @@ def test_ages_and_sizes_need_their_form(cache, words):
 
 
 def test_prune_damaged_removes_only_files_that_are(cache, capsys):
-    shards = sorted(cache.rglob("*.safetensors"))
-    shards[1].write_bytes(shards[1].read_bytes()[:-1])
+    chunks = sorted(cache.rglob("*.safetensors"))
+    chunks[1].write_bytes(chunks[1].read_bytes()[:-1])
     shown = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
     assert "1 to remove" in shown
-    assert sorted(cache.rglob("*.safetensors")) == [shards[0], *shards[2:]]
+    assert sorted(cache.rglob("*.safetensors")) == [chunks[0], *chunks[2:]]
 
 
 def test_prune_leaves_an_entry_that_a_run_is_filling(cache, capsys):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fpp_sweep import catalogue
 from fpp_sweep.config import PRESETS, TrialConfig, preset
 
 ROOT = Path(__file__).parent.parent
@@ -38,10 +39,19 @@ def test_links_lead_somewhere(path):
 def test_every_file_of_the_layout_exists():
     (layout,) = re.findall(r"## Layout\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     names = re.findall(r"[\w/]+(?:\.py|/)", layout)
-    folders = [ROOT, ROOT / "fpp_sweep", ROOT / "fpp_sweep/core"]
+    folders = [ROOT, ROOT / "fpp_sweep", ROOT / "fpp_sweep/core", ROOT / "fpp_sweep/tiny"]
     assert len(names) > 20
     for name in names:
         assert any((folder / name).exists() for folder in folders), name
+
+
+def test_the_tables_of_methods_and_metrics_are_those_of_the_catalogue():
+    assert (ROOT / "docs/methods.md").read_text().endswith(f"\n\n{catalogue.markdown()}\n")
+
+
+def test_the_glossary_is_short():
+    rows = [line for line in (ROOT / "docs/glossary.md").read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) <= 15
 
 
 def shown(value: object) -> str:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from fpp_sweep import evaluate
+from fpp_sweep import evaluate, keys
 from fpp_sweep.errors import InputError
 from tests.builders import build_coop, jpeg
+from tests.waiting import LONG, wait_for
 
 TINY = ["--datasets", "digits", "scenes", "--limit", "12", "--set", "fpp.steps=3", "views.count=8"]
 
@@ -52,15 +52,17 @@ def test_a_run_prints_tables_and_writes_everything_that_it_names(tmp_path):
             low, high = found["intervals"]["ece"].values()
             assert low <= found["metrics"]["ece"] <= high
             folder = out / trial["files"]
-            rows = parquet.read_table(folder / f"{name}.predictions.parquet").to_pydict()
-            assert len(set(rows["id"])) == found["metrics"]["samples"] == 12
+            seeded = f"{name}.seed{trial['seed']}"
+            rows = parquet.read_table(folder / "test" / f"{seeded}.predictions.parquet").to_pydict()
+            assert len(set(rows["id"])) == found["samples"] == 12
             right = [label == predicted for label, predicted in zip(rows["label"], rows["predicted"], strict=True)]
             assert found["metrics"]["accuracy"] == pytest.approx(100 * sum(right) / 12)
-            with Image.open(folder / f"{name}.reliability.png") as picture:
+            with Image.open(folder / "test" / "reliability.png") as picture:
                 assert picture.size[0] > 400
-            assert (folder / f"{name}.prompt.safetensors").exists()
+            pretrained = trial["config"]["prompt"] == "fpp"
+            assert (folder / "prompts" / f"{seeded}.safetensors").exists() == pretrained
         average = sum(found["metrics"]["ece"] for found in trial["datasets"].values()) / 2
-        assert trial["averages"]["average"]["ece"] == pytest.approx(average)
+        assert trial["averages"]["average"]["metrics"]["ece"] == pytest.approx(average)
 
 
 @pytest.mark.slow
@@ -68,7 +70,7 @@ def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     words = ["--datasets", "digits", "--limit", 12, "--method", "tpt", "--set", "views.count=8", "fpp.steps=3"]
     assert command(*words, "--prompt", "fpp", "--out", first, folder=tmp_path).returncode == 0
-    (prompt,) = first.rglob("digits.prompt.safetensors")
+    (prompt,) = first.rglob("prompts/digits.seed0.safetensors")
     assert command(*words, "--prompt", prompt, "--out", second, folder=tmp_path).returncode == 0
 
     def metrics(out):
@@ -112,7 +114,7 @@ def test_a_dataset_without_a_readable_image_is_told(tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
-    words = ["--datasets", "scenes", "--limit", "2000", "--workers", "1", "--out", str(tmp_path / "out")]
+    words = ["--datasets", "scenes", "--limit", "2000", "--loaders", "1", "--out", str(tmp_path / "out")]
     line = [sys.executable, "-m", "fpp_sweep.evaluate", *words, "--cache", str(tmp_path / "cache")]
     run = subprocess.Popen(
         line,
@@ -122,12 +124,9 @@ def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background has it ignored
     )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list((tmp_path / "cache").rglob("*.lock")):
-        time.sleep(0.1)  # until the workers are being started
-    time.sleep(2)
+    wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 shards
     os.killpg(run.pid, signal.SIGINT)
-    _, told = run.communicate(timeout=60)
+    _, told = run.communicate(timeout=LONG)
     assert run.returncode == 130
     assert told.strip().splitlines()[-1] == "interrupted"
     assert "Traceback" not in told
@@ -197,10 +196,10 @@ def test_a_folder_with_results_is_never_written_to(tmp_path):
 
 def test_the_trials_are_every_combination_with_the_models_own_preset():
     args = evaluate.parse(["--method", "tpt", "otpt", "--prompt", "fpp", "a", "--seed", "0", "1"])
-    trials = evaluate.plan(args)
-    assert len({(config.key(), seed) for config, seed in trials}) == 8
+    trials = evaluate.trials_of(args)
+    assert len({(keys.of_config(config), seed) for config, seed in trials}) == 8
     assert {config.fpp.steps for config, _ in trials} == {60}
-    code = evaluate.plan(evaluate.parse(["--model", "ViT-B-16/openai"]))
+    code = evaluate.trials_of(evaluate.parse(["--model", "ViT-B-16/openai"]))
     assert {config.fpp.steps for config, _ in code} == {1000}
 
 
@@ -225,7 +224,7 @@ def test_the_same_numbers_come_out_on_a_gpu(tmp_path):
 def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise(tmp_path):
     file = tmp_path / "knee.yaml"
     file.write_text("config: {method: otpt, prompt: fpp, init: a, fpp.gamma2: 3.5, adapt.penalty: null}\n")
-    ((config, seed),) = evaluate.plan(evaluate.parse(["--config", str(file), "--set", "fpp.steps=7"]))
+    ((config, seed),) = evaluate.trials_of(evaluate.parse(["--config", str(file), "--set", "fpp.steps=7"]))
     assert (config.method, config.prompt, config.init, config.fpp.gamma2, config.fpp.steps) == (
         "otpt",
         "fpp",
@@ -235,7 +234,8 @@ def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise
     )
     assert seed == 0
     methods = [
-        config.method for config, _ in evaluate.plan(evaluate.parse(["--config", str(file), "--method", "tpt", "ctpt"]))
+        config.method
+        for config, _ in evaluate.trials_of(evaluate.parse(["--config", str(file), "--method", "tpt", "ctpt"]))
     ]
     assert methods == ["tpt", "ctpt"]
 
@@ -244,7 +244,7 @@ def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise
     ("text", "complaint"),
     [
         ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
-        ("config: {fpp.gama2: 1}\n", ":1: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
         ("config: {fpp.steps: -1}\n", "fpp.steps must be >= 0"),
         ("{}\n", "has no `config:`"),
     ],
@@ -253,5 +253,5 @@ def test_a_config_file_that_is_none_is_refused_with_its_name(tmp_path, text, com
     file = tmp_path / "knee.yaml"
     file.write_text(text)
     with pytest.raises(InputError, match=re.escape(complaint)) as error:
-        evaluate.plan(evaluate.parse(["--config", str(file)]))
+        evaluate.trials_of(evaluate.parse(["--config", str(file)]))
     assert str(file) in str(error.value)

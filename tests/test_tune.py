@@ -19,12 +19,13 @@ from tests.drivers import (
     command,
     complete,
     descendants,
+    ended,
     environment,
     only_sweep,
     started,
-    wait_for,
 )
 from tests.tracking.stores import free_port
+from tests.waiting import LONG, wait_for
 
 
 def tune(folder, *words, space=SMALL, code=0):
@@ -93,7 +94,7 @@ def test_killed_drivers_change_nothing_but_the_time():
 
 @pytest.mark.slow  # two drivers
 def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
-    processes, err = interrupted(tmp_path, signal.SIGINT, "--trials", "6")
+    processes, err = interrupted(tmp_path, signal.SIGINT)
     assert "--resume" in err.splitlines()[-1]
     wait_for(lambda: not any(line == _line(pid) for pid, line in processes.items()))
     before = {path.name: path.read_text() for path in complete(tmp_path)}
@@ -102,16 +103,20 @@ def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
     (line,) = changed.stderr.splitlines()
     assert "params.fpp.gamma1.high: 10" in line
     assert "-> 3" in line
-    tune(tmp_path, "--trials", "5", "--resume")  # a budget may change
+    count = len(before) + 2
+    tune(tmp_path, "--trials", str(count), "--resume")  # a budget may change
     assert sweep.info().state == "finished"
     states = {record.name: record.state for record in sweep.trials()}
-    assert states == {"baseline-zero_shot": "complete", **{f"trial-{number:04d}": "complete" for number in range(5)}}
-    assert study_states(sweep) == ["COMPLETE"] * 5
+    assert states == {
+        "baseline-zero_shot": "complete",
+        **{f"trial-{number:04d}": "complete" for number in range(count)},
+    }
+    assert study_states(sweep) == ["COMPLETE"] * count
     for name, text in before.items():
         now, then = json.loads((sweep.path / "trials" / name).read_text()), json.loads(text)
         assert (now["started"], now["attempt"], now["values"]) == (then["started"], then["attempt"], then["values"])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
-        assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", 7)]
+        assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", 1 + 1 + count)]
 
 
 @pytest.mark.slow
@@ -119,14 +124,14 @@ def test_a_machine_that_shuts_down_interrupts_as_well(tmp_path):
     interrupted(tmp_path, signal.SIGTERM)
 
 
-def interrupted(folder, kind, *words):
-    """Send a driver a signal when a trial has ended; the processes that it had, and what it said."""
-    driver = started(folder, *words)
-    wait_for(lambda: complete(folder))
-    processes = descendants(driver.pid)
-    assert any("RemoteWorker" in line for line in processes.values())
-    driver.send_signal(kind)
-    out, err = driver.communicate(timeout=90)
+def interrupted(folder, kind):
+    """Send a driver a signal when one of many trials has ended; the processes that it had, and what it said."""
+    with ended(started(folder, "--trials", "1000")) as driver:
+        wait_for(lambda: complete(folder))
+        processes = descendants(driver.pid)
+        assert any("WorkerActor" in line for line in processes.values())
+        driver.send_signal(kind)
+        out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 130, out + err
     assert "Traceback" not in err
     sweep = only_sweep(folder)
@@ -144,20 +149,26 @@ def _line(pid):
 
 @pytest.mark.slow
 def test_killed_workers_cost_time_and_no_result(tmp_path):
-    """First one, then the other of two workers is killed while the sweep is under way."""
-    space = SMALL.replace("actors: 1", "actors: 2")
-    driver = started(tmp_path, "--trials", "8", space=space)
+    """First one, then the other of two workers is killed; they stand still before, so that trials are left."""
+    space = SMALL.replace("workers: 1", "workers: 2")
+    with ended(started(tmp_path, "--trials", "8", space=space)) as driver:
 
-    def workers():
-        return {pid for pid, line in descendants(driver.pid).items() if "ray::RemoteWorker" in line}
+        def workers():
+            return {pid for pid, line in descendants(driver.pid).items() if "ray::WorkerActor" in line}
 
-    wait_for(lambda: complete(tmp_path))
-    victims = sorted(wait_for(lambda: workers() if len(workers()) == 2 else None))
-    for victim in victims:
-        there = workers()
-        os.kill(victim, signal.SIGKILL)
-        wait_for(lambda there=there: workers() - there)
-    out, err = driver.communicate(timeout=180)
+        def stopped(count):
+            there = workers()
+            for pid in there:
+                os.kill(pid, signal.SIGSTOP)
+            return sorted(there) if len(there) == count else None
+
+        wait_for(lambda: complete(tmp_path))
+        victims = wait_for(lambda: stopped(2))
+        for victim in victims:
+            there = workers()
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda there=there: workers() - there)
+        out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert int(sweep.info().tags["work_workers_lost"]) == len(victims)  # or the test proves nothing
@@ -172,7 +183,7 @@ def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason(tmp_path):
 base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
 params: {fpp.lr: [0.01, 1e38]}
 search: {sampler: grid, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [], actors: 1}
+work: {datasets: [scenes], limit: 10, baselines: [], workers: 1}
 """
     done = tune(tmp_path, space=space)
     sweep = only_sweep(tmp_path)
@@ -225,7 +236,7 @@ def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path,
     ("words", "complaint"),
     [
         (["--datasets", "scenes", "dtd"], "dtd"),
-        (["--set", "work.gpus_per_actor=3"], "this machine has 0 GPUs"),
+        (["--set", "work.gpus_per_worker=3"], "this machine has 0 GPUs"),
         (["--address", "127.0.0.1:PORT"], "cannot be reached"),
         (["--tracking-uri", "http://127.0.0.1:PORT"], "MLflow"),
     ],

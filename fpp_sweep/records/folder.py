@@ -25,7 +25,7 @@ from typing import Any, Self
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 FORMAT = 2
 
@@ -65,7 +65,7 @@ class SweepFolder:
 
     def info(self) -> SweepInfo:
         document = _read(self.info_file)
-        objectives = tuple(Objective(**each) for each in document.pop("objectives"))
+        objectives = tuple(Objective.recorded(**each) for each in document.pop("objectives"))
         return SweepInfo(objectives=objectives, **document)
 
     def write_info(self, info: SweepInfo) -> None:

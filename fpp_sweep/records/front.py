@@ -12,7 +12,8 @@ from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.work import BASELINES
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
 
 def _usual_place(baseline: TrialRecord) -> tuple[int, str]:
     name = baseline.name.removeprefix("baseline-")
-    known = catalogue.BUILT_IN
-    return (known.index(name) if name in known else len(known), name)
+    return (BASELINES.index(name) if name in BASELINES else len(BASELINES), name)
 
 
 def values_of(record: TrialRecord) -> Sequence[float]:
@@ -114,7 +114,8 @@ def shown(metric: str, value: float | None, deviation: float | None = None) -> s
     """
     if value is None:
         return ""
-    decimals = catalogue.metric(metric).decimals
+    row = catalogue.METRICS.get(metric.partition("/")[0])
+    decimals = 2 if row is None else row.decimals  # a plugin's metric that is not loaded
     spread = "" if deviation is None else f"±{deviation:.{decimals}f}"
     return f"{value:.{decimals}f}{spread}"
 

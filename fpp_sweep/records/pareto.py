@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.errors import InputError
 
 if TYPE_CHECKING:
-    from fpp_sweep.space.space import Goal
+    from fpp_sweep.catalogue import Goal
 
 Point = tuple[float, ...]
 OBJECTIVES = 3  # at most

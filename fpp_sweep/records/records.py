@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
 # waiting: on record, and nothing of it has begun

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.front import Front, pairs_of, staircase, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -13,7 +13,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.space.space import Constraint, Objective
+from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Driver, Executor, Plan, TrialStopped, measured, run_trial

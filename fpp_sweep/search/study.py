@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.space.space import Param, Search, Space
+from fpp_sweep.space.params import Param
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Search
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.errors import InputError
+from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.yamlfile import read
 
 
@@ -15,14 +16,6 @@ def read_config(path: Path) -> dict[str, Any]:
     entries = read(path, "config").mapping(["config"])
     if "config" not in entries:
         raise InputError(f"{path}: has no `config:`; a sweep's best/*.yaml does")
-    known = TrialConfig().flat()
-    settings = {}
-    for key, node in entries["config"].mapping().items():
-        if key not in known:
-            raise InputError(f"{node.where}: {unknown('config key', key, known)}")
-        settings[key] = node.scalar()
-    try:
-        TrialConfig().replace(settings)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    return settings
+    node = entries["config"]
+    with node.locating():
+        return check_settings(node.plain(), TrialConfig())

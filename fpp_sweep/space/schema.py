@@ -8,102 +8,119 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from fpp_sweep import catalogue
 from fpp_sweep.cli import parser, run
-from fpp_sweep.config import PRESETS, TrialConfig
-from fpp_sweep.space.reading import (
-    CONSTRAINT,
-    METRIC,
-    MOST_OBJECTIVES,
-    NAME,
-    OBJECTIVE,
-    SEARCH,
-    WORK,
-    range_kind,
-    setting_types,
-)
-from fpp_sweep.space.space import METHODS
-from fpp_sweep.space.yamlfile import flag, number, text, whole
+from fpp_sweep.config import TrialConfig, setting_types
+from fpp_sweep.space.objectives import METRIC, MOST_OBJECTIVES, Constraint, Objective
+from fpp_sweep.space.rules import Schema, flag, number, rules, whole
+from fpp_sweep.space.settings import range_kind
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Search, Work
+
+SPREAD = 4  # levels of the file that are spread over lines, where they are longer than WIDTH
+WIDTH = 110
+NUMBERS: Mapping[str, Schema] = {  # how they may be written; x0.1 is relative to the setting's default
+    "float": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^x[0-9.eE+-]+$"}]},
+    "int": {"type": "integer"},
+}
 
 
 def schema() -> dict[str, Any]:
     """What editors check a file against while it is written; complaints of `load_space` go further."""
-    settings = {key: _setting_schema(key, hint) for key, hint in setting_types().items()}
-    references = {key: {"$ref": f"#/$defs/{key}"} for key in settings}
-    several = {key: _one_or_more(reference) for key, reference in references.items()}
-    objective = _object({key: rule.schema for key, rule in OBJECTIVE.items()}, required=["metric"])
-    constraint = _object({key: rule.schema for key, rule in CONSTRAINT.items()}, required=["metric"])
-    block = _object(several) | {"minProperties": 1, "patternProperties": {",": _one_or_more({})}}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A search space of fpp_sweep",
-        **_object(
-            {
-                "name": NAME.schema,
-                "question": text().schema,
-                "preset": {"enum": ["auto", *PRESETS]},
-                "base": _object(references),
-                "params": _object({key: _param_schema(key, reference) for key, reference in references.items()}),
-                "grid": {"type": "array", "items": block},
-                "points": {"type": "array", "items": _object(references) | {"minProperties": 1}},
-                "objectives": {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": MOST_OBJECTIVES,
-                    "items": {"anyOf": [METRIC.schema, objective]},
-                },
-                "constraints": {"type": "array", "items": constraint},
-                "search": _object({key: rule.schema for key, rule in SEARCH.items()}),
-                "work": _object({key: rule.schema for key, rule in WORK.items()}),
-            }
-        ),
-        "$defs": {**settings, "when": _object(several)},
+    keys = setting_types()
+    one = {key: _ref(key) for key in keys}
+    one_or_more = {key: {"anyOf": [_ref(key), _ref(f"{key}.list")]} for key in keys}
+    goal = {"anyOf": [METRIC.schema(), _fields(Objective, required=["metric"])]}
+    properties = {
+        **{key: rule.schema() for key, rule in rules(Space).items()},
+        "base": _ref("settings"),
+        "params": _object({key: {"anyOf": _param_forms(key)} for key in keys}),
+        "grid": {"type": "array", "items": {**_ref("values"), "minProperties": 1}},
+        "points": {"type": "array", "items": {**_ref("settings"), "minProperties": 1}},
+        "objectives": {"type": "array", "minItems": 1, "maxItems": MOST_OBJECTIVES, "items": goal},
+        "constraints": {"type": "array", "items": _fields(Constraint, required=["metric"])},
+        "search": _fields(Search),
+        "work": _fields(Work),
     }
+    definitions = {
+        **{key: _setting(key, hint) for key, hint in keys.items()},
+        **{f"{key}.list": _list(_ref(key)) for key in keys},
+        **NUMBERS,
+        **{f"{kind}.range": _range(kind) for kind in NUMBERS},
+        "settings": _object(one),
+        "values": {**_object(one_or_more), "patternProperties": {",": {}}},  # keys that move together
+        "when": {**_ref("values"), "propertyNames": {"pattern": "^[^,]+$"}},
+    }
+    title = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A search space of fpp_sweep"}
+    return {**title, **_object(properties), "$defs": definitions}
 
 
-def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
-    made = {"type": "object", "properties": dict(properties), "additionalProperties": False}
-    return {**made, "required": list(required)} if required else made
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
 
 
-def _one_or_more(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}]}
+def _list(item: Schema) -> dict[str, Any]:
+    return {"type": "array", "items": item, "minItems": 1, "uniqueItems": True}
 
 
-def _setting_schema(key: str, hint: Any) -> dict[str, Any]:
+def _object(properties: Mapping[str, Schema], required: Sequence[str] = ()) -> dict[str, Any]:
+    closed = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**closed, "required": required} if required else closed
+
+
+def _fields(cls: type, required: Sequence[str] = ()) -> dict[str, Any]:
+    return _object({key: rule.schema() for key, rule in rules(cls).items()}, required)
+
+
+def _param_forms(key: str) -> list[Schema]:
+    choices = _object({"choices": _ref(f"{key}.list"), "when": _ref("when")}, required=["choices"])
+    kind = range_kind(key)
+    return [_ref(f"{key}.list"), choices, *([] if kind == "choice" else [_ref(f"{kind}.range")])]
+
+
+def _range(kind: str) -> dict[str, Any]:
+    step = (whole(1) if kind == "int" else number(above=0)).schema()
+    inner = {"low": _ref(kind), "high": _ref(kind), "log": flag().schema(), "step": step, "when": _ref("when")}
+    return _object(inner, required=["low", "high"])
+
+
+def _setting(key: str, hint: Any) -> dict[str, Any]:
     parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    found = [each for part in parts for each in _type_schemas(key, part)]
-    default = TrialConfig().flat()[key]
-    return {**(found[0] if len(found) == 1 else {"anyOf": found}), "default": default}
+    forms = [form for part in parts for form in _forms(key, part)]
+    return {**(forms[0] if len(forms) == 1 else {"anyOf": forms}), "default": TrialConfig().flat()[key]}
 
 
-def _type_schemas(key: str, kind: Any) -> list[dict[str, Any]]:
+def _forms(key: str, kind: Any) -> list[Schema]:
+    """How a value of a type may be written."""
     if typing.get_origin(kind) is Literal:
         return [{"enum": list(typing.get_args(kind))}]
     if kind is bool:
-        return [{"type": "boolean"}, {"enum": ["on", "off"]}]
+        return [flag().schema(), {"enum": ["on", "off"]}]
     if kind is float:
-        return [{"type": "number"}, {"type": "string", "pattern": r"^x[0-9.eE+-]+$"}]
+        return [_ref("float")]
     if kind is int:
-        return [{"type": "integer"}]
+        return [_ref("int")]
     if kind is type(None):
         return [{"enum": [None, "none"]}]
-    return [{"enum": list(METHODS)} if key == "method" else {"type": "string"}]
+    return [{"enum": list(catalogue.METHODS)} if key == "method" else {"type": "string"}]
 
 
-def _param_schema(key: str, one: Mapping[str, Any]) -> dict[str, Any]:
-    choices = {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}
+def written(value: Any, depth: int = 0) -> str:
+    """JSON whose first levels are spread over lines, as far as they need it.
 
-    forms = [choices, _object({"choices": choices, "when": {"$ref": "#/$defs/when"}}, required=["choices"])]
-    if range_kind(key) != "choice":
-        step = whole(1) if range_kind(key) == "int" else number(above=0)
-        rest = {"log": flag().schema, "step": step.schema, "when": {"$ref": "#/$defs/when"}}
-        forms.append(_object({"low": one, "high": one, **rest}, required=["low", "high"]))
-    return {"anyOf": forms}
+    >>> print(written({"a": {"b": [1, 2]}}))
+    {"a": {"b": [1, 2]}}
+    """
+    line = json.dumps(value)
+    if depth == SPREAD or len(line) <= WIDTH or not isinstance(value, dict):
+        return line
+    inner = ",\n".join(f"{' ' * (depth + 1)}{json.dumps(key)}: {written(value[key], depth + 1)}" for key in value)
+    return f"{{\n{inner}\n{' ' * depth}}}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser("spaceschema", __doc__ or "").parse_args(argv)
-    print(json.dumps(schema(), indent=1))
+    print(written(schema()))
 
 
 if __name__ == "__main__":

@@ -1,160 +1,111 @@
-"""What a sweep searches, on what and for how long, as a checked value; `spacefile` reads one."""
+"""What a sweep searches, on what and for how long: a value that is checked when it is made."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import math
-import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
 
+from fpp_sweep import catalogue
 from fpp_sweep.config import PRESETS, TrialConfig, preset
-from fpp_sweep.errors import InputError
+from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
+from fpp_sweep.space.objectives import Constraint, Objective, check_constraints, check_objectives, default_objectives
+from fpp_sweep.space.params import Param, check_params, check_points
+from fpp_sweep.space.published import baseline_configs, preset_for, published_points
+from fpp_sweep.space.rules import NAME, check_fields, expect, one_of, set_field, text, under, word
+from fpp_sweep.space.settings import check_settings
+from fpp_sweep.space.work import Sampler, Search, Work, require_plugins
 
-Goal = Literal["max", "min"]
-Kind = Literal["float", "int", "choice"]
-Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
-Split = Literal["val", "test"]
-METHODS = ("zero_shot", "tpt", "ctpt", "otpt")  # the core's table, which needs torch; a test holds them equal
-QUALITIES: dict[str, Goal] = {  # of a dataset, and averaged
-    "accuracy": "max",
-    "accuracy_top5": "max",
-    "ece": "min",
-    "sce": "min",
-    "aece": "min",
-    "mce": "min",
-    "aurc": "min",
-    "nll": "min",
-    "brier": "min",
+PRESET = one_of("preset", lambda: ("auto", *PRESETS))
+TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10
+
+# what may be another when a sweep is resumed
+FREE = {
+    "name",
+    "question",
+    *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures")),
+    *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
+    *(f"work.{key}" for key in ("loaders", "compile", "cache", "attempts", "task_timeout", "baselines")),
+    "work.tracking_uri",
 }
-COSTS: dict[str, Goal] = {"seconds": "min", "device_seconds": "min"}  # of a whole trial
-BASELINES = ("zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """What a trial is judged by."""
-
-    metric: str  # accuracy, ece, ...; ece/dtd for one dataset
-    goal: Goal
-    reference: float | None = None  # the hypervolume's corner; none: chosen by the sweep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
-    """What a trial must keep to be feasible; bounds are differences from the baseline's value where one is named."""
-
-    name: str
-    metric: str
-    at_least: float | None = None
-    at_most: float | None = None
-    baseline: str | None = None
-
-    def violation(self, value: float, baseline_value: float | None = None) -> float:
-        """By how much it is broken, in the metric's unit; it holds where <= 0.
-
-        >>> rule = Constraint(name="accurate", metric="accuracy", at_least=-0.5, baseline="zero_shot")
-        >>> rule.violation(61.0, 62.0), rule.violation(63.0, 62.0)
-        (0.5, -1.5)
-        """
-        if self.baseline is not None and baseline_value is None:
-            raise InputError(f"constraint {self.name}: baseline {self.baseline} has no {self.metric}")
-        excess = value - (baseline_value if self.baseline is not None and baseline_value is not None else 0.0)
-        short = -math.inf if self.at_least is None else self.at_least - excess
-        over = -math.inf if self.at_most is None else excess - self.at_most
-        return max(short, over)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Param:
-    """A searched setting; it exists where each setting in `when` has one of the values there."""
-
-    key: str
-    kind: Kind
-    low: float | int | None = None
-    high: float | int | None = None
-    log: bool = False
-    step: float | int | None = None
-    choices: tuple[Any, ...] = ()
-    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-
-    def exists(self, values: Mapping[str, Any]) -> bool:
-        return all(key in values and values[key] in allowed for key, allowed in self.when.items())
-
-    def complaint(self, value: Any) -> str | None:
-        """Why it cannot take a value; none if it can."""
-        if self.kind == "choice":
-            listed = ", ".join(map(word, self.choices))
-            return None if value in self.choices else f"{word(value)} is not among {listed}"
-        assert self.low is not None
-        assert self.high is not None
-        if value is None or not self.low <= value <= self.high:
-            return f"{word(value)} is outside {self.low:g}..{self.high:g}"
-        if self.step is not None and not divides(self.step, value - self.low):
-            return f"{word(value)} is not {self.low:g} plus steps of {self.step:g}"
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """How points are chosen, and when it is enough."""
-
-    sampler: Sampler = "tpe"
-    trials: int | None = None  # finished ones, baselines not counted; none: no limit
-    wall_clock: float | None = None  # seconds
-    gpu_hours: float | None = None  # that actors were held, whether they have GPUs or not
-    concurrency: int | None = None  # trials at a time; none: as many as keep the actors busy
-    seed: int = 0
-    split: Split = "val"  # what the objectives are measured on
-    max_failures: int | None = 5  # failed trials in a row that stop the sweep; none: never
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a trial is run on, and with what."""
-
-    model: str = "tiny"
-    data_root: str | None = None
-    dataset_file: str | None = None
-    datasets: tuple[str, ...] = ()  # names and groups; empty: all of dataset_file
-    limit: int | None = None  # images per dataset; none: all, of the embedded ones as many as `evaluate` takes
-    seeds: tuple[int, ...] = (0,)
-    shards: int | None = None  # per dataset and seed; none: by size
-    actors: int | None = None  # none: as many as the machines hold
-    gpus_per_actor: float | None = None  # none: 1 where there are GPUs, else 0
-    cpus_per_actor: float = 1.0
-    threads: int | None = None  # of torch, in an actor; none: its CPUs
-    compile: bool = False  # as of `evaluate`
-    cache: str | None = None  # folder of image features
-    attempts: int = 3  # per unit of work
-    unit_timeout: float = 3600.0  # seconds
-    baselines: tuple[str, ...] = BASELINES
-    tracking_uri: str | None = None  # none: an embedded store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """A search space and everything else that a sweep is asked for.
 
-    >>> space = Space(name="gammas", params=(Param(key="fpp.gamma2", kind="choice", choices=(0.15, 15)),))
+    >>> space = Space(name="gammas", params=(Param(key="fpp.gamma2", choices=(0.15, 15)),))
     >>> space.resolve({"fpp.gamma2": 15}).fpp.flatness_weight(10)
     2.5
     """
 
-    name: str
-    question: str = ""
-    preset: str = "auto"
+    name: Annotated[str, NAME]
+    question: Annotated[str, text("")] = ""
+    preset: Annotated[str, PRESET] = "auto"
     base: Mapping[str, Any] = field(default_factory=dict)
     params: tuple[Param, ...] = ()  # parents before their children
-    grid: tuple[Mapping[str, tuple[Any, ...]], ...] = ()  # blocks; a key `a, b` has tuples for both
+    grid: tuple[Block, ...] = ()
     points: tuple[Mapping[str, Any], ...] = ()
-    objectives: tuple[Objective, ...] = ()
+    objectives: tuple[Objective, ...] = field(default_factory=default_objectives)
     constraints: tuple[Constraint, ...] = ()
     search: Search = field(default_factory=Search)
     work: Work = field(default_factory=Work)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        with under("base"):
+            first = preset(preset_for(self.preset, self.work.model))
+            set_field(self, "base", check_settings(self.base, first))
+        start = self.start()
+        set_field(self, "params", check_params(self.params, self.base, start))
+        with under("grid"):
+            set_field(self, "grid", check_grid(self.grid, start))
+        expect(self.params or self.grid, "has neither params nor a grid, so there is nothing to search")
+        set_field(self, "search", replace(self.search, sampler=self._check_sampler()))
+        with under("points"):
+            set_field(self, "points", check_points(self.points, self.searched(), start))
+        for name in ("objectives", "constraints"):
+            set_field(self, name, tuple(getattr(self, name)))
+        check_objectives(self.objectives)
+        check_constraints(self.constraints, self.work.baselines)
+        self._check_shards()
+        search = self.search
+        if (search.trials, search.wall_clock, search.gpu_hours) == (None, None, None):
+            trials = len(self.queue()) if search.sampler == "grid" else TRIALS
+            set_field(self, "search", replace(search, trials=trials))
+
+    def _check_sampler(self) -> Sampler:
+        sampler = self.search.sampler or ("grid" if self.grid else "tpe")
+        if self.grid:
+            problem = f"{sampler} does not go with a grid, whose points are given; take one of them out"
+            expect(sampler == "grid", problem, "search.sampler")
+            expect(not self.params, "does not go with a grid; write the values as a block of it", "params")
+        for param in self.params:
+            with under(f"params.{param.key}"):
+                problem = "is a range, which sampler grid cannot run; give choices"
+                expect(sampler != "grid" or param.kind == "choice", problem)
+                problem = "when does not go with sampler gp, which needs a fixed space"
+                expect(sampler != "gp" or not param.when, problem)
+        if sampler == "grid":
+            with under("params"):
+                check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
+        return sampler
+
+    def _check_shards(self) -> None:
+        """A method whose result depends on the samples before needs the whole dataset, in order."""
+        if self.work.shards is None:
+            return
+        searched = {param.key: param.choices for param in self.searched()}
+        configs = self.baselines().values()
+        for name in (*searched.get("method", [self.start().method]), *(config.method for config in configs)):
+            problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
+            expect(not catalogue.method(name).stateful, problem, "work.shards")
+
+    def require_plugins(self, loaded: Iterable[str]) -> None:
+        """InputError if one that the space names is not among those that are loaded."""
+        require_plugins(self.work.plugins, loaded)
 
     def start(self) -> TrialConfig:
         """The preset with the base's settings: what a trial is, apart from what is searched."""
@@ -172,25 +123,25 @@ class Space:
             for key, value in point.items():
                 if value not in (seen := values.setdefault(key, [])):
                     seen.append(value)
-        return tuple(Param(key=key, kind="choice", choices=tuple(each)) for key, each in values.items())
+        return tuple(Param(key=key, choices=tuple(choices)) for key, choices in values.items())
 
     def grid_points(self) -> list[dict[str, Any]]:
         """What a grid sampler runs, each config once; a key that a block leaves out has the base's value."""
         if not self.grid:
-            return list(_combinations(self.params)) if self.search.sampler == "grid" else []
+            return list(combinations(self.params)) if self.search.sampler == "grid" else []
         start = self.start()
-        keys = list(dict.fromkeys(key for block in self.grid for names in block for key in split_keys(names)))
-        configs = [start.replace(values) for block in self.grid for values in block_points(block)]
-        return [{key: config.flat()[key] for key in keys} for config in dict.fromkeys(configs)]
+        keys = dict.fromkeys(key for block in self.grid for names in block for key in split_keys(names))
+        configs = dict.fromkeys(start.replace(point) for block in self.grid for point in block_points(block))
+        return [{key: flat[key] for key in keys} for flat in (config.flat() for config in configs)]
 
     def first_points(self) -> list[tuple[str, dict[str, Any]]]:
         """Origin and values of what is tried first: the user's points, then the code's and the paper's."""
         published = [(origin, values) for origin, values, problems in self._published() if not problems]
-        return self._once([*(("point", dict(point)) for point in self.points), *published])
+        return self._distinct([*(("point", dict(point)) for point in self.points), *published])
 
     def queue(self) -> list[tuple[str, dict[str, Any]]]:
         """All that is known before anything is sampled: the first points, then the grid, each config once."""
-        return self._once([*self.first_points(), *(("grid", point) for point in self.grid_points())])
+        return self._distinct([*self.first_points(), *(("grid", point) for point in self.grid_points())])
 
     def left_out(self) -> list[str]:
         """A line for each published point that the space does not hold."""
@@ -201,35 +152,18 @@ class Space:
         ]
 
     def baselines(self) -> dict[str, TrialConfig]:
-        """The configs that trials are compared with; they adapt and look as trials do, with published prompts."""
-        start = self.start()
-        kept = {key: value for key, value in start.flat().items() if key.startswith(("adapt.", "views.", "init"))}
-        points = published_points(preset_for(self.preset, self.work.model))
-        configs = {name: start.replace({**_fpp_defaults(), "method": name, "prompt": start.init}) for name in METHODS}
-        for origin in ("paper", "code"):
-            configs[f"fpp_{origin}"] = TrialConfig().replace(points[origin]).replace(kept)
-        return {name: configs[name] for name in self.work.baselines}
+        """The configs that trials are compared with."""
+        return baseline_configs(self.work.baselines, self.start(), preset_for(self.preset, self.work.model))
 
     def plain(self) -> dict[str, Any]:
         """Plain values that `space_of`, or `parse_space` on their YAML, makes this space of again."""
-        work = dataclasses.asdict(self.work)
-        if not self.work.datasets:
-            del work["datasets"]
-        document = {
-            "name": self.name,
-            "question": self.question,
-            "preset": self.preset,
-            "base": dict(self.base),
-            "params": {param.key: _plain_param(param) for param in self.params},
-            "grid": [dict(block) for block in self.grid],
-            "points": [dict(point) for point in self.points],
-            "objectives": [_without_none(each) for each in self.objectives],
-            "constraints": [_without_none(each) for each in self.constraints],
-            "search": dataclasses.asdict(self.search),
-            "work": work,
-        }
-        filled = {key: value for key, value in document.items() if value or key in ("search", "work")}
-        return typing.cast(dict[str, Any], _lists(filled))
+        document = asdict(self) | {"params": {param.key: param.plain() for param in self.params}}
+        for key in ("objectives", "constraints"):
+            document[key] = [
+                {name: value for name, value in goal.items() if value is not None} for goal in document[key]
+            ]
+        plain: dict[str, Any] = json.loads(json.dumps({key: value for key, value in document.items() if value}))
+        return plain
 
     def difference(self, other: Space) -> list[str]:
         """What decides results and is another in `other`, one line each; budgets and machines do not."""
@@ -249,127 +183,24 @@ class Space:
             for param in self.searched():
                 if param.exists(values):
                     values[param.key] = flat[param.key]
-                    if problem := param.complaint(flat[param.key]):
+                    if problem := param.problem(flat[param.key]):
                         problems.append(f"{param.key}: {problem}")
             yield origin, values, problems
 
-    def _once(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-        """Without those that repeat a config; a partial point is what it is."""
-        seen: dict[str, tuple[str, dict[str, Any]]] = {}
+    def _distinct(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+        """Without those that repeat a config; a partial point is another than the config it looks like."""
+        seen: dict[Any, tuple[str, dict[str, Any]]] = {}
+        start = self.start()
         for origin, values in points:
-            key = json.dumps(sorted(values)) if self._partial(values) else ""
-            seen.setdefault(key + self.resolve(values).key(), (origin, values))
+            partial = any(param.exists(values) and param.key not in values for param in self.params)
+            key = (start.replace(values), frozenset(values) if partial else None)
+            seen.setdefault(key, (origin, values))
         return list(seen.values())
-
-    def _partial(self, values: Mapping[str, Any]) -> bool:
-        return any(param.exists(values) and param.key not in values for param in self.params)
-
-
-# what may be another when a sweep is resumed
-FREE = {
-    "name",
-    "question",
-    *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures")),
-    *(f"work.{key}" for key in ("data_root", "shards", "actors", "gpus_per_actor", "cpus_per_actor", "threads")),
-    *(f"work.{key}" for key in ("compile", "cache", "attempts", "unit_timeout", "baselines", "tracking_uri")),
-}
-
-
-def published_points(preset: str) -> dict[str, dict[str, Any]]:
-    """The released code's and the paper's settings, where they differ from each other or from `TrialConfig`'s defaults.
-
-    On the embedded model both keep what its preset has for its sizes and its embeddings; its gamma2 is the paper's.
-
-    >>> published_points("tiny")["code"]["fpp.gamma2"], published_points("tiny")["paper"]["fpp.gamma2"]
-    (15.0, 0.15)
-    """
-    paper, defaults = PRESETS["paper"], TrialConfig().flat()
-    code = {key: defaults[key] for key in paper}
-    sizes = {key: value for key, value in PRESETS["tiny"].items() if key not in paper} if preset == "tiny" else {}
-    return {"code": {**sizes, **code}, "paper": {**sizes, **paper}}
-
-
-def preset_for(name: str, model: str) -> str:
-    if name != "auto":
-        return name
-    return "tiny" if model == "tiny" else "code"
-
-
-def goal_of(metric: str) -> Goal:
-    """A metric's natural direction.
-
-    >>> goal_of("ece/dtd")
-    'min'
-    """
-    return (QUALITIES | COSTS)[metric.partition("/")[0]]
-
-
-def divides(step: float, width: float) -> bool:
-    steps = width / step
-    return math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-6)  # decimals such as 0.1 are not exact
-
-
-def split_keys(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",")]
-
-
-def block_points(block: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """A block's cartesian product."""
-    for combination in itertools.product(*block.values()):
-        point: dict[str, Any] = {}
-        for names, value in zip(block, combination, strict=True):
-            keys = split_keys(names)
-            point |= zip(keys, value if len(keys) > 1 else (value,), strict=True)
-        yield point
-
-
-def _combinations(params: Sequence[Param], values: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """All values of choices, parents first; a parameter that does not exist somewhere is not varied there."""
-    values = dict(values or {})
-    if not params:
-        yield values
-    elif not params[0].exists(values):
-        yield from _combinations(params[1:], values)
-    else:
-        for choice in params[0].choices:
-            yield from _combinations(params[1:], {**values, params[0].key: choice})
-
-
-def _fpp_defaults() -> dict[str, Any]:
-    return {key: value for key, value in TrialConfig().flat().items() if key.startswith("fpp.")}
-
-
-def _plain_param(param: Param) -> dict[str, Any]:
-    when = {"when": dict(param.when)} if param.when else {}
-    if param.kind == "choice":
-        return {"choices": list(param.choices), **when}
-    step = {} if param.step is None else {"step": param.step}
-    return {"low": param.low, "high": param.high, "log": param.log, **step, **when}
-
-
-def _without_none(value: Any) -> dict[str, Any]:
-    return {key: each for key, each in dataclasses.asdict(value).items() if each is not None}
-
-
-def _lists(value: Any) -> Any:
-    """Tuples as lists, all the way down."""
-    if isinstance(value, Mapping):
-        return {key: _lists(each) for key, each in value.items()}
-    return [_lists(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, each in value.items():
-        if isinstance(each, Mapping):
-            yield from _leaves(each, f"{prefix}{key}.")
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _leaves(inner, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", each
-
-
-def word(value: Any) -> str:
-    """A value as a file would have it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool | list | dict):
-        return json.dumps(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+            yield f"{prefix}{key}", inner

@@ -1,4 +1,4 @@
-"""YAML whose values know where they stand, so that a complaint names the line, and rules that read them.
+"""YAML whose values know where they stand, so that a complaint names the line.
 
 Values are those of YAML 1.2: `1e-3` is a number and `on` a word, which YAML 1.1 has the other way round. Tags, aliases
 and keys that come twice are refused: a file that is read makes no objects, and does not grow.
@@ -6,9 +6,9 @@ and keys that come twice are refused: a file that is read makes no objects, and 
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,16 @@ from typing import Any
 import yaml
 
 from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.space.rules import listed, mapping
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+class LineError(InputError):
+    """Its message names file and line."""
 
 
 @dataclass(slots=True)
@@ -31,29 +36,51 @@ class Node:
     where: str
     path: str = ""
 
-    def error(self, problem: object) -> InputError:
-        return InputError(": ".join(filter(None, (self.where, self.path, str(problem)))))
+    def error(self, problem: object) -> LineError:
+        return LineError(": ".join(filter(None, (self.where, self.path, str(problem)))))
+
+    @contextmanager
+    def locating(self) -> Iterator[None]:
+        """Errors of a value that is made of this one name the line of their key."""
+        try:
+            yield
+        except LineError:
+            raise
+        except InputError as error:
+            raise self._find(error.key).error(error.problem) from None
 
     def mapping(self, known: Iterable[str] | None = None) -> dict[str, Node]:
         """Its entries; with `known` keys, no others."""
-        if not isinstance(self.value, dict):
-            raise self.error(f"must be a mapping (key: value), got {shown(self.value)}")
-        if known is not None:
-            names = list(known)
-            for key, node in self.value.items():
-                if key not in names:
-                    raise InputError(f"{node.where}: {unknown('key', node.path, _below(self.path, names))}")
-        return self.value
+        with self.locating():
+            mapping(self.value)
+        for key, node in self.value.items():
+            if known is not None and key not in known:
+                names = [_join(self.path, name) for name in known]
+                raise LineError(f"{node.where}: {unknown('key', node.path, names)}")
+        entries: dict[str, Node] = self.value
+        return entries
 
     def items(self) -> list[Node]:
-        if not isinstance(self.value, list):
-            raise self.error(f"must be a list, such as [{_example(self.value)}], got {shown(self.value)}")
-        return self.value
+        with self.locating():
+            return list(listed(self.value))
 
-    def scalar(self) -> Any:
-        if isinstance(self.value, dict | list):
-            raise self.error(f"must be a single value, got {shown(self.value)}")
-        return self.value
+    def key_of(self, path: str) -> str | None:
+        """The key of this mapping that a dotted path begins with, which may have dots itself."""
+        return max((key for key in self.value if f"{path}.".startswith(f"{key}.")), key=len, default=None)
+
+    def _find(self, path: str) -> Node:
+        """What a path leads to; a step that a short form leaves out, such as `choices`, is passed over."""
+        if not path or not isinstance(self.value, dict | list):
+            return self
+        if isinstance(self.value, list):
+            step, _, rest = path.partition(".")
+            inside = step.isdecimal() and int(step) < len(self.value)
+            return (self.value[int(step)] if inside else self)._find(rest)
+        key = self.key_of(path)
+        if key is None:
+            return self._find(path.partition(".")[2])
+        child: Node = self.value[key]
+        return child._find(path[len(key) + 1 :])
 
     def plain(self) -> Any:
         """The value without its whereabouts."""
@@ -106,9 +133,9 @@ def parse(text: str, file: str) -> Node:
 def of_plain(value: Any, where: str, path: str = "") -> Node:
     """Values that were never YAML, as a document: those of a record, say."""
     if isinstance(value, Mapping):
-        return Node({key: of_plain(each, where, _join(path, key)) for key, each in value.items()}, where, path)
+        return Node({key: of_plain(inner, where, _join(path, key)) for key, inner in value.items()}, where, path)
     if isinstance(value, list | tuple):
-        return Node([of_plain(each, where, _join(path, str(place))) for place, each in enumerate(value)], where, path)
+        return Node([of_plain(item, where, _join(path, str(index))) for index, item in enumerate(value)], where, path)
     return Node(value, where, path)
 
 
@@ -174,7 +201,7 @@ def _node(tree: yaml.Node, file: str, path: str, line: int | None) -> Node:
     if isinstance(tree, yaml.MappingNode):
         return Node(_entries(tree, file, path), where, path)
     if isinstance(tree, yaml.SequenceNode):
-        children = [_node(each, file, _join(path, str(place)), None) for place, each in enumerate(tree.value)]
+        children = [_node(item, file, _join(path, str(index)), None) for index, item in enumerate(tree.value)]
         return Node(children, where, path)
     assert isinstance(tree, yaml.ScalarNode)
     try:
@@ -212,142 +239,3 @@ def _scalar(tree: yaml.ScalarNode) -> Any:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _below(path: str, names: Iterable[str]) -> list[str]:
-    return [_join(path, name) for name in names]
-
-
-def _example(value: Any) -> str:
-    return "..." if value is None or isinstance(value, dict) else str(value)
-
-
-def shown(value: Any) -> str:
-    """A value in a complaint."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How a key's value is read and checked, and the same in a JSON schema's words."""
-
-    read: Callable[[Node], Any]
-    schema: Mapping[str, Any]
-
-
-def text() -> Rule:
-    def check(node: Node) -> str:
-        if not isinstance(node.value, str) or not node.value.strip():
-            raise node.error(f"must be text, got {shown(node.value)}")
-        return node.value
-
-    return Rule(check, {"type": "string", "minLength": 1})
-
-
-def flag() -> Rule:
-    def check(node: Node) -> bool:
-        if not isinstance(node.value, bool):
-            raise node.error(f"must be true or false, got {shown(node.value)}")
-        return node.value
-
-    return Rule(check, {"type": "boolean"})
-
-
-def whole(least: int) -> Rule:
-    def check(node: Node) -> int:
-        value = node.value
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise node.error(f"must be a whole number, got {shown(value)}")
-        if value < least:
-            raise node.error(f"must be >= {least}, got {value}")
-        return value
-
-    return Rule(check, {"type": "integer", "minimum": least})
-
-
-def number(above: float | None = None, least: float | None = None) -> Rule:
-    """A finite number, > `above`, >= `least`."""
-    limits = {"exclusiveMinimum": above, "minimum": least}
-
-    def check(node: Node) -> float:
-        value = node.value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise node.error(f"must be a number, got {shown(value)}")
-        if above is not None and value <= above:
-            raise node.error(f"must be > {above:g}, got {value}")
-        if least is not None and value < least:
-            raise node.error(f"must be >= {least:g}, got {value}")
-        return float(value)
-
-    return Rule(check, {"type": "number"} | {name: limit for name, limit in limits.items() if limit is not None})
-
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_PART = r"[0-9]+(?:\.[0-9]+)?[smhd]"
-
-
-def duration() -> Rule:
-    """Seconds, or words such as 90s, 5m, 1h30m, 2d."""
-    seconds = number(above=0)
-
-    def check(node: Node) -> float:
-        if not isinstance(node.value, str):
-            return float(seconds.read(node))
-        if not re.fullmatch(f"(?:{_PART})+", node.value):
-            raise node.error(f"must be a duration such as 90s, 5m, 1h30m or seconds, got {shown(node.value)}")
-        total = sum(float(part[:-1]) * _UNITS[part[-1]] for part in re.findall(_PART, node.value))
-        return float(seconds.read(Node(total, node.where, node.path)))
-
-    return Rule(check, {"anyOf": [seconds.schema, {"type": "string", "pattern": f"^({_PART})+$"}]})
-
-
-def one_of(kind: str, names: Iterable[str]) -> Rule:
-    known = list(names)
-
-    def check(node: Node) -> str:
-        if not isinstance(node.value, str):
-            raise node.error(f"must be one of {', '.join(known)}, got {shown(node.value)}")
-        if node.value not in known:
-            raise node.error(unknown(kind, node.value, known))
-        return node.value
-
-    return Rule(check, {"enum": known})
-
-
-def list_of(each: Rule, least: int = 1, most: int | None = None) -> Rule:
-    """A list without repetitions, as a tuple."""
-
-    def check(node: Node) -> tuple[Any, ...]:
-        items = node.items()
-        if len(items) < least:
-            raise node.error(f"must have at least {least} {'entry' if least == 1 else 'entries'}, is empty")
-        if most is not None and len(items) > most:
-            raise node.error(f"must have at most {most} entries, has {len(items)}")
-        values: list[Any] = []
-        for item in items:
-            value = each.read(item)
-            if value in values:
-                raise item.error(f"{shown(value)} comes twice")
-            values.append(value)
-        return tuple(values)
-
-    limits = {"minItems": least} | ({} if most is None else {"maxItems": most})
-    return Rule(check, {"type": "array", "items": each.schema, "uniqueItems": True, **limits})
-
-
-def maybe(rule: Rule) -> Rule:
-    """Nothing, or what the rule says."""
-    schema = {"anyOf": [rule.schema, {"type": "null"}]}
-    return Rule(lambda node: None if node.value is None else rule.read(node), schema)
-
-
-def section(node: Node, rules: Mapping[str, Rule]) -> dict[str, Any]:
-    """The keys that a mapping has, each read by its rule."""
-    return {key: rules[key].read(child) for key, child in node.mapping(rules).items()}

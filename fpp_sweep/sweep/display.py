@@ -14,7 +14,7 @@ from typing import TextIO
 from fpp_sweep.progress import duration
 from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown, plain, shown, splits_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 REFRESH = 0.2  # seconds between two states of the block on a terminal
 LOG = 30.0  # seconds between two lines of status elsewhere

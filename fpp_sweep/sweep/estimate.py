@@ -22,7 +22,8 @@ from fpp_sweep import catalogue
 from fpp_sweep.cli import cores
 from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.keys import TaskKeys
-from fpp_sweep.space.space import Param, Space
+from fpp_sweep.space.params import Param
+from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
 from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 from fpp_sweep.trial.trial import Plan

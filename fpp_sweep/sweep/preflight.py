@@ -166,7 +166,7 @@ def make_plan(space: Space, host: Host) -> Plan:
     splits = [split] if split == "test" else [split, "test"]
     datasets = {split: tuple(host.describe(space.work.datasets, split)) for split in splits}
     names = [facts.name for facts in datasets[split]]
-    for metric in [rule.metric for rule in (*space.objectives, *space.constraints)]:
+    for metric in (*(each.metric for each in space.objectives), *(each.metric for each in space.constraints)):
         name = metric.partition("/")[2]
         if name and name not in names:
             raise unknown(f"dataset in metric {metric}:", name, names)

@@ -16,7 +16,8 @@ import torch
 
 from fpp_sweep import catalogue
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.core.images.filling import BATCH, Reader
+from fpp_sweep.core.images.features import BATCH
+from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.tasks import BATCH as SAMPLES

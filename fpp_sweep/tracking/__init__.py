@@ -1,11 +1,11 @@
 """MLflow's copy of a sweep, always made from the sweep's folder.
 
-`desired.py` says what MLflow should show, `store.py` reads and writes MLflow, `shipper.py` brings the one to the other
-as often as it takes.
+`desired.py` says what MLflow should show, `address.py` where MLflow is, `store.py` reads and writes it, `shipper.py`
+brings the one to the other as often as it takes.
 """
 
+from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, ui_command
 from fpp_sweep.tracking.shipper import Delivered, Shipper, ShipperStatus, parent_url, ship
-from fpp_sweep.tracking.store import DEFAULT_URI, absolute, check_store, ui_command
 
 __all__ = [
     "DEFAULT_URI",

@@ -22,8 +22,9 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url, shown
 from fpp_sweep.tracking.desired import DesiredRun, front_members, run_id, sweep_id, sweep_run, trial_run
-from fpp_sweep.tracking.store import EXPERIMENT, Store, absolute, is_server, one_line, run_url, shown
+from fpp_sweep.tracking.store import Store
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
 REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.errors import InputError
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import FORMAT, SweepFolder
 from tests.sweeps import sweep_info, trial
 
 
@@ -65,12 +65,12 @@ def test_what_is_no_number_is_not_written(folder, write, read, value):
 
 @pytest.mark.parametrize("read", [SweepFolder.info, SweepFolder.trials], ids=RECORDS)
 @pytest.mark.parametrize(
-    ("format", "complaint"), [({"format": 2}, "another version of fpp_sweep"), ({}, "not readable as a record")]
+    ("format", "complaint"), [({"format": FORMAT + 1}, "another version"), ({}, "not readable as a record")]
 )
 def test_a_record_of_another_format_is_refused(folder, read, format, complaint):
     for file in (folder.info_file, folder.trial_file("trial-0000")):
         document = json.loads(file.read_text())
-        assert document.pop("format") == 1
+        assert document.pop("format") == FORMAT
         file.write_text(json.dumps({**format, **document}))
     with pytest.raises(InputError, match=complaint):
         read(folder)

@@ -6,11 +6,12 @@ import json
 import pytest
 import yaml
 
+from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.records.front import staircase
+from fpp_sweep.records.front import shown, staircase
 from fpp_sweep.report import front_of, write_report
 from fpp_sweep.space.space import Objective
-from tests.report.made import BEGAN, HOSTILE, baseline, baselines, failed, info, searched, trial, write
+from tests.report.made import ACCURACY, BEGAN, ECE, HOSTILE, baseline, baselines, failed, info, searched, trial, write
 
 
 def report(path, records, information=None):
@@ -32,6 +33,20 @@ def test_the_front_is_what_no_other_trial_beats_from_the_best_accuracy_on(tmp_pa
     _, folder = report(tmp_path, records)
     assert [member["name"] for member in document(folder)["members"]] == ["trial-0001", "trial-0000", "trial-0003"]
     assert document(folder)["objectives"] == [{"metric": "accuracy", "goal": "max"}, {"metric": "ece", "goal": "min"}]
+
+
+def test_the_front_begins_with_the_lowest_where_low_is_good():
+    records = [trial(number, 70 + number, 5 + number, objectives=(ECE, ACCURACY)) for number in (1, 0, 2)]
+    front = front_of(info((ECE, ACCURACY)), records)
+    assert [member.name for member in front.members] == ["trial-0000", "trial-0001", "trial-0002"]
+    assert front.marks["trial-0000"][0] == "best ece"
+    assert front.marks["trial-0002"][0] == "best accuracy"
+
+
+@pytest.mark.parametrize("metric", ["nll", "nll/dtd", "sce/dtd", "brier/my own", "aurc/dtd"])
+def test_small_metrics_have_four_decimals_for_one_dataset_too(metric):
+    assert shown(metric, 0.51239, 0.012) == "0.5124±0.0120"
+    assert shown(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +107,7 @@ def test_configs_are_settings_that_can_be_run_again(tmp_path):
     assert names == singles | {f"{member.name}.yaml" for member in front.members}
     for member in front.members:
         config = yaml.safe_load((folder / f"best/{member.name}.yaml").read_text())["config"]
-        assert TrialConfig().replace(config).key() == TrialConfig().replace(member.config).key()
+        assert keys.of_config(TrialConfig().replace(config)) == keys.of_config(TrialConfig().replace(member.config))
         assert config["fpp.context_var"] == member.params["fpp.context_var"]
     best = yaml.safe_load((folder / "best/best-accuracy.yaml").read_text())["config"]
     assert best == front.members[0].config

@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
@@ -46,10 +47,10 @@ def trial(number, accuracy=70.0, ece=5.0, *, objectives=(ACCURACY, ECE), params=
         "number": number,
         "params": params,
         "config": {**config.flat(), **params},
-        "key": config.key(),
+        "key": keys.of_config(config),
         "started": BEGAN + 10 * number,
         "finished": BEGAN + 10 * number + 8.5,
-        "found": {"val": measured, **({"test": found(accuracy, ece, shift=-0.7)} if test else {})},
+        "results": {"val": measured, **({"test": found(accuracy, ece, shift=-0.7)} if test else {})},
         "values": [measured.average[objective.metric] for objective in objectives],
     }
     return TrialRecord(**{**values, **changes})
@@ -101,6 +102,19 @@ def searched(count=40, seed=0, objectives=(ACCURACY, ECE)):
         broken = {"accuracy": 0.4} if accuracy < 67.5 else {"accuracy": -1.0}
         made.append(trial(number, accuracy, ece, params=params, constraints=broken, objectives=objectives))
     return made
+
+
+def driven(count=60, seed=0):
+    """Trials and their sweep: `a` makes the best accuracies and `b` the worst, `c` the best ECEs and `d` the worst."""
+    draw = random.Random(seed)
+    made = []
+    for number in range(count):
+        params = {key: draw.random() for key in "abcd"}
+        high = {key: value > 0.85 for key, value in params.items()}
+        accuracy = 70 + 9 * high["a"] - 20 * high["b"] + draw.random()
+        ece = 30 - 9 * high["c"] + 20 * high["d"] + draw.random()
+        made.append(trial(number, accuracy, ece, params=params))
+    return info(space={"params": {key: {"low": 0.0, "high": 1.0} for key in "abcd"}}), made
 
 
 def baselines(objectives=(ACCURACY, ECE)):

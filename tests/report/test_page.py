@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -11,7 +12,20 @@ from PIL import Image
 from fpp_sweep.report import write_report
 from fpp_sweep.report.importance import importances
 from fpp_sweep.report.page import setting_cells
-from tests.report.made import ACCURACY, ECE, HOSTILE, NLL, baseline, baselines, failed, info, searched, trial, write
+from tests.report.made import (
+    ACCURACY,
+    ECE,
+    HOSTILE,
+    NLL,
+    baseline,
+    baselines,
+    driven,
+    failed,
+    info,
+    searched,
+    trial,
+    write,
+)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -112,10 +126,84 @@ def test_a_condition_leaves_a_gap_in_the_parallel_coordinates(folder):
     assert -5 <= min(axes["fpp.context_var"]["values"]) <= max(axes["fpp.context_var"]["values"]) <= -2  # log10
 
 
-def test_the_setting_that_decides_is_the_most_important():
-    for found in importances(info(), [each for each in searched(80) if each.values]):
-        assert next(iter(found.shares)) == "fpp.context_var"
-        assert sum(found.shares.values()) == pytest.approx(1)
+def test_each_objective_has_the_setting_that_makes_its_best_trials_on_top():
+    accuracy, ece = importances(*driven())
+    assert (accuracy.metric, ece.metric) == ("accuracy", "ece")
+    assert (next(iter(accuracy.shares)), next(iter(ece.shares))) == ("a", "c")
+    for each in (accuracy, ece):
+        assert sum(each.shares.values()) == pytest.approx(1)
+        assert list(each.shares.values()) == sorted(each.shares.values(), reverse=True)
+
+
+def test_the_page_and_its_file_have_each_objectives_own_importances(tmp_path):
+    information, trials = driven()
+    written = write(tmp_path, information, trials)
+    write_report(written, pages=True)
+    shares = {each.metric: dict(each.shares) for each in importances(information, trials)}
+    assert json.loads((written.report / "importances.json").read_text()) == shares
+    (plot,) = (plot for plot in sheet(written.report)["plots"] if plot["name"] == "importances")
+    bars = {trace["name"]: dict(zip(trace["y"], trace["x"], strict=True)) for trace in plot["traces"]}
+    assert bars == {metric: pytest.approx(each) for metric, each in shares.items()}
+
+
+def test_ten_trials_are_enough_for_importances_and_nine_are_not():
+    information, trials = driven()
+    assert [bool(each.shares) for each in importances(information, trials[:10])] == [True, True]
+    assert [each.skipped for each in importances(information, trials[:9])] == [
+        "9 finished trials; importances need 10"
+    ] * 2
+
+
+@pytest.fixture
+def asked_of_optuna(monkeypatch):
+    """The last study that importances were asked for, and which share of its trials counted as good."""
+    import optuna.importance
+
+    evaluator, evaluate = optuna.importance.PedAnovaImportanceEvaluator, optuna.importance.get_param_importances
+    asked = SimpleNamespace()
+
+    def made(*, target_quantile):
+        asked.good = target_quantile
+        return evaluator(target_quantile=target_quantile)
+
+    def called(study, **named):
+        asked.study = study
+        return evaluate(study, **named)
+
+    monkeypatch.setattr(optuna.importance, "PedAnovaImportanceEvaluator", made)
+    monkeypatch.setattr(optuna.importance, "get_param_importances", called)
+    return asked
+
+
+@pytest.mark.parametrize(("count", "good"), [(10, 0.5), (20, 0.25), (50, 0.1), (200, 0.1)])
+def test_good_trials_are_a_tenth_but_never_fewer_than_five(asked_of_optuna, count, good):
+    importances(*driven(count))
+    assert asked_of_optuna.good == good
+
+
+def test_importances_are_over_the_range_that_was_searched_and_points_beside_it(asked_of_optuna):
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    space = {
+        "log": {"low": 1e-5, "high": 1e-2, "log": True},
+        "log and zero": {"low": 1e-5, "high": 1e-2, "log": True},
+        "beside": {"low": 1.0, "high": 2.0},
+        "words": {"choices": ["x", 1]},
+    }
+    trials = [
+        trial(number, 70 + number, params={"log": 1e-4 * (1 + number), "log and zero": 1e-4 * number, "beside": 1.5})
+        for number in range(10)
+    ]
+    beside = [{"beside": 0.5, "words": "x"}, {"beside": 4.0, "words": 1}]
+    trials += [trial(number, 60 + number, params=each) for number, each in enumerate(beside, start=10)]
+    importances(info(space={"params": space}), trials)
+    ranges = {key: each for one in asked_of_optuna.study.trials for key, each in one.distributions.items()}
+    assert ranges == {
+        "log": FloatDistribution(1e-5, 1e-2, log=True),
+        "log and zero": FloatDistribution(0.0, 1e-2),
+        "beside": FloatDistribution(0.5, 4.0),
+        "words": CategoricalDistribution(["1", "x"]),
+    }
 
 
 @pytest.mark.parametrize(

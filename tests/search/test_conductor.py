@@ -1,6 +1,7 @@
 """What is run next, and when it is enough: the conductor as Tune calls it, with trials that end as the test says."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from ray.tune.search import Searcher
@@ -8,11 +9,13 @@ from ray.tune.search import Searcher
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.search.conductor import Brief, Conductor, run_job, violations
+from fpp_sweep.search.conductor import Conductor
+from fpp_sweep.search.coordinator import Brief, run_job, violations
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.trial.results import Done
+from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
+from tests.sweeps import sweep_info
 from tests.trial.made import facts, predictions
 
 SPACE = """
@@ -23,23 +26,22 @@ work: {datasets: [scenes], baselines: [zero_shot, tpt]}
 
 
 class Sweep:
-    """A conductor, and the part of Tune and of the trials in it."""
+    """A conductor, and the split of Tune and of the trials in it."""
 
-    def __init__(self, path, *overrides, spent=0.0, gpus=0.0, stopped=lambda: None):
+    def __init__(self, path, *overrides, spent=0.0, gpus=0.0, fatal=None):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
-        path.mkdir(exist_ok=True)
+        self.folder.write_info(replace(sweep_info(path.name), spent=spent))
         self.heard = []
-        self.at_once = self.space.search.concurrency
+        self.workers = SimpleNamespace(workers=1, fatal=fatal)
         self.conductor = Conductor(
             self.space,
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space),
-            concurrency=lambda: self.at_once,
-            spent=spent,
-            gpus_per_actor=gpus,
-            on_change=lambda record, part: self.heard.append((record.name, record.state, part)),
-            stopped=stopped,
+            plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
+            watch=self.workers,
+            gpus_per_worker=gpus,
+            on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
         )
         self.conductor.begin()
         self.ran = []
@@ -75,7 +77,7 @@ class Sweep:
         while True:
             job, trial = self.ask()
             if job == Searcher.FINISHED:
-                return [name if part == "val" else f"{name} on {part}" for name, part in self.ran]
+                return [name if split == "val" else f"{name} on {split}" for name, split in self.ran]
             self.end(trial, job, **how.get(job["name"].replace("-", "_"), {}))
 
 
@@ -109,18 +111,38 @@ def test_no_more_run_at_once_than_asked_for(tmp_path):
 
 
 def test_workers_that_join_get_trials_too(tmp_path):
-    sweep = Sweep(tmp_path / "sweep")
+    sweep = Sweep(tmp_path / "sweep", "search.concurrency=null")
     asked = [sweep.ask() for _ in range(2)]
     assert sweep.ask()[0] is None
-    sweep.at_once = 3
-    asked.append(sweep.ask())
+    sweep.workers.workers = 2
+    asked += [sweep.ask() for _ in range(2)]
     assert sweep.ask()[0] is None
-    sweep.at_once = 1
+    sweep.workers.workers = 1
     for job, trial in asked[:2]:
         sweep.end(trial, job)
         assert sweep.ask()[0] is None
     sweep.end(asked[2][1], asked[2][0])
     assert sweep.ask()[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("workers", "seeds", "datasets", "overrides", "trials"),
+    [
+        (8, 1, 1, [], 16),  # one in the workers and one that waits
+        (8, 3, 1, [], 6),
+        (8, 3, 2, [], 3),
+        (8, 1, 1, ["work.shards=4"], 4),
+        (1, 3, 2, [], 2),
+        (8, 3, 2, ["search.concurrency=1"], 1),
+    ],
+)
+def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datasets, overrides, trials):
+    sweep = Sweep(tmp_path / "sweep", "search.concurrency=null", *overrides)
+    sweep.workers.workers = workers
+    known = tuple(facts(f"number {index}") for index in range(datasets))
+    shards = sweep.space.work.shards
+    sweep.conductor._plan = Plan(datasets={"val": known}, seeds=tuple(range(seeds)), shards=shards)
+    assert sweep.conductor._concurrency() == trials
 
 
 def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
@@ -136,7 +158,7 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
     brief = Brief(
         folder=sweep.folder,
-        pool=None,
+        executor=None,
         plan=None,
         objectives=sweep.space.objectives,
         constraints=sweep.space.constraints,
@@ -165,7 +187,7 @@ def test_a_budget_that_is_used_up_ends_the_search_and_what_was_begun_is_finished
     sweep = Sweep(tmp_path / "sweep", *overrides, **options)
     sweep.run()
     assert sweep.conductor.why_stopped == why
-    searched = [name for name, part in sweep.ran if name.startswith("trial") and part == "val"]
+    searched = [name for name, split in sweep.ran if name.startswith("trial") and split == "val"]
     assert len(searched) == {"all": 2, "wall": 0}.get(
         why.split()[0], 1
     )  # two baselines and a trial held GPUs for an hour each
@@ -201,7 +223,7 @@ def test_a_test_split_that_fails_leaves_the_trial_what_it_was(tmp_path):
 
 
 def test_a_fatal_word_from_the_workers_ends_it_at_once(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", stopped=lambda: "no worker starts")
+    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", fatal="no worker starts")
     assert sweep.ask()[0] == Searcher.FINISHED
     assert sweep.conductor.why_stopped == "no worker starts"
 
@@ -247,21 +269,20 @@ def test_whoever_shows_progress_hears_of_beginnings_and_ends(tmp_path):
 
 
 class Workers:
-    """A pool whose results differ from split to split."""
+    """An executor whose results differ from split to split."""
 
     def results(self, tasks, order):
-        return [
-            Done(predictions=predictions(task.stop - task.start, seed=len(task.split)), seconds={"adapt": 1.0})
-            for task in tasks
-        ]
+        for task in tasks:
+            made = predictions(task.stop - task.start, seed=len(task.split))
+            yield task, TaskResult(predictions=made, seconds={"adapt": 1.0})
 
 
 def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_nothing_of_it(tmp_path):
     space = parse_space(SPACE, "space.yaml", ["constraints=[{metric: accuracy, at_least: 50}]"])
     brief = Brief(
         folder=SweepFolder(tmp_path),
-        pool=Workers(),
-        plan=Plan(datasets={part: (facts("dtd", part, 64),) for part in ("val", "test")}, seeds=(0,), shards=None),
+        executor=Workers(),
+        plan=Plan(datasets={split: (facts("dtd", split, 64),) for split in ("val", "test")}, seeds=(0,)),
         objectives=space.objectives,
         constraints=space.constraints,
         search_split="val",
@@ -269,7 +290,7 @@ def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_not
     config = TrialConfig(prompt="a photo of a").flat()
     brief.folder.write_trial(TrialRecord(name="trial-0000", kind="trial", state="running", number=0, config=config))
     searched, tested = (
-        run_job(brief, "trial-0000", part, 1) or brief.folder.trial("trial-0000") for part in ("val", "test")
+        run_job(brief, "trial-0000", split, 1) or brief.folder.trial("trial-0000") for split in ("val", "test")
     )
     average = searched.results["val"].average
     assert (searched.state, searched.values) == ("complete", [average["accuracy"], average["ece"]])

@@ -15,8 +15,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 from sqlalchemy import Engine, event
 
-from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.pareto import front
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
@@ -159,7 +159,7 @@ def test_every_value_is_one_that_the_space_holds(unkilled, sampler):
     for _, _, values in asked:
         assert set(values) == {param.key for param in space.params if param.exists(values)}
         assert ("adapt.penalty" in values) == (values["method"] == "ctpt")
-        assert [param.complaint(values[param.key]) for param in space.params if param.key in values].count(None) == len(
+        assert [param.problem(values[param.key]) for param in space.params if param.key in values].count(None) == len(
             values
         )
         assert isinstance(values["fpp.draws"], int)

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.errors import InputError
-from fpp_sweep.space.yamlfile import Node, dump, duration, of_plain, parse, read
+from fpp_sweep.space.yamlfile import dump, of_plain, parse, read
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 NUMBER_LIKE = st.from_regex(r"\A[-+.0-9eExXoO_:]{1,6}\Z") | st.sampled_from(
@@ -108,18 +108,3 @@ def test_values_that_were_never_yaml_have_paths_too():
     node = of_plain({"a": [1, {"b": (2, None)}]}, "sweep.json")
     assert node.plain() == {"a": [1, {"b": [2, None]}]}
     assert node.value["a"].value[1].value["b"].path == "a.1.b"
-
-
-@pytest.mark.parametrize(
-    ("written", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1.5d", 129600), (20, 20), (0.5, 0.5)]
-)
-def test_durations_have_units_or_are_seconds(written, seconds):
-    assert duration().read(Node(written, "x.yaml:1")) == seconds
-
-
-@pytest.mark.parametrize(
-    "written", ["5", "5 minutes", "m", "-5m", "0s", 0, -1, True, None, float("nan"), float("inf"), []]
-)
-def test_a_bad_duration_is_refused(written):
-    with pytest.raises(InputError, match=r"^x\.yaml:1: wall_clock: must be"):
-        duration().read(Node(written, "x.yaml:1", "wall_clock"))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, joins_front, trial_line
+from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, trial_line
 from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, found, info, searched, trial
 
 GOALS = (ACCURACY, ECE)
@@ -26,11 +26,11 @@ STATUS = Status(
     front=[(70.0, 4.0), (71.0, 5.0)],
     hypervolume=123.4,
     seconds_left=193.0,
-    actors=2,
+    workers=2,
     note="MLflow is 12 records behind",
 )
 LINE = (
-    "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 actors; 3:13 left; "
+    "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 workers; 3:13 left; "
     "front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4; MLflow is 12 records behind"
 )
 
@@ -103,7 +103,7 @@ def test_a_terminal_keeps_one_block_that_is_redrawn_in_place(terminal):
         display.update(replace(STATUS, finished=finished))
     assert screen.screen() == [
         "search    ██████·············· 13/40 trials, 1 failed, 2 running",
-        "          41.3 images/s on 2 actors, 3:13 left",
+        "          41.3 images/s on 2 workers, 3:13 left",
         "          front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4",
         "          MLflow is 12 records behind",
     ]
@@ -175,7 +175,7 @@ def test_what_is_not_known_is_not_shown():
     stream = io.StringIO()
     bare = Status("search", 0, 0, 1, None, None, [], None, None, 1, None)
     Display(stream, objectives=GOALS).update(bare)
-    assert stream.getvalue() == "search: 0 trials, 1 running; 1 actor\n"
+    assert stream.getvalue() == "search: 0 trials, 1 running; 1 worker\n"
 
 
 @pytest.mark.parametrize("interactive", [True, False])
@@ -224,6 +224,30 @@ def test_a_pipe_whose_reader_went_away_is_left_alone():
         stream.close()
 
 
+class Broken(io.StringIO):
+    writes = 0
+
+    def write(self, text):
+        self.writes += 1
+        raise OSError(28, "No space left on device")
+
+
+def test_a_stream_that_failed_once_is_not_written_to_again():
+    stream = Broken()
+    display = Display(stream, False, objectives=GOALS)
+    display.event("a line")
+    display.event("a line")
+    display.update(STATUS)
+    display.close()
+    assert stream.writes == 1
+
+
+def test_the_bar_counts_trials_that_failed_as_done(terminal):
+    screen = terminal()
+    Display(screen.stream, objectives=GOALS).update(replace(STATUS, finished=10, failed=10))
+    assert screen.screen()[0] == "search    ██████████·········· 20/40 trials, 10 failed, 2 running"
+
+
 def test_lines_of_several_threads_stay_whole(terminal):
     stream = io.StringIO()
     display = Display(stream, True, objectives=GOALS, clock=iter(range(10_000)).__next__)
@@ -249,15 +273,6 @@ def test_a_trials_line_tells_values_time_and_place():
     )
     assert trial_line(trial(2, constraints={"accuracy": 0.2}), GOALS).endswith("breaks accuracy")
     assert trial_line(failed(3, "ValueError:\nbad"), GOALS) == "trial-0003  failed: ValueError: bad"
-
-
-def test_who_joins_the_front():
-    others = [trial(0, 70, 4), trial(1, 90, 0, constraints={"ece": 1.0}), failed(2)]
-    assert joins_front(trial(3, 71, 5), GOALS, others)
-    assert not joins_front(trial(3, 69, 5), GOALS, others)
-    assert not joins_front(trial(3, 99, 0, constraints={"ece": 1.0}), GOALS, others)
-    assert not joins_front(failed(3), GOALS, others)
-    assert joins_front(others[0], GOALS, others)  # among themselves
 
 
 def test_the_last_table_has_the_front_and_the_baselines_on_every_split():

@@ -1,17 +1,24 @@
 """What `--dry-run` says is what a sweep does."""
 
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from fpp_sweep.config import relevant
+from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.facts import ModelFacts
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.estimate import Speed, costs, described, expected, measured, sampled
-from fpp_sweep.sweep.run import make_plan, worker_spec
-from fpp_sweep.trial.results import Names
-from fpp_sweep.trial.tasks import EvalTask, PretrainTask
-from fpp_sweep.trial.trial import tasks_of
+from fpp_sweep.sweep import estimate, timing
+from fpp_sweep.sweep.estimate import costs, described, dry_run, expected, sampled
+from fpp_sweep.sweep.preflight import make_plan, worker_spec
+from fpp_sweep.sweep.timing import Speed, measure
+from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
+from tests.trial.made import facts
 
 SPACE = """
 base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
@@ -20,8 +27,16 @@ params:
   method: [tpt, otpt]
   adapt.penalty: {low: 1, high: 30, when: {method: otpt}}
 search: {trials: 6}
-work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], actors: 2}
+work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], workers: 2}
 """
+LEAN = """
+base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
+params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
+search: {trials: 6}
+work: {datasets: [dtd], baselines: [zero_shot, tpt]}
+"""
+HERE = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
+MODEL = ModelFacts(name="none", digest="none", embedding_scale=1.0, **HERE)
 SPEED = Speed(step=1.0, image=0.01, plain=0.001, begin=0.1, draw=0.004, tower=0.001)
 
 
@@ -67,28 +82,137 @@ def test_settings_that_nothing_reads_are_not_shown(space):
 def test_tasks_are_counted_once_however_many_trials_share_them(space, worker):
     plan = make_plan(space, worker)
     configs = dict(expected(space))
-    lines = list(costs(space, plan, configs, dict.fromkeys(["scenes", "digits"], SPEED), 2, False))
-    known = {(facts.name, part): facts for part, datasets in plan.datasets.items() for facts in datasets}
-    names = Names("", known)
+    keys = TaskKeys(MODEL, plan.known())
+    lines = list(costs(space, plan, configs, dict.fromkeys(["scenes", "digits"], SPEED), 2, keys))
     tasks = {}
     for name, config in configs.items():
-        for part in ("val", "test") if name.startswith("baseline") or name <= "trial-0003" else ("val",):
-            for shards in tasks_of(plan, config, part).values():
-                wanted = [*shards, shards[0].pretrain] if config.prompt == "fpp" else shards
-                tasks |= {names.key(task): task for task in wanted}
+        for split in ("val", "test") if name.startswith("baseline") or name <= "trial-0003" else ("val",):
+            for shards in plan.tasks(config, split).values():
+                tasks |= {keys.of(task): task for task in (*shards, *shards[0].needs)}
     pretrainings = sum(isinstance(task, PretrainTask) for task in tasks.values())
     evaluations = sum(isinstance(task, EvalTask) for task in tasks.values())
     assert f"{pretrainings} pretrainings, {evaluations} evaluations" in lines[0]
     assert re.search(rf"pretraining {3 * pretrainings} s", lines[1])
 
 
-def test_what_is_measured_is_of_the_size_of_what_is_run(space, worker):
+FACTS = {"val": (facts("dtd", "val", 100),), "test": (facts("dtd", "test", 60),)}
+# powers and round numbers, so that each sum below can be taken apart
+FIXED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "workers", "lines"),
+    [
+        # six prompts of 3 steps; on validation 8 configs, on test the 2 baselines and 4 of the front
+        (
+            [],
+            1,
+            [
+                "tasks: 6 pretrainings, 14 evaluations of shards, 1160 images",
+                # 160 plain images; 12 times set up, 1000 images adapted to; 160 images with 1 and with 4 views
+                "worker time, measured here (CPU): pretraining 9 s, adaptation 40 s, image features 56 s "
+                "(features once, less where cached)",
+                "estimate: 1.8 min of CPU time, 2.5 min with 1 workers like this one",
+            ],
+        ),
+        (["base.adapt.steps=2"], 1, [", 1160 images", "adaptation 60 s", "estimate: 2.1 min"]),
+        ([], 5, ["1160 images", "pretraining 9 s", "1.8 min of CPU time, 66 s with 5 workers"]),
+        (
+            ["search.split=test"],
+            1,
+            [
+                "6 pretrainings, 8 evaluations of shards, 480 images",
+                "pretraining 9 s, adaptation 18 s, image features 21 s",
+                "estimate: 48 s of CPU time, 1.6 min",
+            ],
+        ),
+        (["search.trials=2"], 1, ["2 pretrainings, 8 evaluations of shards, 640 images"]),
+        (["search.wall_clock=60"], 1, ["tasks", "worker time", "estimate", "the budget of 60 s ends it earlier"]),
+        (["search.wall_clock=70"], 5, ["tasks", "worker time", "66 s with 5 workers"]),
+    ],
+)
+def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
+    space = parse_space(LEAN, "space.yaml", overrides)
+    plan = Plan(datasets=FACTS, seeds=(0,))
+    found = list(costs(space, plan, dict(expected(space)), {"dtd": FIXED}, workers, TaskKeys(MODEL, plan.known())))
+    assert len(found) == (4 if any("ends it earlier" in line for line in lines) else 3)
+    for line, words in zip(found, lines, strict=False):
+        assert words in line
+
+
+@pytest.mark.parametrize(("trials", "count"), [(3, 3), (100, 4)])
+def test_a_grid_is_no_longer_than_itself_and_the_budget(trials, count):
+    text = "grid: [{method: [tpt, ctpt, otpt, zero_shot]}]\nsearch: {sampler: grid}\nwork: {baselines: []}"
+    space = parse_space(text, "space.yaml", [f"search.trials={trials}"])
+    assert len(space.queue()) == 4
+    assert list(dict(expected(space))) == [f"trial-{number:04d}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("override", "neighbours", "told"),
+    [
+        ("work.workers=3", 2, "with 3 workers"),
+        ("work.workers=20", 7, "20 workers"),
+        ("work.cpus_per_worker=2", 3, "4 w"),
+    ],
+)
+def test_a_dry_run_measures_beside_as_many_workers_as_there_will_be(monkeypatch, override, neighbours, told):
+    kept = []
+    monkeypatch.setattr(estimate, "cores", lambda: 8)
+    monkeypatch.setattr(estimate, "busy", lambda others: nullcontext(kept.append(others)))
+    monkeypatch.setattr(timing, "measure", lambda worker, start, facts: SPEED)
+    words = ["search.split=test", "work.gpus_per_worker=0", "work.workers=null", override]
+    text = dry_run(parse_space(SPACE, "space.yaml", words))
+    assert kept == [neighbours]
+    assert told in text
+    assert "8 evaluations" not in text  # of one dataset; there are two
+    assert "16 evaluations of shards" in text
+
+
+class Clock:
+    """Goes on only when work is done."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def works(self, seconds, result=None):
+        self.now += seconds
+        return result
+
+
+def test_what_is_measured_is_what_one_step_or_image_adds(space, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    asked = []
+
+    def adaptation(worker, task):
+        asked.append((task.config.method, task.config.prompt))
+        return (0.25, 9.0) if task.config.method == "zero_shot" else (2.0, 4.0)
+
+    monkeypatch.setattr(timing, "_adaptation", adaptation)
+    monkeypatch.setattr(timing, "_features", lambda worker, task: (0.5, 0.125))
+    stub = SimpleNamespace(run=lambda task, needs: clock.works(10 + 3 * task.config.fpp.steps))
+    assert measure(stub, space.start(), FACTS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125)
+    assert asked == [("tpt", "a photo of a"), ("zero_shot", "a photo of a")]
+
+
+def test_the_parts_of_a_task_are_timed_one_by_one(space, worker, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    config = space.start().replace({"prompt": "a photo of a"})
+    task = EvalTask(config=config, dataset="scenes", split="val", seed=0, start=0, stop=100)
+    monkeypatch.setattr(worker, "adapter", lambda *_: clock.works(7.0))
+    monkeypatch.setattr(timing, "evaluate", lambda clip, task, *_: clock.works(2.0 * task.stop))
+    assert timing._adaptation(worker, task) == (2.0, 7.0)
+    monkeypatch.setattr(Reader, "__getitem__", lambda self, position: clock.works(0.5))
+    monkeypatch.setattr(type(worker.clip), "image_features", lambda self, pixels, half: clock.works(len(pixels) / 8))
+    assert timing._features(worker, task) == (0.5, 0.125)
+
+
+def test_everything_can_be_measured(space, worker):
     (facts, _) = make_plan(space, worker).datasets["val"]
-    speed = measured(worker, space, facts)
-    assert min(speed.step, speed.image, speed.plain, speed.draw, speed.tower) > 0
-    task = EvalTask(config=space.resolve({"fpp.gamma1": 1.0}), dataset="scenes", split="val", seed=0, start=0, stop=100)
-    worker.run(task.pretrain)
-    prompt = worker.run(task.pretrain).prompt
-    seconds = worker.run(task, prompt).seconds
-    assert 0.1 < (speed.begin + 100 * speed.image) / seconds["adapt"] < 10
-    assert 0.1 < 100 * (speed.draw + 4 * speed.tower) / seconds["features"] < 10
+    speed = measure(worker, space.start(), facts)
+    assert min(speed.image, speed.plain, speed.begin, speed.draw, speed.tower) > 0
+    assert speed.step >= 0

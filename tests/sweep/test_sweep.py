@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from fpp_sweep import keys
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep import run as module
-from fpp_sweep.sweep.run import Options, Sweep, check, make_plan, run_sweep, with_facts, worker_spec
-from fpp_sweep.trial.results import Failure, TaskFailedError
-from fpp_sweep.trial.trial import Plan
+from fpp_sweep.sweep.handle import Options, Sweep
+from fpp_sweep.sweep.preflight import Ready, check, make_plan, with_facts, worker_spec
+from fpp_sweep.sweep.run import Run, run_sweep
+from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
 from tests.sweeps import baseline, build_sweep, sweep_info, trial
-from tests.trial.made import facts
 
 SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {datasets: [scenes, digits], limit: 5}"
 
@@ -34,7 +34,7 @@ def worker(tmp_path_factory):
 
 def test_a_plan_holds_the_datasets_of_both_splits(worker):
     plan = make_plan(space(), worker)
-    assert {part: [facts.name for facts in datasets] for part, datasets in plan.datasets.items()} == {
+    assert {split: [facts.name for facts in datasets] for split, datasets in plan.datasets.items()} == {
         "val": ["scenes", "digits"],
         "test": ["scenes", "digits"],
     }
@@ -117,7 +117,7 @@ def test_a_sweeps_folder_is_read_as_a_table_and_a_front(tmp_path):
     assert "ece" not in rows["trial-0003"]
     members = sweep.front()
     assert members
-    assert sweep.best("knee").key() in {member.key for member in members}
+    assert keys.of_config(sweep.best("knee")) in {member.key for member in members}
     with pytest.raises(InputError, match="has no 'best f1'; it has best accuracy"):
         sweep.best("best f1")
 
@@ -140,20 +140,21 @@ def opened(monkeypatch):
             ray()
             yield
 
-        def start_pool(worker, needs, units, **named):
-            return SimpleNamespace(open=lambda: first_worker(SweepFolder(units.parent)))
+        def start_pool(worker, needs, tasks, **named):
+            return SimpleNamespace(open=lambda: first_worker(SweepFolder(tasks.parent)))
 
-        stand_ins = {"session": session, "start_pool": start_pool, "gpus_here": lambda: 0.0}
-        for name, stand_in in {**stand_ins, "require_room": lambda *words, **named: None}.items():
-            monkeypatch.setattr(f"fpp_sweep.workers.pool.{name}", stand_in)
-        monkeypatch.setattr("fpp_sweep.tracking.check_store", lambda uri: None)
+        monkeypatch.setattr("fpp_sweep.sweep.preflight.session", session)
+        monkeypatch.setattr("fpp_sweep.sweep.preflight.gpus_here", lambda: 0.0)
+        monkeypatch.setattr("fpp_sweep.workers.pool.start_pool", start_pool)
+        monkeypatch.setattr("fpp_sweep.workers.pool.require_room", lambda *words, **named: None)
+        monkeypatch.setattr("fpp_sweep.sweep.run.check_store", lambda uri: None)
         run_sweep(space(), options)
 
     return run
 
 
 def refuses(folder):
-    raise TaskFailedError(Failure(reason="no such model"))
+    raise TaskFailed("no such model")
 
 
 def ended(root, name):
@@ -239,10 +240,9 @@ def test_sigterm_interrupts_as_ctrl_c_does_whatever_ray_makes_of_it(tmp_path, op
 
 @pytest.fixture
 def under_way(monkeypatch):
-    """Makes a driver's own part of a sweep, before anything runs."""
+    """Makes a driver's own split of a sweep, before anything runs."""
     monkeypatch.setattr("fpp_sweep.search.study.SweepStudy", lambda *words: None)
-    rest = {"pool": None, "plan": None, "options": Options(), "gpus": 0.0, "uri": "sqlite:///none.db"}
-    return lambda folder, asked: module._Run(asked, folder, **rest)
+    return lambda folder, asked: Run(asked, folder, Ready(None, None, 0.0), Options(), "sqlite:///none.db")
 
 
 @pytest.mark.parametrize(
@@ -292,21 +292,3 @@ def test_the_time_left_is_what_budget_and_trials_leave(tmp_path, under_way, wall
     progress.total, progress.finished, progress.failed = total, finished, 1 if finished else 0
     progress.seconds, progress.running = [20.0, 40.0, 30.0][:finished], set(map(str, range(running)))
     assert run._seconds_left(100.0) == left
-
-
-@pytest.mark.parametrize(
-    ("workers", "seeds", "datasets", "overrides", "trials"),
-    [
-        (8, 1, 1, [], 16),  # one in the workers and one that waits
-        (8, 3, 1, [], 6),
-        (8, 3, 2, [], 3),
-        (8, 1, 1, ["work.shards=4"], 4),
-        (1, 3, 2, [], 2),
-        (8, 3, 2, ["search.concurrency=1"], 1),
-    ],
-)
-def test_as_many_trials_run_as_feed_the_workers(workers, seeds, datasets, overrides, trials):
-    asked = space(*overrides)
-    known = tuple(facts(f"number {place}") for place in range(datasets))
-    plan = Plan(datasets={"val": known, "test": known[:1]}, seeds=tuple(range(seeds)), shards=asked.work.shards)
-    assert module._concurrency(asked, plan, workers) == trials

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from fpp_sweep.tiny import model as tiny_model
 from fpp_sweep.tiny.drawing import generator
-from fpp_sweep.tiny.making import training
+from fpp_sweep.tiny.making import scoring, training
 from fpp_sweep.tiny.making.recipe import Recipe
 from fpp_sweep.tiny.making.train import main
 from fpp_sweep.tiny.pictures import Description
@@ -238,7 +238,7 @@ def test_the_calibration_error_equals_a_naive_loop():
         if inside.any():
             gap = abs(correct[inside].mean() - confidence[inside].mean())
             expected += gap * inside.mean()
-    actual = training.expected_calibration_error(confidence, correct)
+    actual = scoring.expected_calibration_error(confidence, correct)
     assert actual == pytest.approx(expected)
 
 
@@ -340,7 +340,7 @@ def test_the_shipped_file_is_small_and_its_metadata_complete():
 @pytest.mark.parametrize("name", TINY_DATASETS)
 def test_the_shipped_model_is_right_in_40_to_90_per_cent(name):
     model, metadata = tiny_model.load()
-    score = training.zero_shot(model, TINY_DATASETS[name], count=300)
+    score = scoring.zero_shot(model, TINY_DATASETS[name], count=300)
     assert 40 <= score.accuracy <= 90
     claimed = json.loads(metadata["zero_shot"])[name]["accuracy"]
     assert score.accuracy == pytest.approx(claimed, abs=9)  # three standard errors at n = 300

@@ -9,11 +9,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+
+from tests.waiting import LONG, wait_for
 
 
 def rows(database: Path, query: str, *values: object) -> list[tuple[object, ...]]:
@@ -71,15 +72,16 @@ class Server:
             env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
         )
         log.close()
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                with urllib.request.urlopen(f"{self.uri}/health", timeout=2):
-                    return
-            except OSError:
-                assert time.monotonic() < deadline, (self.folder / "server.log").read_text()
-                assert self._process.poll() is None, (self.folder / "server.log").read_text()
-                time.sleep(0.3)
+        wait_for(self._answers)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "server.log").read_text()
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=LONG):
+                return True
+        except OSError:
+            return False
 
     def kill(self) -> None:
         """As a crash does, with all its processes."""

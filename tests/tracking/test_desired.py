@@ -66,6 +66,11 @@ def test_averages_and_datasets_have_a_metric_each_and_test_has_its_own():
     assert shown["device_seconds"] == 45.0
 
 
+def test_what_a_trial_found_stands_at_the_time_at_which_it_ended():
+    points = trial_run(INFO, trial(2), on_front=False).points
+    assert {(point.step, point.time) for point in points} == {(0, round((CREATED + 2 * 60 + 50) * 1000))}
+
+
 def test_a_sweep_on_test_has_plain_names_for_it():
     record = replace(trial(2), results={"test": found(2)})
     shown = metrics(trial_run(replace(INFO, search_split="test"), record, on_front=False))
@@ -129,7 +134,8 @@ def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
     assert series["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
     assert series["device_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
     assert series["hypervolume"] == [(1, 10.0), (3, 12.5)]
-    assert points[0].time == round((CREATED + 50) * 1000)
+    ended = {1: CREATED + 50, 2: CREATED + 65, 3: CREATED + 170}  # the second failed after five seconds
+    assert {(point.step, point.time) for point in points} == {(step, round(at * 1000)) for step, at in ended.items()}
 
 
 def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path):

@@ -6,19 +6,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from fpp_sweep.space.reading import load_space
-from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, only_sweep, started, wait_for
+from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, ended, kill, only_sweep, started
+from tests.waiting import LONG, wait_for
 
 pytestmark = [
     pytest.mark.slow,  # two or three nodes, a driver
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 is the only address of the loopback"),
 ]
-AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL.replace(", actors: 1", "").replace("concurrency: 1", "concurrency: 2")
+AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL.replace(", workers: 1", "").replace("concurrency: 1", "concurrency: 2")
 HEAD = "--head", "--port=0", "--include-dashboard=false"
 RAY = Path(sys.executable).with_name("ray")
 
@@ -45,26 +46,8 @@ def node(folder, ip, *words, room=1):
         yield top.pid, address.read_text().strip()
 
 
-@contextmanager
-def ended(process):
-    """However the test ends, the process does, and all below it."""
-    with process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                kill(process.pid)
-
-
-def kill(pid):
-    """A process and all below it, at once, as when a machine's power goes."""
-    for each in (pid, *descendants(pid)):
-        with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
-
-
 def workers(pid):
-    return {each for each, line in descendants(pid).items() if "ray::RemoteWorker" in line}
+    return {each for each, line in descendants(pid).items() if "ray::WorkerActor" in line}
 
 
 def room(address):
@@ -80,9 +63,9 @@ def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_p
         with ended(started(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)) as driver:
             wait_for(lambda: complete(tmp_path))
             (first,) = workers(head)
+            os.kill(first, signal.SIGSTOP)
             with node(scratch / "other", "127.0.0.3", f"--address={address}") as (other, _):
                 wait_for(lambda: workers(other))
-                os.kill(first, signal.SIGSTOP)
                 before = len(complete(tmp_path))
                 wait_for(lambda: len(complete(tmp_path)) >= before + 2)  # one the first may just have been done with
                 assert driver.poll() is None
@@ -90,7 +73,7 @@ def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_p
             wait_for(lambda: room(address) == 1)
             assert workers(head) == {first}
             os.kill(first, signal.SIGCONT)
-            out, err = driver.communicate(timeout=180)
+            out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     tags = sweep.info().tags
@@ -110,7 +93,7 @@ def test_a_sweep_that_has_lost_all_machines_goes_on_with_the_next(tmp_path, scra
         kill(other)
         wait_for(lambda: room(address) == 0)
         there.enter_context(node(scratch / "next", "127.0.0.4", join))
-        out, err = driver.communicate(timeout=180)
+        out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * 5

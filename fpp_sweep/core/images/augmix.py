@@ -1,7 +1,7 @@
 """AugMix at severity 1: an image mixed with three chains of small distortions of itself.
 
-All randomness comes in as uniform draws, so that a caller decides from which stream. Images are (height, width, 3)
-arrays of bytes: Pillow is left to what needs interpolation.
+All randomness is passed in as uniform draws: the caller decides which random stream they come from. Images are
+(height, width, 3) arrays of bytes; only operations that interpolate go through Pillow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_DEPTH = 3  # operations in a chain
 SEVERITY = 0.1  # AugMix's severity 1 on its scale of 10; a level is this times a draw from U(0.1, 1)
 
 _CHAIN_DRAWS = 1 + 3 * MAX_DEPTH
-DRAWS = 1 + CHAINS + CHAINS * _CHAIN_DRAWS  # that `mix` takes: share, weights, chains
+DRAWS = 1 + CHAINS + CHAINS * _CHAIN_DRAWS  # of `mix`: share, weights, chains
 
 _LEVELS = np.arange(256)
 _CHANNEL_OFFSETS = np.array([0, 256, 512], np.uint16)
@@ -30,8 +30,8 @@ _CHANNEL_OFFSETS = np.array([0, 256, 512], np.uint16)
 def mix(pixels: Pixels, draws: Sequence[float]) -> NDArray[np.float32]:
     """m x0 + (1 - m) sum_i w_i x_i over three chains; m ~ Beta(1, 1), w ~ Dirichlet(1, 1, 1).
 
-    The weights add up to one and normalisation is affine: mixing here and normalising afterwards
-    equals mixing normalised images, but for rounding.
+    The weights add up to one and normalisation is affine: mixing before normalising equals mixing normalised images,
+    but for rounding.
     """
     share, *draws = draws
     exponentials = [-math.log(1 - draw) for draw in draws[:CHAINS]]  # over their sum: Dirichlet(1, 1, 1)
@@ -54,7 +54,7 @@ def distort(pixels: Pixels, draws: Sequence[float]) -> Pixels:
 
 
 def _autocontrast(pixels: Pixels, _level: float, _negative: bool) -> Pixels:
-    low, high = (edge.astype(np.float64)[:, None] for edge in _extremes(pixels))
+    low, high = (values.astype(np.float64)[:, None] for values in _extremes(pixels))
     scale = np.where(low < high, 255 / np.maximum(high - low, 1), 1)
     offset = np.where(low < high, -low * scale, 0)
     return _look_up(pixels, np.clip(_LEVELS * scale + offset, 0, 255))
@@ -134,12 +134,14 @@ def _affine(pixels: Pixels, matrix: tuple[float, ...]) -> Pixels:
 
 
 def _extremes(pixels: Pixels) -> tuple[Pixels, Pixels]:
-    """Each channel's least and greatest value; one axis after the other is tenfold faster."""
+    """The least and greatest value of each channel; one axis at a time, which is ten times as fast."""
     return pixels.min(axis=0).min(axis=0), pixels.max(axis=0).max(axis=0)
 
 
 def _look_up(pixels: Pixels, tables: NDArray[Any]) -> Pixels:
-    """Each channel through its table of 256; Pillow's `point` takes longer, rounding the table."""
+    """Each channel's values replaced from its table of 256; Pillow's `point` is slower."""
     table = tables.astype(np.uint8).ravel()
-    offsets = np.tile(_CHANNEL_OFFSETS, pixels.shape[1])  # a row at once: long inner loops
+    offsets = np.tile(
+        _CHANNEL_OFFSETS, pixels.shape[1]
+    )  # for a whole row of pixels: numpy is slow on an inner axis of 3
     return table.take(pixels.reshape(len(pixels), -1) + offsets).reshape(pixels.shape)

@@ -1,12 +1,11 @@
-"""One file of cached features: written whole or not at all, and checked when it is opened."""
+"""Chunks of cached features: files of up to 64 samples, each named by what it holds and checked when it is opened."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,17 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-FORMAT = "fpp_sweep features 1"
+from fpp_sweep import keys
+
+CHUNK = 64  # samples: 4 MB on disk at 64 views of 512 half-precision numbers, and what a killed run loses at most
 SUFFIX = ".safetensors"
 
 _open: Any = safe_open  # it has no types
-_verified: set[tuple[str, int, int, int]] = set()  # files whose checksum held in this process
+_verified: set[tuple[str, int, int, int]] = set()  # files whose checksum this process has found to be right
 
 
-class DamagedShard(Exception):
-    """A file where a shard belongs that is not one; the message says what is wrong with it."""
+class DamagedChunk(Exception):
+    """A file named like a chunk that is not one; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,63 +36,100 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Contents:
-    """What a shard holds, in memory, before it is written."""
+class Chunk:
+    """The features of consecutive samples of a dataset, in memory or mapped from a file."""
 
-    samples: NDArray[np.uint8]  # (n, 16), a digest for each sample
-    features: NDArray[Any]  # (n, views, D)
+    digests: NDArray[np.uint8]  # (n, 16), one for each sample
+    features: Any  # (n or more, views, D): an array, or a slice of a mapped file, which is read when it is indexed
     kept: NDArray[np.bool_]  # (n,), False where the image could not be read
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]  # the samples that are not kept, in order
 
-    def serialise(self) -> bytes:
-        metadata = {"format": FORMAT, "skipped": json.dumps([dataclasses.asdict(item) for item in self.skipped])}
-        metadata["checksum"] = _checksum(metadata, self.features, self.kept, self.samples)
-        tensors = {"features": self.features, "kept": self.kept, "samples": self.samples}
-        return save(tensors, metadata)
+    @classmethod
+    def read(cls, path: Path) -> Chunk:
+        """Map a chunk's file, which may be replaced or removed afterwards; DamagedChunk if its contents are wrong.
 
-
-class Shard:
-    """A shard on disk, mapped: its file may be replaced or removed meanwhile.
-
-    Opening it computes the checksum, once in each process as long as the file stays the same.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+        A process computes the checksum of a file once, as long as the file stays the same.
+        """
         try:
             status = path.stat()
-            self._file: Any = _open(path, framework="np")
-            metadata: dict[str, str] = self._file.metadata() or {}
-            if metadata.get("format") != FORMAT or set(self._file.keys()) != {"features", "kept", "samples"}:
-                raise DamagedShard("is not a feature shard")
-            self.samples: NDArray[np.uint8] = self._file.get_tensor("samples")
-            self.kept: NDArray[np.bool_] = self._file.get_tensor("kept")
+            file = _open(path, framework="np")
+            metadata: dict[str, str] = file.metadata() or {}
+            if metadata.get("format") != keys.FEATURES or set(file.keys()) != {"digests", "features", "kept"}:
+                raise DamagedChunk("does not hold features in the form of this version")
+            digests, features, kept = file.get_tensor("digests"), file.get_slice("features"), file.get_tensor("kept")
             identity = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns)
             if identity not in _verified:
-                features = self._file.get_tensor("features")
-                if metadata.get("checksum") != _checksum(metadata, features, self.kept, self.samples):
-                    raise DamagedShard("has a wrong checksum")
+                if metadata.get("checksum") != _checksum(metadata, features[:], kept, digests):
+                    raise DamagedChunk("has a wrong checksum")
                 _verified.add(identity)
-        except FileNotFoundError:  # not damaged: replaced by a longer one, or pruned
+        except FileNotFoundError:  # not damaged, but replaced by a longer one, or pruned
             raise
         except (SafetensorError, OSError) as error:
-            raise DamagedShard(f"cannot be read ({error})") from None
-        self.skipped = tuple(Skipped(**item) for item in json.loads(metadata["skipped"]))
+            raise DamagedChunk(f"cannot be read ({error})") from None
+        skipped = tuple(Skipped(**sample) for sample in json.loads(metadata["skipped"]))
+        return cls(digests=digests, features=features, kept=kept, skipped=skipped)
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """(stop - start, views, D), read from the map."""
-        rows: NDArray[Any] = self._file.get_slice("features")[start:stop]
-        return rows
+    def to_bytes(self) -> bytes:
+        """The contents of its file."""
+        metadata = {"format": keys.FEATURES, "skipped": json.dumps([asdict(sample) for sample in self.skipped])}
+        metadata["checksum"] = _checksum(metadata, self.features, self.kept, self.digests)
+        return save({"digests": self.digests, "features": self.features, "kept": self.kept}, metadata)
+
+    def head(self, count: int) -> Chunk:
+        """Its first `count` samples."""
+        kept = self.kept[:count]
+        return replace(self, digests=self.digests[:count], kept=kept, skipped=self.skipped[: int((~kept).sum())])
 
 
-def sample_digests(samples: Sequence[tuple[str, str]]) -> NDArray[np.uint8]:
-    """(n, 16): names and fingerprints of samples, hashed one by one."""
+def sample_digests(samples: Iterable[tuple[str, str]]) -> NDArray[np.uint8]:
+    """(n, 16): ids of samples and fingerprints of their images, hashed one by one."""
     digests = (hashlib.sha256(json.dumps(sample).encode()).digest()[:16] for sample in samples)
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
+def chunk_path(folder: Path, number: int, digests: NDArray[np.uint8]) -> Path:
+    """The file of a dataset's chunk `number`, counted from 0, when it holds these samples."""
+    return folder / f"{number:05d}-{hashlib.sha256(digests.tobytes()).hexdigest()[:16]}{SUFFIX}"
+
+
+def find_chunk(folder: Path, number: int, digests: NDArray[np.uint8], report: Callable[[str], None]) -> Chunk | None:
+    """The chunk with these samples, if there is one; `report` is called with a line for each damaged file.
+
+    Fewer than CHUNK samples may also be the first ones of a longer chunk, written by a run on more of the dataset.
+    """
+    longer = sorted(_files(folder, number)) if len(digests) < CHUNK else []
+    for path in dict.fromkeys([chunk_path(folder, number, digests), *longer]):
+        try:
+            chunk = Chunk.read(path).head(len(digests))
+        except FileNotFoundError:
+            continue
+        except DamagedChunk as error:
+            report(f"{path}: {error}; its features are computed again")
+            continue
+        if np.array_equal(chunk.digests, digests):
+            return chunk
+    return None
+
+
+def remove_superseded(folder: Path, number: int, digests: NDArray[np.uint8]) -> None:
+    """Remove a written chunk's other files, if they are damaged or hold only the first of its samples."""
+    for other in set(_files(folder, number)) - {chunk_path(folder, number, digests)}:
+        try:
+            shorter = Chunk.read(other).digests
+        except FileNotFoundError:
+            continue
+        except DamagedChunk:
+            shorter = digests[:0]
+        if len(shorter) < len(digests) and np.array_equal(shorter, digests[: len(shorter)]):
+            other.unlink(missing_ok=True)
+
+
+def _files(folder: Path, number: int) -> Iterable[Path]:
+    return folder.glob(f"{number:05d}-*{SUFFIX}")
+
+
 def _checksum(metadata: dict[str, str], *arrays: NDArray[Any]) -> str:
-    """Over everything in the file but itself."""
+    """Of everything in the file but the checksum."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([metadata["format"], metadata.get("skipped")]).encode())
     for array in arrays:

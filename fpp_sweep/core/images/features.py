@@ -1,9 +1,18 @@
-"""Image features of all views of a dataset: from the cache, and into it where they are missing."""
+"""Image features of all views of a dataset: taken from the cache, and computed where they are missing.
+
+The features of an image are the same bits however a run is cut: its place in its chunk decides its row in the image
+tower's batch, and every batch has the same size, also at the end of a chunk. They do not depend on the number of
+workers, on what else is cached, or on whether the run was on a dataset's first samples or on all of them.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -13,48 +22,59 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.datasets.base import Dataset
-from fpp_sweep.core.images.cache import EntryKey, open_entry
-from fpp_sweep.core.images.chunks import Shard, Skipped
-from fpp_sweep.core.images.filling import BATCH, SHARD, Filling, OnBadImage, Part, Progress, Reader, cut, skipped_among
-from fpp_sweep.core.images.views import VIEWS_VERSION
+from fpp_sweep.core.datasets.base import BadImageError, Dataset
+from fpp_sweep.core.images.cache import Entry, open_entry
+from fpp_sweep.core.images.chunks import (
+    CHUNK,
+    Chunk,
+    Skipped,
+    chunk_path,
+    find_chunk,
+    remove_superseded,
+    sample_digests,
+)
+from fpp_sweep.core.images.reading import Reader, read
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.errors import InputError
+from fpp_sweep.facts import OnBadImage
+from fpp_sweep.keys import FeatureKey
+from fpp_sweep.progress import Bar
+
+BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
+
+_log = logging.getLogger(__name__)
 
 
 class Features:
     """The features of a dataset's views, mapped from disk; only what `batch` returns is in memory."""
 
-    def __init__(self, shards: Sequence[tuple[Part, Shard]], *, exact: bool) -> None:
-        """`shards` in order, with the part of the dataset that each holds."""
-        self._shards = {part.index: shard for part, shard in shards}
+    def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool) -> None:
+        """`chunks` by number, in order."""
+        self._chunks = chunks
         self._exact = exact
-        # positions in the dataset of the samples that are there
-        self.kept: NDArray[np.int64] = np.concatenate(
-            [part.positions.start + np.flatnonzero(shard.kept[: len(part)]) for part, shard in shards]
-        )
-        self.skipped: tuple[Skipped, ...] = tuple(
-            item for part, shard in shards for item in skipped_among(shard, len(part))
-        )
+        kept = [number * CHUNK + np.flatnonzero(chunk.kept) for number, chunk in chunks.items()]
+        self.kept: NDArray[np.int64] = np.concatenate(kept)  # indices of the samples that have features
+        self.skipped: tuple[Skipped, ...] = tuple(chain.from_iterable(chunk.skipped for chunk in chunks.values()))
 
     def __len__(self) -> int:
         return len(self.kept)
 
     def batch(self, start: int, stop: int) -> Tensor:
-        """(stop - start, views, D) unit features in float32 of these kept samples."""
-        positions = self.kept[start:stop]
+        """(stop - start, views, D) unit features in float32 of the samples `kept[start:stop]`."""
+        indices = self.kept[start:stop]
+        numbers = indices // CHUNK
         blocks = []
-        for index in np.unique(positions // SHARD).tolist():
-            rows = positions[positions // SHARD == index] - index * SHARD
-            blocks.append(self._shards[index].rows(rows[0], rows[-1] + 1)[rows - rows[0]])
-        if not blocks:
-            return torch.from_numpy(next(iter(self._shards.values())).rows(0, 0).astype(np.float32))
+        for number in np.unique(numbers).tolist():
+            rows = indices[numbers == number] - number * CHUNK
+            blocks.append(self._chunks[number].features[rows[0] : rows[-1] + 1][rows - rows[0]])
+        if not blocks:  # no samples, but views and D
+            blocks.append(next(iter(self._chunks.values())).features[:0])
         features = torch.from_numpy(np.concatenate(blocks).astype(np.float32))
         return features if self._exact else F.normalize(features, dim=-1)
 
 
 class FeatureCache:
-    """Features kept on disk: half precision, or float32 where every bit counts."""
+    """Features kept on disk: in half precision, or in float32 where every bit counts."""
 
     def __init__(self, root: Path, *, exact: bool = False) -> None:
         self.root = root
@@ -71,18 +91,18 @@ class FeatureCache:
         on_bad_image: OnBadImage = "fail",
         workers: int = 0,
         batch: int = BATCH,
-        progress: Progress | None = None,
+        progress: Bar | None = None,
     ) -> Features:
         """Features of all views of a dataset; computes what is not cached.
 
-        With `samples`, a stretch of positions, only the shards that hold those are computed and opened.
-        `batch` is a number of views. With `workers`, images are decoded and views are drawn in that many processes. An
-        image that cannot be read fails the run or is skipped; one that an earlier run has skipped is tried again.
+        With `samples`, a range of indices, only the chunks that hold those are computed and opened. `batch` is a number
+        of views. With `workers`, that many processes read images and draw views. An image that cannot be read fails the
+        run or is skipped; one that an earlier run has skipped is tried again.
         """
         if not len(dataset):
             raise InputError(f"{dataset.name}, split {dataset.split}: no images")
         reader = Reader.of(dataset, config, clip.preprocess, seed)
-        key = EntryKey(
+        key = FeatureKey(
             image_digest=clip.image_digest,
             dataset=dataset.name,
             split=dataset.split,
@@ -94,19 +114,164 @@ class FeatureCache:
             seed=seed,
             dtype="float32" if self.exact else "float16",
             compute="float16" if clip.device.type == "cuda" and not self.exact else "float32",
-            views_version=VIEWS_VERSION,
         )
-        with open_entry(self.root, key) as entry:
-            entry.describe({"model": clip.name, **dataclasses.asdict(key)})
-            filling = Filling(
+        with open_entry(self.root, key.name()) as entry:
+            entry.describe({"model": clip.name, **asdict(key)})
+            filling = _Filling(
                 entry=entry,
                 clip=clip,
                 reader=reader,
-                parts=cut(dataset, samples or range(len(dataset))),
-                dtype=np.float32 if self.exact else np.float16,
-                group=max(1, min(batch // config.count, SHARD)),
+                digests=_digests(dataset, samples or range(len(dataset))),
+                exact=self.exact,
+                images=max(1, min(batch // config.count, CHUNK)),
                 workers=workers,
                 on_bad_image=on_bad_image,
                 progress=progress,
             )
             return Features(filling.run(), exact=self.exact)
+
+
+def _samples(number: int) -> slice:
+    """Where the samples of a chunk stand in the dataset."""
+    return slice(number * CHUNK, (number + 1) * CHUNK)
+
+
+def _digests(dataset: Dataset, samples: range) -> dict[int, NDArray[np.uint8]]:
+    """The digests of all samples of each chunk that holds some of these, by the chunk's number."""
+    return {
+        number: sample_digests((sample, dataset.fingerprint(sample)) for sample in dataset.ids[_samples(number)])
+        for number in range(samples.start // CHUNK, -(-samples.stop // CHUNK))
+    }
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Filling:
+    """One run over the wanted chunks of an entry: finds those on disk, computes and writes the others."""
+
+    entry: Entry
+    clip: Clip
+    reader: Reader
+    digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each wanted chunk, by its number
+    exact: bool
+    images: int  # that go through the image tower at once
+    workers: int
+    on_bad_image: OnBadImage
+    progress: Bar | None
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are done
+    reported: set[str] = field(default_factory=set)
+
+    def run(self) -> dict[int, Chunk]:
+        missing = [number for number in self.digests if not self._find(number)]
+        if missing:
+            self.entry.clean()
+        while missing:
+            missing = self._compute_unlocked(missing)
+            if missing:
+                # other processes compute these: wait for the first, with no lock held meanwhile, then look again
+                with self.entry.lock(missing[0], blocking=True):
+                    pass
+        return dict(sorted(self.chunks.items()))
+
+    def _find(self, number: int) -> bool:
+        """Take a chunk from disk, unless it lacks an image that can be read by now."""
+        digests = self.digests[number]
+        chunk = find_chunk(self.entry.folder, number, digests, self._report)
+        if chunk is None or any(self._can_be_read(sample.sample_id) for sample in chunk.skipped):
+            return False
+        self.chunks[number] = chunk
+        if self.progress:
+            self.progress.found(len(digests))
+        return True
+
+    def _can_be_read(self, sample: str) -> bool:
+        try:
+            self.reader.dataset.source.image(sample)
+        except BadImageError as error:
+            self._fail_or_skip(str(error))
+            return False
+        return True
+
+    def _compute_unlocked(self, missing: list[int]) -> list[int]:
+        """Compute the chunks that no other process is computing; returns the others.
+
+        A chunk is locked when its first image is asked for. Workers read ahead of the tower, so that the next chunk may
+        be locked while one is computed.
+        """
+        locked: deque[tuple[int, ExitStack]] = deque()
+        busy: list[int] = []
+        with ExitStack() as locks:
+
+            def lock_chunks() -> Iterator[int]:
+                """Lock one chunk after the other; yields the indices of their samples."""
+                for number in missing:
+                    lock = locks.enter_context(ExitStack())
+                    if not lock.enter_context(self.entry.lock(number, blocking=False)):
+                        busy.append(number)
+                    elif self._find(number):  # another process has finished it meanwhile
+                        lock.close()
+                    else:
+                        locked.append((number, lock))
+                        yield from range(len(self.reader.dataset.ids))[_samples(number)]
+
+            indices = lock_chunks()
+            first = next(indices, None)
+            if first is None:  # nothing to read: start no workers
+                return busy
+            pin = self.clip.device.type == "cuda"
+            views = read(self.reader, chain([first], indices), workers=self.workers, pin=pin)
+            for first_views in views:
+                number, lock = locked.popleft()
+                self._write(number, self._compute(number, chain([first_views], views)))
+                lock.close()
+        return busy
+
+    def _compute(self, number: int, views: Iterator[Tensor | str]) -> Chunk:
+        """The features of a chunk; takes the views of its samples, and no more, from the iterator."""
+        ids = self.reader.dataset.ids[_samples(number)]
+        count, size = self.reader.config.count, self.reader.preprocess.size
+        pixels = torch.zeros(self.images, count, 3, size, size)
+        kept = np.zeros(len(ids), np.bool_)
+        skipped: list[Skipped] = []
+        blocks: list[Tensor] = []
+        for start in range(0, len(ids), self.images):
+            in_batch = len(ids[start : start + self.images])
+            for row, views_or_reason in enumerate(islice(views, in_batch)):
+                if isinstance(views_or_reason, str):
+                    self._fail_or_skip(views_or_reason)
+                    skipped.append(Skipped(sample_id=ids[start + row], reason=views_or_reason))
+                else:
+                    pixels[row] = views_or_reason
+                    kept[start + row] = True
+            # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
+            # their features are dropped here or set to zero below
+            features = self.clip.image_features(pixels.flatten(0, 1), half=not self.exact)
+            blocks.append(features.view(self.images, count, -1)[:in_batch].cpu())
+            if self.progress:
+                self.progress.advance(in_batch)
+        features = torch.cat(blocks)
+        if not features.isfinite().all():
+            raise FloatingPointError(f"{self.clip.name}: the image tower gave features that are not finite")
+        features[torch.from_numpy(~kept)] = 0
+        values = features.numpy().astype(np.float32 if self.exact else np.float16)
+        return Chunk(digests=self.digests[number], features=values, kept=kept, skipped=tuple(skipped))
+
+    def _write(self, number: int, chunk: Chunk) -> None:
+        """Put a chunk on disk, and go on with a map of its file."""
+        path = chunk_path(self.entry.folder, number, chunk.digests)
+        self.entry.write(path, chunk.to_bytes(), left=len(self.digests) - len(self.chunks) - 1)
+        remove_superseded(self.entry.folder, number, chunk.digests)
+        self.chunks[number] = Chunk.read(path)
+
+    def _fail_or_skip(self, reason: str) -> None:
+        if self.on_bad_image == "fail":
+            raise InputError(f"{reason}; mend or remove the image, or leave it out with --on-bad-image skip")
+
+    def _report(self, line: str) -> None:
+        """Say a line once, though a chunk may be looked for several times."""
+        if line in self.reported:
+            return
+        self.reported.add(line)
+        if self.progress:
+            self.progress.note(line)
+        else:
+            _log.warning(line)

@@ -1,9 +1,8 @@
 """The augmented views of a test image, as the published protocol draws them.
 
-View 0 is the plain centre crop. The others are random crops, mirrored half of the time and, with
-AugMix, mixed with distortions of themselves. Each view spends a fixed number of uniform draws,
-whether it needs them or not: view k is the same whatever the number of views, and switching mirror
-images or AugMix off leaves the crops where they were.
+View 0 is the plain centre crop. The others are random crops, mirrored half of the time and, with AugMix, mixed with
+distortions of themselves. Every view takes the same number of uniform draws, whether it needs them or not: view k is
+the same for any number of views, and its crop is the same with mirror images or AugMix on and off.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ from fpp_sweep.core.datasets.base import Dataset
 from fpp_sweep.core.images import augmix as augmentation
 from fpp_sweep.core.models.clip import Preprocess
 
-VIEWS_VERSION = 2  # to be raised when the same names give other pixels; cached features carry it
-
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 RATIOS = (3 / 4, 4 / 3)  # of a crop's width to its height; torchvision's, as are the tries
 TRIES = 10
-LONGEST = 32  # sides: a longer image is not resized whole for its centre crop
+LONGEST = 32  # times the size of a view: of an image that would become longer only the middle is resized
 
 _CROP_DRAWS = 2 * TRIES + 2
-_DRAWS = _CROP_DRAWS + 1 + augmentation.DRAWS  # the one between is the mirror's
+_DRAWS = _CROP_DRAWS + 1 + augmentation.DRAWS  # of a view: crop, mirror, AugMix
 
 
 def sample_rng(seed: int, dataset: str, split: str, sample_id: str) -> np.random.Generator:
@@ -42,7 +39,7 @@ def sample_rng(seed: int, dataset: str, split: str, sample_id: str) -> np.random
     >>> first.random() == again.random()
     True
     """
-    names = json.dumps([seed, dataset, split, sample_id])  # quoted: no two lists look alike
+    names = json.dumps([seed, dataset, split, sample_id])  # JSON: different names never give the same text
     digest = hashlib.sha256(names.encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
 
@@ -89,7 +86,7 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
     short = min(width, height)
     wide, high = int(size * width / short), int(size * height / short)
     left, top = round((wide - size) / 2), round((high - size) / 2)
-    if max(wide, high) > LONGEST * size:  # a line of pixels would need gigabytes on the way
+    if max(wide, high) > LONGEST * size:  # resizing all of a very long, thin image would take gigabytes
         x, y = left * width / wide, top * height / high
         box = (x, y, x + size * width / wide, y + size * height / high)
         return resize(image, (size, size), Image.Resampling.BICUBIC, box)
@@ -105,8 +102,8 @@ def resize(
 ) -> Image.Image:
     """`image.resize`, one side after the other, which gives the same bytes with any Pillow.
 
-    Between the sides numbers are rounded to bytes, so that their order shows. Left to itself, Pillow 11 takes the width
-    first, 12 sometimes the height, and 13 the height where that shrinks much more, as here.
+    Pixels are rounded to bytes after the first side, so that the order of the sides matters. Pillow 11 takes the width
+    first, 12 sometimes the height, and 13 the height where that shrinks much more, as is done here.
     """
     left, top, right, bottom = box or (0, 0, *image.size)
     wide, high = size
@@ -118,10 +115,10 @@ def resize(
 
 
 def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: Sequence[float]) -> Box:
-    """torchvision's random crop: ten tries of area and shape, else a central crop.
+    """torchvision's random crop: ten tries to draw an area and a shape that fit, else a central crop.
 
-    `draws` are uniform: two for each try, then two for the place. The central crop is the largest
-    of a permitted shape.
+    `draws` are uniform: two for each try, then two for the position. The central crop is the largest with a permitted
+    ratio of its sides.
     """
     width, height = image_size
     low, high = math.log(RATIOS[0]), math.log(RATIOS[1])

@@ -67,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import torch  # here, so that --help and bad arguments are answered at once
 
-    from fpp_sweep.tiny.making import training
+    from fpp_sweep.tiny.making import scoring, training
 
     torch.set_num_threads(recipe.threads)
     checkpoint = args.out.with_name(f"{args.out.name}.checkpoint")
     trained = training.train(recipe, checkpoint, args.resume, args.workers)
-    metadata = training.describe_run(recipe, command_of(args, recipe))
-    training.finish(trained, args.out, metadata, 20 if args.quick else EVALUATED)
+    metadata = scoring.describe_run(recipe, command_of(args, recipe))
+    scoring.finish(trained, args.out, metadata, 20 if args.quick else EVALUATED)
 
 
 if __name__ == "__main__":

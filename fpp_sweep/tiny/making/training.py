@@ -14,19 +14,17 @@ and resumed, or repeated with as many threads, ends in the same bits.
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import resource
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
@@ -36,28 +34,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fpp_sweep.tiny import model as tiny_model
-from fpp_sweep.tiny.captions import (
-    CANONICAL,
-    FACTS,
-    UNSTATED,
-    agrees,
-    caption,
-    encode,
-    encode_picture,
-    fill_template,
-    split_words,
-)
+from fpp_sweep.tiny.captions import FACTS, UNSTATED, agrees, caption, encode, encode_picture, fill_template, split_words
 from fpp_sweep.tiny.drawing import generator
 from fpp_sweep.tiny.making.pool import description, draw_pool
 from fpp_sweep.tiny.making.recipe import Recipe
 from fpp_sweep.tiny.pictures import COLOUR_NAMES, NAMES, SHAPE_NAMES, TEXTURE_NAMES, Description, is_held_out
-from fpp_sweep.tiny.world import TINY_DATASETS, TinyDataset
 
 if TYPE_CHECKING:
     from open_clip import CLIP
 
 SHORT, LONG = 16, 28  # tokens; two fixed lengths: with ever-changing shapes memory only grows
-ECE_BINS = 20
 PAIRS = tuple((colour, shape) for colour, shape in product(COLOUR_NAMES, SHAPE_NAMES) if not is_held_out(shape, colour))
 GROUPS = (  # fact, its captions' phrases, weight in the loss
     ("name", NAMES, 1.0),
@@ -359,78 +345,3 @@ def train(recipe: Recipe, checkpoint: Path, resume: bool, workers: int, every: i
             if done % (5 * every) == 0 or done == recipe.last:
                 save_checkpoint(checkpoint, recipe, done, model, optimizer)
     return model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """Per cent, on one data set."""
-
-    accuracy: float
-    ece: float
-    confidence: float
-
-
-def expected_calibration_error(confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]) -> float:
-    """Weighted mean gap between accuracy and confidence over ECE_BINS bins (low, high]."""
-    bins = np.clip(np.ceil(confidence * ECE_BINS) - 1, 0, ECE_BINS - 1).astype(int)
-    gaps = np.bincount(bins, correct - confidence, minlength=ECE_BINS)
-    return float(np.abs(gaps).sum() / len(confidence))
-
-
-@torch.no_grad()
-def zero_shot(model: CLIP, dataset: TinyDataset, split: str = "test", count: int = 1000) -> Score:
-    """Score of the canonical prompt on the first `count` pictures of a split."""
-    from open_clip import SimpleTokenizer
-
-    tokens = SimpleTokenizer()([CANONICAL.format(name) for name in dataset.classes])
-    classifier = F.normalize(model.encode_text(tokens), dim=-1)
-    indices = range(min(count, dataset.sizes[split]))
-    labels = np.array([dataset.label(split, index) for index in indices])
-    pictures = np.stack([dataset.render(split, index) for index in indices])
-    batches = torch.split(to_unit(pictures), 250)
-    features = torch.cat([image_features(model, standardise(resize(b))) for b in batches])
-    probabilities = (model.logit_scale.exp() * features @ classifier.T).softmax(dim=1).numpy()
-    confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
-    return Score(
-        accuracy=100 * float(correct.mean()),
-        ece=100 * expected_calibration_error(confidence, correct),
-        confidence=100 * float(confidence.mean()),
-    )
-
-
-def zero_shot_table(model: CLIP, count: int) -> dict[str, Score]:
-    scores = {}
-    print(f"{'data set':14}{'classes':>8}{'accuracy':>10}{'ECE':>8}{'confidence':>12}")
-    for name, dataset in TINY_DATASETS.items():
-        score = scores[name] = zero_shot(model, dataset, count=count)
-        print(
-            f"{name:14}{len(dataset.classes):8}{score.accuracy:10.1f}{score.ece:8.1f}{score.confidence:12.1f}",
-            flush=True,
-        )
-    return scores
-
-
-def describe_run(recipe: Recipe, command: str) -> dict[str, str]:
-    libraries = ("torch", "open_clip_torch", "numpy", "pillow", "scikit-learn", "safetensors")
-    return {
-        "command": command,
-        "recipe": json.dumps(asdict(recipe)),
-        "seed": str(recipe.seed),
-        "steps": str(recipe.last),
-        "versions": json.dumps({"python": platform.python_version(), **{name: version(name) for name in libraries}}),
-    }
-
-
-def finish(trained: CLIP, out: Path, metadata: dict[str, str], evaluated: int) -> None:
-    """Write the file; score what was read back from it, not what was trained; write the scores."""
-    tiny_model.save(with_full_embedding(trained), out, metadata)
-    model, _ = tiny_model.load(out)
-    scale = tiny_model.embedding_scale(model)
-    print(f"embedding scale {scale:.3f}, logit scale {model.logit_scale.exp().item():.2f}")
-    scores = zero_shot_table(model, evaluated)
-    measured = {
-        "embedding_scale": f"{scale:.6f}",
-        "zero_shot_images": str(evaluated),
-        "zero_shot": json.dumps({name: asdict(score) for name, score in scores.items()}),
-    }
-    tiny_model.save(model, out, {**metadata, **measured})

@@ -1,4 +1,4 @@
-"""The feature cache: whole shards or none, shared, resumed, checked, and clear about what it cannot do."""
+"""The feature cache: whole chunks or none, shared, resumed, checked, and clear about what it cannot do."""
 
 import contextlib
 import dataclasses
@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,17 +21,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fpp_sweep import keys
 from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.images import chunks as shards
-from fpp_sweep.core.images.cache import Entry, EntryKey, default_cache, unused
+from fpp_sweep.core.images import chunks
+from fpp_sweep.core.images.cache import Entry, default_cache, unused
+from fpp_sweep.core.images.chunks import CHUNK, Chunk, chunk_path, sample_digests
 from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.images.filling import SHARD, hush
-from fpp_sweep.core.images.views import VIEWS_VERSION, make_views, sample_rng
+from fpp_sweep.core.images.reading import silence_lost_parent
+from fpp_sweep.core.images.views import make_views, sample_rng
 from fpp_sweep.errors import InputError
+from fpp_sweep.keys import FeatureKey
 from tests.clips import random_clip
 from tests.painted import Painter, painted
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 VIEWS = ViewConfig(count=3)
 CLIP = random_clip()
 
@@ -84,12 +88,12 @@ def test_features_are_those_of_the_views_one_by_one(tmp_path):
     dataset = painted(70, augmix=True)
     features, _ = fill(tmp_path, dataset, exact=True)
     assert len(features) == 70
-    for position in (0, 5, 63, 64, 69):
-        sample = dataset.ids[position]
+    for index in (0, 5, 63, 64, 69):
+        sample = dataset.ids[index]
         rng = sample_rng(0, "painted", "test", sample)
         image = dataset.source.image(sample)
         views = make_views(image, VIEWS, CLIP.preprocess, augmix=True, flip=True, rng=rng)
-        assert_close(features.batch(position, position + 1)[0], CLIP.image_features(views))
+        assert_close(features.batch(index, index + 1)[0], CLIP.image_features(views))
 
 
 def test_half_precision_is_the_default_and_comes_back_with_unit_norm(tmp_path):
@@ -101,7 +105,7 @@ def test_half_precision_is_the_default_and_comes_back_with_unit_norm(tmp_path):
     assert_close(everything(half).norm(dim=-1), torch.ones(10, 3))
 
 
-def test_batches_join_to_the_whole_across_shards(tmp_path):
+def test_batches_join_to_the_whole_across_chunks(tmp_path):
     features, _ = fill(tmp_path, painted(150))
     whole = everything(features)
     for start, stop in ((0, 1), (60, 70), (63, 64), (64, 129), (149, 150), (140, 999)):
@@ -151,15 +155,26 @@ def test_whatever_features_depend_on_names_them(tmp_path, change):
 
 
 def test_every_field_of_a_key_names_its_entry():
-    key = EntryKey(**{field.name: 0 for field in dataclasses.fields(EntryKey)})
-    others = [dataclasses.replace(key, **{field.name: 1}) for field in dataclasses.fields(EntryKey)]
-    assert len({each.name() for each in (key, *others)}) == 1 + len(others)
+    key = FeatureKey(**{field.name: 0 for field in dataclasses.fields(FeatureKey)})
+    others = [dataclasses.replace(key, **{field.name: 1}) for field in dataclasses.fields(FeatureKey)]
+    assert len({key.name() for key in (key, *others)}) == 1 + len(others)
 
 
 def test_other_rules_for_views_name_other_features(tmp_path, monkeypatch):
     fill(tmp_path, painted(3))
-    monkeypatch.setattr("fpp_sweep.core.images.features.VIEWS_VERSION", VIEWS_VERSION + 1)
+    monkeypatch.setattr("fpp_sweep.core.images.features.FeatureKey", partial(FeatureKey, views_version=keys.VIEWS + 1))
     assert fill(tmp_path, painted(3))[1].computed == 3
+
+
+def test_features_of_another_format_are_left_alone(tmp_path, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(keys, "FEATURES", "fpp_sweep features 1")
+        fill(tmp_path, painted(3))
+    before = {path: path.read_bytes() for path in files(tmp_path, "*")}
+    _, log = fill(tmp_path, painted(3))
+    assert (log.computed, log.notes) == (3, [])
+    assert len(files(tmp_path, "*")) == 2 * len(before)
+    assert {path: path.read_bytes() for path in before} == before
 
 
 class OnGpu:
@@ -200,20 +215,20 @@ def test_a_tower_that_gives_nan_is_not_cached(tmp_path):
 # --- limited runs
 
 
-def test_a_longer_run_takes_over_whole_shards_and_replaces_the_last_part(tmp_path):
+def test_a_longer_run_takes_over_whole_chunks_and_replaces_the_shorter_one(tmp_path):
     whole = painted(200)
     limited, log = fill(tmp_path, whole.head(70))
     assert log.computed == 70
     before = states(tmp_path)
     full, log = fill(tmp_path, whole)
-    assert (log.cached, log.computed) == (SHARD, 200 - SHARD)
+    assert (log.cached, log.computed) == (CHUNK, 200 - CHUNK)
     after = states(tmp_path)
-    assert len(after) == 4  # the part of 6 samples is gone
+    assert len(after) == 4  # the chunk of 6 samples is gone
     assert len(set(before.items()) & set(after.items())) == 1
     assert torch.equal(everything(full)[:70], everything(limited))  # its file is gone, its map is not
 
 
-def test_a_shorter_run_is_served_from_longer_shards(tmp_path):
+def test_a_shorter_run_is_served_from_longer_chunks(tmp_path):
     full, _ = fill(tmp_path, painted(100))
     for count in (1, 64, 70, 99):
         limited, log = fill(tmp_path, painted(100).head(count))
@@ -251,7 +266,7 @@ def test_a_bad_image_fails_the_run_with_its_path_and_leaves_nothing_half_done(tm
 def test_a_skipped_image_is_named_and_leaves_the_others_as_they_were(tmp_path, workers):
     good, _ = fill(tmp_path / "good", painted(70))
     features, _ = fill(tmp_path / "bad", painted(70, bad=BAD), on_bad_image="skip", workers=workers)
-    kept = [position for position in range(70) if position not in (1, 66)]
+    kept = [index for index in range(70) if index not in (1, 66)]
     assert features.kept.tolist() == kept
     assert [(item.sample_id, item.reason) for item in features.skipped] == [
         ("1.png", "/images/1.png: not an image"),
@@ -259,8 +274,8 @@ def test_a_skipped_image_is_named_and_leaves_the_others_as_they_were(tmp_path, w
     ]
     assert torch.equal(everything(features), everything(good)[kept])
     assert torch.equal(features.batch(60, 66), everything(good)[kept[60:66]])
-    first = shards.Shard(files(tmp_path / "bad")[0]).rows(0, SHARD)
-    assert [row for row in range(SHARD) if not first[row].any()] == [1]
+    first = Chunk.read(files(tmp_path / "bad")[0]).features[:]
+    assert [row for row in range(CHUNK) if not first[row].any()] == [1]
     limited, _ = fill(tmp_path / "bad", painted(70, bad=BAD).head(65), on_bad_image="skip")
     assert [item.sample_id for item in limited.skipped] == ["1.png"]
 
@@ -303,13 +318,18 @@ def empty(path):
 
 
 def replace_by_text(path):
-    path.write_text("not a shard")
+    path.write_text("not a chunk")
 
 
 def replace_by_other_tensors(path):
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(3)}, path)
+
+
+def change_the_format(path):
+    path.write_bytes(path.read_bytes().replace(keys.FEATURES.encode(), b"fpp_sweep features 1"))
+    assert keys.FEATURES.encode() not in path.read_bytes()
 
 
 def change_the_skipped(path):
@@ -319,10 +339,11 @@ def change_the_skipped(path):
 
 
 @pytest.mark.parametrize(
-    "damage", [flip_a_bit, truncate, empty, replace_by_text, replace_by_other_tensors, change_the_skipped]
+    "damage",
+    [flip_a_bit, truncate, empty, replace_by_text, replace_by_other_tensors, change_the_format, change_the_skipped],
 )
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_damaged_shard_is_told_and_computed_again(tmp_path, damage, index):
+def test_a_damaged_chunk_is_told_and_computed_again(tmp_path, damage, index):
     dataset = painted(70)
     expected = everything(fill(tmp_path, dataset)[0])
     damaged = files(tmp_path)[index]
@@ -342,11 +363,12 @@ def test_without_a_progress_bar_damage_is_logged(tmp_path, caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_a_shard_of_other_samples_under_a_wrong_name_is_not_used(tmp_path):
+def test_a_chunk_of_other_samples_under_a_wrong_name_is_not_used(tmp_path):
     expected = everything(fill(tmp_path, painted(3))[0])
     other = dataclasses.replace(painted(3), ids=("7.png", "8.png", "9.png"))
     fill(tmp_path, other)
-    mine = Entry(files(tmp_path)[0].parent).path(0, shards.sample_digests([(f"{n}.png", "(24, 20)") for n in range(3)]))
+    digests = sample_digests((f"{index}.png", "(24, 20)") for index in range(3))
+    mine = chunk_path(files(tmp_path)[0].parent, 0, digests)
     theirs = next(path for path in files(tmp_path) if path != mine)
     mine.write_bytes(theirs.read_bytes())
     features, log = fill(tmp_path, painted(3))
@@ -356,7 +378,7 @@ def test_a_shard_of_other_samples_under_a_wrong_name_is_not_used(tmp_path):
 
 def test_a_checksum_is_computed_once_in_a_process(tmp_path, monkeypatch):
     fill(tmp_path, painted(70))
-    monkeypatch.setattr(shards, "_checksum", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(chunks, "_checksum", lambda *_: pytest.fail("computed again"))
     fill(tmp_path, painted(70))
 
 
@@ -373,7 +395,7 @@ def test_the_manifest_tells_people_what_an_entry_holds(tmp_path):
     assert manifest["created"].startswith("20")
 
 
-def test_nothing_but_shards_and_a_manifest_is_left(tmp_path):
+def test_nothing_but_chunks_and_a_manifest_is_left(tmp_path):
     fill(tmp_path, painted(70))
     folder = files(tmp_path)[0].parent
     assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
@@ -421,14 +443,14 @@ def test_a_full_disk_is_one_clear_line_and_leaves_no_partial_file(tmp_path):
         assert files(root, ".*.partial") == files(root, "*.lock") == []
         message = str(caught.value)
         assert str(root) in message
-        assert "no space left for features, 3" in message  # a shard: 64 images x 16 views x 16 numbers x 2 bytes
+        assert "no space left for features, 3" in message  # a chunk: 64 images x 16 views x 16 numbers x 2 bytes
         assert "prune" in message
         assert "--cache" in message
         assert "\n" not in message
         written = len(files(root))
         assert written == 1
         subprocess.run(["mount", "-o", "remount,size=4m", str(root)], check=True)
-        assert fill(root, painted(200), ViewConfig(count=16))[1].cached == written * SHARD
+        assert fill(root, painted(200), ViewConfig(count=16))[1].cached == written * CHUNK
 
 
 def test_a_read_only_cache_can_be_read_but_not_filled(tmp_path):
@@ -464,7 +486,7 @@ def test_a_limit_on_the_size_of_files_is_reported_like_a_full_disk(tmp_path):
 
 def test_two_runs_at_once_share_the_work_and_both_get_all_of_it(tmp_path):
     """Threads: locks are between open files, so that they are told apart like processes."""
-    dataset, together = painted(6 * SHARD), threading.Barrier(2)
+    dataset, together = painted(6 * CHUNK), threading.Barrier(2)
 
     def both(_):
         together.wait()
@@ -472,8 +494,8 @@ def test_two_runs_at_once_share_the_work_and_both_get_all_of_it(tmp_path):
 
     with ThreadPoolExecutor(2) as pool:
         (first, first_log), (second, second_log) = pool.map(both, range(2))
-    assert first_log.computed + second_log.computed == 6 * SHARD  # nothing twice
-    assert first_log.cached + second_log.cached == 6 * SHARD
+    assert first_log.computed + second_log.computed == 6 * CHUNK  # nothing twice
+    assert first_log.cached + second_log.cached == 6 * CHUNK
     assert torch.equal(everything(first), everything(second))
 
 
@@ -500,26 +522,26 @@ def test_a_lock_has_one_holder_though_its_file_comes_and_goes(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_run_waits_for_a_shard_that_another_is_computing_and_then_looks_again(tmp_path, monkeypatch, finished):
+def test_a_run_waits_for_a_chunk_that_another_is_computing_and_then_looks_again(tmp_path, monkeypatch, finished):
     fill(tmp_path, painted(3))
     entry, lock, asked, waited = Entry(files(tmp_path)[0].parent), Entry.lock, [], []
     with contextlib.ExitStack() as other:
         assert other.enter_context(entry.lock(1, blocking=False))
 
-        def step(entry, index, *, blocking):
-            asked.append(index)
+        def step(entry, number, *, blocking):
+            asked.append(number)
             assert len(asked) < 20, "asks again and again"
             if blocking:
-                waited.append((index, len(files(tmp_path))))
+                waited.append((number, len(files(tmp_path))))
                 other.close()
                 if finished:
-                    fill(tmp_path, painted(2 * SHARD))
-            return lock(entry, index, blocking=blocking)
+                    fill(tmp_path, painted(2 * CHUNK))
+            return lock(entry, number, blocking=blocking)
 
         monkeypatch.setattr(Entry, "lock", step)
-        _, log = fill(tmp_path, painted(3 * SHARD))
+        _, log = fill(tmp_path, painted(3 * CHUNK))
     assert waited == [(1, 2)]
-    assert log.computed == (2 if finished else 3) * SHARD
+    assert log.computed == (2 if finished else 3) * CHUNK
 
 
 # a run whose tower tells when it is at work, and goes on when it is told to, or once nobody is left to tell it
@@ -535,15 +557,15 @@ STEPPED = """
             sys.stdin.readline()
             return CLIP.visual(pixels)
 
-    def told(entry, index, *, blocking, lock=Entry.lock):
+    def telling(entry, number, *, blocking, lock=Entry.lock):
         if blocking:
             says("waits")
-        return lock(entry, index, blocking=blocking)
+        return lock(entry, number, blocking=blocking)
 
-    Entry.lock = told
+    Entry.lock = telling
     torch.set_num_threads(1)
     clip = dataclasses.replace(CLIP, visual=Stepped())
-    features, log = fill(Path(sys.argv[1]), painted(6 * SHARD), clip=clip, exact=True)
+    features, log = fill(Path(sys.argv[1]), painted(6 * CHUNK), clip=clip, exact=True)
     says(f"computed {log.computed} notes {len(log.notes)}")
 """
 
@@ -571,16 +593,16 @@ def computed(process):
     process.stdin.close()
     words = list(process.stdout)[-1].split()
     assert process.wait() == 0
-    assert words[-1] == "0", "damaged shards were met"
+    assert words[-1] == "0", "damaged chunks were met"
     return int(words[1])
 
 
 def expected_features(tmp_path):
-    return everything(fill(tmp_path / "expected", painted(6 * SHARD), exact=True)[0])
+    return everything(fill(tmp_path / "expected", painted(6 * CHUNK), exact=True)[0])
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_resumed_where_its_last_whole_shard_ended(tmp_path):
+def test_a_killed_run_is_resumed_where_its_last_whole_chunk_ended(tmp_path):
     root = tmp_path / "cache"
     with started(root) as process:
         for _ in range(2):
@@ -592,9 +614,9 @@ def test_a_killed_run_is_resumed_where_its_last_whole_shard_ended(tmp_path):
     before = states(root)
     assert len(before) == 2
     assert files(root, "*.lock")  # its file is still there; the lock went with the process
-    features, log = fill(root, painted(6 * SHARD), exact=True)
-    assert log.cached == len(before) * SHARD
-    assert log.computed == (6 - len(before)) * SHARD
+    features, log = fill(root, painted(6 * CHUNK), exact=True)
+    assert log.cached == len(before) * CHUNK
+    assert log.computed == (6 - len(before)) * CHUNK
     assert before.items() <= states(root).items()
     assert files(root, "*.lock") == files(root, ".*") == []
     assert_close(everything(features), expected_features(tmp_path))
@@ -609,10 +631,10 @@ def test_two_processes_share_the_work_and_both_get_all_of_it(tmp_path):
         tell(first)
         hear(first, "tower")
         tell(second, 4)
-        hear(second, "waits")  # for the first's second shard
+        hear(second, "waits")  # for the first's second chunk
         counts = [computed(process) for process in (first, second)]
-    assert counts == [2 * SHARD, 4 * SHARD]  # nothing twice
-    features, log = fill(root, painted(6 * SHARD), exact=True)
+    assert counts == [2 * CHUNK, 4 * CHUNK]  # nothing twice
+    features, log = fill(root, painted(6 * CHUNK), exact=True)
     assert log.computed == 0
     assert_close(everything(features), expected_features(tmp_path))
 
@@ -628,7 +650,7 @@ def test_a_process_that_waits_takes_over_when_the_other_is_killed(tmp_path):
         hear(waiting, "waits")
         assert len(files(root)) == 5
         stuck.kill()
-        assert computed(waiting) == 6 * SHARD
+        assert computed(waiting) == 6 * CHUNK
 
 
 @pytest.mark.slow
@@ -679,13 +701,13 @@ def test_features_survive_their_files(tmp_path):
     assert_close(F.normalize(expected, dim=-1), expected)
 
 
-def test_a_worker_whose_parent_has_gone_has_nothing_to_tell(monkeypatch):
-    told = []
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: told.append(kind))
-    hush(0)
+def test_a_worker_whose_parent_has_ended_prints_no_traceback(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: printed.append(kind))
+    silence_lost_parent(0)
     for error in (EOFError(), ConnectionResetError(), ValueError()):
         sys.excepthook(type(error), error, None)
-    assert told == [ValueError]
+    assert printed == [ValueError]
 
 
 STARTS_A_CHILD = """
@@ -695,14 +717,14 @@ def child(line):
     line.send("child heard nothing")
 
 if __name__ == "__main__":
-    from fpp_sweep.core.images.filling import deaf_children
+    from fpp_sweep.core.images.reading import ctrl_c_for_parent_only
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
     context = multiprocessing.get_context("spawn")
     line, theirs = context.Pipe()
     process = context.Process(target=child, args=(theirs,))
     try:
-        with deaf_children(1):
+        with ctrl_c_for_parent_only(1):
             process.start()
             theirs.close()
             os.kill(process.pid, signal.SIGINT)

@@ -1,0 +1,78 @@
+"""How a space is searched, and what its trials are run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fpp_sweep import catalogue
+from fpp_sweep.facts import OnBadImage
+from fpp_sweep.space.rules import LATER, check_fields, duration, expect, list_of, number, one_of, set_field, whole
+
+Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
+Split = Literal["val", "test"]
+Positive = Annotated[int, whole(1)]
+Seconds = Annotated[float, duration()]
+Share = Annotated[float, number(least=0)]  # of a machine's CPUs or GPUs
+
+PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
+BASELINES = (*catalogue.BUILT_IN, *(f"fpp_{origin}" for origin in PUBLISHED))
+BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELINES]))
+COLUMN = one_of("column", lambda: catalogue.COLUMNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How points are chosen, and when it is enough."""
+
+    sampler: Sampler = LATER  # grid where the space has one, else tpe
+    trials: Positive | None = None  # finished ones, baselines not counted; none: no limit
+    wall_clock: Seconds | None = None
+    gpu_hours: Annotated[float, number(above=0)] | None = None  # that workers were held, with GPUs or without
+    concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
+    seed: Annotated[int, whole(0)] = 0
+    split: Split = "val"  # what the objectives are measured on
+    max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
+
+    def __post_init__(self) -> None:
+        check_fields(self, "search")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a trial is run on, and with what."""
+
+    model: str = "tiny"
+    data_root: str | None = None
+    dataset_file: str | None = None
+    datasets: tuple[str, ...] = ()  # names and groups; empty: all of dataset_file, or what there is without one
+    limit: Positive | None = None  # images per dataset; none: all, of the embedded ones as many as `evaluate` takes
+    seeds: Annotated[tuple[int, ...], list_of(whole(0), least=1)] = (0,)
+    on_bad_image: OnBadImage = "fail"
+    shards: Positive | None = None  # per dataset and seed; none: by size
+    workers: Positive | None = None  # none: as many as the machines hold
+    gpus_per_worker: Share | None = None  # none: 1 where there are GPUs, else 0
+    cpus_per_worker: Share = 1.0
+    threads: Positive | None = None  # of torch, in a worker; none: its CPUs
+    loaders: Annotated[int, whole(0)] | None = None  # processes of a worker that read images and draw views; none: 0
+    compile: bool = False  # as of `evaluate`
+    cache: str | None = None  # folder of image features
+    attempts: Positive = 3  # per task
+    task_timeout: Seconds = 3600.0
+    baselines: tuple[Annotated[str, BASELINE], ...] = BASELINES
+    columns: tuple[Annotated[str, COLUMN], ...] = ()  # optional ones of predictions that are kept
+    plugins: tuple[str, ...] = ()  # that the space needs, by the file's stem
+    tracking_uri: str | None = None  # none: an embedded store
+
+    def __post_init__(self) -> None:
+        check_fields(self, "work")
+        if not self.datasets and not self.dataset_file:
+            set_field(self, "datasets", ("fine_grained",) if self.data_root else ("tiny",))
+
+
+def require_plugins(named: Iterable[str], loaded: Iterable[str]) -> None:
+    have = set(loaded)
+    for index, name in enumerate(named):
+        problem = f"plugin {name} is not loaded; give its file with --plugin FILE ({name}.py)"
+        expect(name in have, problem, f"work.plugins.{index}")

@@ -1,0 +1,113 @@
+"""The spaces that are shipped, the schema that editors read and the document."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep import catalogue
+from fpp_sweep.config import PRESETS
+from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.params import PARAM_KEYS
+from fpp_sweep.space.reading import load_space, parse_space
+from fpp_sweep.space.rules import keys
+from fpp_sweep.space.schema import main as print_schema
+from fpp_sweep.space.schema import schema
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import BASELINES, Search, Work
+from fpp_sweep.space.yamlfile import parse, read
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))
+DOCUMENT = (ROOT / "docs/spaces.md").read_text()
+
+
+def fits_the_schema(document):
+    jsonschema = pytest.importorskip("jsonschema")  # MLflow and Ray bring it
+    return jsonschema.Draft202012Validator(schema()).is_valid(document)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_spaces_begin_with_what_they_are_for_and_fit_the_schema(path):
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert f"#     python -m fpp_sweep.tune --space search_spaces/{path.name}" in lines
+    assert "# yaml-language-server: $schema=schema.json" in lines
+    assert fits_the_schema(read(path, "space").plain())
+    assert load_space(path).question.endswith("?")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_spaces_try_both_published_points_on_every_model(path):
+    for overrides in ([], ["work.model=ViT-B-16/openai", "work.datasets=[dtd]"]):
+        space = load_space(path, overrides)
+        assert {"code", "paper"} <= {origin for origin, _ in space.queue()}
+        assert space.left_out() == []
+        for _, values in space.queue():
+            assert space.resolve(values)
+
+
+def test_all_that_the_paper_says_is_in_paper_vs_code():
+    last = load_space(ROOT / "search_spaces/paper_vs_code.yaml").grid[-1]
+    assert {key: values[0] for key, values in last.items()} == PRESETS["paper"]
+
+
+def test_the_schema_on_disk_is_the_one_that_is_printed(capsys):
+    print_schema([])
+    written = (ROOT / "search_spaces/schema.json").read_text()
+    assert capsys.readouterr().out == written
+    assert json.loads(written) == json.loads(json.dumps(schema()))
+    assert written.count("\n") < 400
+
+
+def test_the_schema_is_one():
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "parms: {}",
+        "params: {fpp.gamma9: [1]}",
+        "params: {fpp.align: {low: 0, high: 1}}",
+        "params: {fpp.gamma1: {low: 1, high: a}}",
+        "params: {method: [tptt]}",
+        "objectives: [acuracy]",
+        "search: {trials: 0}",
+        "work: {datasets: dtd}",
+        "grid: [{fpp.gamma9: 1}]",
+        "grid: [{}]",
+        "points: [{}]",
+        "params: {fpp.draws: {choices: [1], when: {'method, init': tpt}}}",
+        "params: {fpp.draws: {low: 1, high: 4, step: 0.5}}",
+    ],
+)
+def test_the_schema_refuses_slips(text):
+    assert not fits_the_schema(parse(text, "x.yaml").plain())
+
+
+def test_the_document_lists_every_key_and_no_other():
+    inner = {"params.*": PARAM_KEYS, "objectives.N": keys(Objective), "constraints.N": keys(Constraint)}
+    inner |= {"search": keys(Search), "work": keys(Work)}
+    expected = []
+    for key in keys(Space):
+        expected += [key] if key not in inner else []
+        expected += [f"{path}.{name}" for path in inner if path.partition(".")[0] == key for name in inner[path]]
+    assert re.findall(r"^\| `([\w.*]+)` \|", DOCUMENT.partition("| metric |")[0], flags=re.M) == expected
+
+
+def test_the_document_names_every_metric_and_baseline():
+    metrics = re.findall(r"^\| `(\w+)` \| (max|min) \|", DOCUMENT, flags=re.M)
+    assert metrics == [(row.name, row.goal) for row in catalogue.METRICS.values()]
+    (row,) = re.findall(r"^\| `work.baselines` \|.*", DOCUMENT, flags=re.M)
+    assert [name for name in re.findall(r"`(\w+)`", row) if name in BASELINES] == list(BASELINES)
+
+
+def test_the_documents_examples_are_spaces():
+    examples = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, flags=re.M | re.S)
+    assert len(examples) == 2
+    for example in examples:
+        assert parse_space(example, "x.yaml").queue()
+        assert fits_the_schema(parse(example, "x").plain())

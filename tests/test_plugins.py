@@ -1,0 +1,164 @@
+"""Plugins: the recipes of docs/plugins.md as they are printed, and files that are none."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep import catalogue, evaluate, plugins
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import InputError
+from fpp_sweep.facts import DatasetFacts, ModelFacts, WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.tasks import EvalTask
+from fpp_sweep.trial.worker import Worker
+
+PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
+RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
+HEAD = "import torch\nfrom fpp_sweep.plugins import method, metric, penalty\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_rows_left():
+    yield
+    for file in plugins.loaded():
+        plugins.unload(file)
+
+
+def written(folder, **texts):
+    paths = []
+    for name, text in texts.items():
+        paths.append(folder / f"{name}.py")
+        paths[-1].write_text(text)
+    return paths
+
+
+def load(folder, **texts):
+    files = plugins.read(written(folder, **texts))
+    plugins.load(files)
+    return files
+
+
+def test_the_recipes_run_as_they_are_printed_and_stand_in_the_tables(tmp_path, monkeypatch, capsys):
+    assert list(RECIPES) == ["overconfidence", "angular", "vote"]
+    assert all(len(text.splitlines()) <= 30 for text in RECIPES.values())
+    monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path / "cache"))
+    files = [str(path) for path in written(tmp_path, **RECIPES)]
+    words = ["--datasets", "scenes", "--limit", "8", "--prompt", "a photo of a", "--out", str(tmp_path / "out")]
+    methods = [catalogue.PLAIN, "angular", "vote"]
+    evaluate.main(["--plugin", *files, "--method", *methods, "--set", "views.count=4", "adapt.selection=0.5", *words])
+    printed = capsys.readouterr().out
+    assert " over " in printed
+    trials = json.loads((tmp_path / "out" / "results.json").read_text())["trials"]
+    numbers = {trial["config"]["method"]: trial["datasets"]["scenes"]["metrics"] for trial in trials}
+    assert list(numbers) == methods
+    assert all(0 <= row["overconfidence"] <= 100 for row in numbers.values())
+    assert numbers["vote"]["nll"] != numbers[catalogue.PLAIN]["nll"] != numbers["angular"]["nll"]
+
+
+def test_an_edited_plugin_takes_its_own_place_and_never_meets_its_old_results(tmp_path):
+    here = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
+    model = ModelFacts(name="none", digest="weights", embedding_scale=1.0, **here)
+    data = DatasetFacts(name="dtd", split="val", group="custom", classes=("a", "b"), size=64, digest="", images="")
+
+    def key():
+        task = EvalTask(config=TrialConfig(method="angular"), dataset="dtd", split="val", seed=0, start=0, stop=64)
+        return TaskKeys(model, {("dtd", "val"): data}).of(task)
+
+    load(tmp_path, angular=RECIPES["angular"])
+    before = key()
+    load(tmp_path, angular=RECIPES["angular"])
+    assert key() == before
+    load(tmp_path, angular=RECIPES["angular"].replace("mean(-1)", "sum(-1)"))
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("import torch", "plugin mine.py: registers nothing"),
+        ("1 / 0", "plugin mine.py:1: ZeroDivisionError: division by zero"),
+        ("import torch\nimport nowhere_to_be_found", "plugin mine.py:2: ModuleNotFoundError: No module named"),
+        ("def f(:", "plugin mine.py:1: SyntaxError: invalid syntax"),
+        ("raise SystemExit(3)", "plugin mine.py:1: SystemExit: 3"),
+        (f"{HEAD}@metric(goal='min')\ndef ece(predictions): ...", "registers metric 'ece', which there is already"),
+        (f"{HEAD}@penalty(weight=1)\ndef {catalogue.PLAIN}(text): ...", "which there is already; give it another name"),
+    ],
+)
+def test_a_file_that_is_no_plugin_is_told_in_one_line_and_leaves_no_rows(tmp_path, text, complaint):
+    methods, metrics = list(catalogue.METHODS), list(catalogue.METRICS)
+    with pytest.raises(InputError) as error:
+        load(tmp_path, mine=text)
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+    assert (list(catalogue.METHODS), list(catalogue.METRICS)) == (methods, metrics)
+
+
+def test_a_path_that_is_no_file_or_two_of_one_name_are_told(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        plugins.read([tmp_path / "gone.py"])
+    (path,) = written(tmp_path, mine="x = 1")
+    with pytest.raises(InputError, match="another plugin is named mine"):
+        plugins.read([path, path])
+    path.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(InputError, match="not UTF-8"):
+        plugins.read([path])
+
+
+def test_rows_are_registered_by_plugins_only():
+    with pytest.raises(InputError, match="--plugin"):
+        plugins.metric(goal="min")(len)
+
+
+METHOD = (
+    HEAD
+    + """
+@method(name="mine")
+class Mine:
+    def __init__(self, adapt, penalty, weight):
+        self.seen = 0
+
+    @torch.no_grad()
+    def start(self, model, context, samples):
+        return model.texts.features(context)
+
+    @torch.no_grad()
+    def predict(self, model, text, views):
+        logits = model.logits(views, text)[:, 0]
+        return LOGITS, text
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    return Worker(WorkerSpec(model="tiny", cache=str(tmp_path_factory.mktemp("cache"))))
+
+
+@pytest.mark.parametrize(
+    ("logits", "complaint"),
+    [
+        ("logits - logits.mean(0)", "results change with the composition of batches"),
+        ("logits[:1]", r"logits have shape \(1, 3\), must be \(4, 3\)"),
+        ("logits / 0", "logits are not finite"),
+        ("logits + torch.randn(1)", "the same call gives other bits"),
+        ("undefined", "fails on made-up samples: NameError: name 'undefined'"),
+    ],
+)
+def test_a_method_that_breaks_its_contract_is_refused_before_the_first_trial(tmp_path, worker, logits, complaint):
+    load(tmp_path, mine=METHOD.replace("LOGITS", logits))
+    with pytest.raises(InputError, match=f"method mine: {complaint}"):
+        worker.check(["mine"], [], [])
+
+
+def test_a_method_whose_samples_depend_on_those_before_must_say_so(tmp_path, worker):
+    text = METHOD.replace("return LOGITS, text", "return logits + text[:1, 0] * 50, text * 0.5")
+    load(tmp_path, mine=text)
+    with pytest.raises(InputError, match=r"composition of batches|depend on the samples before"):
+        worker.check(["mine"], [], [])
+
+
+def test_a_method_that_keeps_its_contract_is_taken(tmp_path, worker):
+    load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))
+    worker.check(["mine"], [], [])

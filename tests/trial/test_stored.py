@@ -1,0 +1,55 @@
+"""A small run on the embedded model against stored numbers: no change of structure may move a prediction.
+
+The numbers are made again by `python -m tests.trial.test_stored`, on purpose only.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep import catalogue
+from fpp_sweep.config import preset
+from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.trial import Plan, run_trial
+from fpp_sweep.trial.worker import Worker
+
+STORED = Path(__file__).parent.parent / "golden" / "one_path.json"
+PROMPTS = ("a photo of a", "fpp")
+SETTINGS = {"fpp.steps": 4, "views.count": 8, "adapt.selection": 0.5}
+CLOSE = 1e-5  # of a probability: the last bits differ between processors
+
+
+def predicted(cache):
+    """Per dataset, prompt, method and seed the samples' predictions and confidences."""
+    worker = Worker(WorkerSpec(model="tiny", limit=16, cache=str(cache)))
+    plan = Plan(datasets={"test": tuple(worker.describe(["scenes", "digits"], "test"))}, seeds=(0, 1))
+    executor = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    numbers = {}
+    for prompt in PROMPTS:
+        for method in catalogue.BUILT_IN:
+            config = preset("tiny").replace({**SETTINGS, "prompt": prompt, "method": method})
+            for result in run_trial(plan, config, "test", executor)[1]:
+                numbers[f"{result.facts.name}, {prompt}, {method}, seed {result.seed}"] = {
+                    "predicted": result.predictions.predicted.tolist(),
+                    "confidence": [round(float(value), 7) for value in result.predictions.confidence],
+                }
+    return numbers
+
+
+def test_predictions_are_those_that_are_stored_and_probabilities_close(tmp_path):
+    stored, now = json.loads(STORED.read_text()), predicted(tmp_path)
+    assert list(now) == list(stored)
+    for name, numbers in stored.items():
+        assert now[name]["predicted"] == numbers["predicted"], name
+        assert now[name]["confidence"] == pytest.approx(numbers["confidence"], abs=CLOSE), name
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        lines = (f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in predicted(Path(folder)).items())
+        STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
