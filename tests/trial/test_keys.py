@@ -87,7 +87,7 @@ BOTH = {WORDS, PROMPT}
         ({"name": "the same by another name"}, set()),
         ({"node": "there", "pid": 7, "seconds": 9.0}, set()),
     ],
-    ids=str,
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else f"{len(value)} change",
 )
 def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
     ours, other = keys_of(facts()), keys_of(facts(), model=replace(MODEL, **change))
@@ -108,7 +108,7 @@ def test_any_gpu_will_do():
         ({"classes": ("striped", "dotted", "bare")}, BOTH),
         ({"group": "shifts"}, BOTH),  # lambda and the weights of penalties
     ],
-    ids=str,
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else f"{len(value)} change",
 )
 def test_a_prompt_depends_on_the_classes_of_a_dataset_and_its_results_on_all_of_it(change, changed):
     ours, other = keys_of(facts()), keys_of(replace(facts(), **change))
