@@ -5,15 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fpp_sweep import catalogue
+from fpp_sweep.catalogue import METHODS
 from fpp_sweep.config import AdaptConfig
-from fpp_sweep.core.methods import METHODS, build_method, require_method
+from fpp_sweep.core.methods import build_method
 from fpp_sweep.errors import InputError
 from tests.reference import naive
 from tests.texts import twins
 
 PAIR = twins()
 PENALTIES = {"ctpt": naive.dispersion, "otpt": naive.householder}  # methods that are TPT and a penalty
-EPISODIC = [name for name in METHODS if build_method(name, AdaptConfig(), "fine_grained").episodic]
+EPISODIC = [name for name, row in METHODS.items() if not row.stateful]
 
 
 def predict(name, views, *, group="fine_grained", **settings):
@@ -108,7 +110,7 @@ def test_the_published_weights_are_those_of_the_kind_of_dataset():
 
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(InputError, match="unknown method 'ctp', did you mean 'ctpt'"):
-        require_method("ctp")
+        catalogue.method("ctp")
 
 
 TUNING = ["tpt", "ctpt", "otpt"]
@@ -121,7 +123,7 @@ def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
 
     def contexts(precision):
         method = build_method(name, AdaptConfig(precision=precision), "fine_grained")
-        return method.adapt(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
+        return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 
     assert (contexts("autocast") - contexts("float32")).abs().max() > AdaptConfig().lr
 

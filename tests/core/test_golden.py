@@ -58,7 +58,7 @@ def test_the_adapted_contexts(model, name):
     views = F.normalize(GOLDEN["tta/views"].float(), dim=-1)
     method = build_method(name, AdaptConfig(), "fine_grained")
     state = method.start(model, GOLDEN["tta/ctx0"], len(views))
-    found = method.adapt(model, state, views)
+    found = method.adapted(model, state, views)
     differs = (found - GOLDEN[f"tta/{name}.ctx"]).abs() > 1e-5
     # TPT's last sample has an entropy of 1e-6: its gradient is rounding error, and a sign step magnifies its signs
     assert differs[:-1].float().mean() == 0
@@ -87,7 +87,7 @@ def test_pretraining(model, case):
         model.texts,
         GOLDEN["tta/ctx0"],
         config,
-        weight=config.weight(len(model.texts)) if case["FL_lambda"] == -1 else case["FL_lambda"],
+        flatness_weight=config.flatness_weight(len(model.texts)) if case["FL_lambda"] == -1 else case["FL_lambda"],
         start=GOLDEN[f"fpp/{name}.init_ctx"].float() * 0.141421 if random else GOLDEN["tta/ctx0"],
         noise=(stored(step) for step in range(steps)),
     )
