@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fpp_sweep.core.datasets.base import SPLITS
-from fpp_sweep.core.datasets.class_names import spoken
+from fpp_sweep.core.datasets.class_names import as_words
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.datasets.layout import Listing
 from fpp_sweep.core.datasets.paths import printable, read_text, require_images, sample_id
@@ -30,7 +30,7 @@ class Aircraft:
         ids = list(labels_by_id)
         require_images(folder / "images", ids)
         return Listing(
-            classes=tuple(map(spoken, variants)),
+            classes=tuple(map(as_words, variants)),
             ids=ids,
             labels=list(labels_by_id.values()),
             source=FileImages(folder / "images"),

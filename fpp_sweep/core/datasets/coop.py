@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from fpp_sweep.core.datasets.base import SPLITS
-from fpp_sweep.core.datasets.class_names import Renaming, rename, spoken
+from fpp_sweep.core.datasets.class_names import Renaming, as_words, rename
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.datasets.layout import Listing
 from fpp_sweep.core.datasets.paths import printable, read_text, require_images, sample_id
@@ -70,7 +70,7 @@ def _entries(path: Path, split: str, rows: Any) -> Iterator[Entry]:
         where = f"{path}: {split}[{number}]"
         match row:
             case [str(image), int(label), str(name)] if label >= 0 and not isinstance(label, bool):
-                if not spoken(name):
+                if not as_words(name):
                     raise InputError(f"{where}: the class name is empty")
                 yield Entry(sample_id(image, where), label, printable(name, where))
             case _:

@@ -18,9 +18,9 @@ from fpp_sweep.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassFolders:
-    """`images/SPLIT/CLASS/...`, or `images/CLASS/...`, which is then divided as `divide` does.
+    """`images/SPLIT/CLASS/...`, or `images/CLASS/...`, which `divide` then cuts into splits.
 
-    Labels count the class folders of all splits in the order of their names.
+    A label is the rank of the class folder's name among those of all splits.
     """
 
     images: str
@@ -41,8 +41,8 @@ class ClassFolders:
         ids: list[str] = []
         labels: list[int] = []
         for label, name in enumerate(classes):
-            found = images_in(images, folders[name]) if name in folders else []
-            chosen = found if split_folders else divide(found)[split]
+            paths = images_in(images, folders[name]) if name in folders else []
+            chosen = paths if split_folders else divide(paths)[split]
             ids += chosen
             labels += [label] * len(chosen)
         names = rename(classes, self.renaming)
@@ -78,12 +78,12 @@ def divide(images: list[str]) -> dict[str, list[str]]:
     >>> {split: len(part) for split, part in divide([f"cat/{n}.jpg" for n in range(10)]).items()}
     {'train': 5, 'val': 2, 'test': 3}
     """
-    shuffled = by_hash(images)
-    test = max(1, (3 * len(images) + 5) // 10)  # rounded; a class's only image is for testing
+    shuffled = shuffled_names(images)
+    test = max(1, (3 * len(images) + 5) // 10)  # rounded; a class's only image goes to test
     val = (2 * len(images) + 5) // 10
     return {"train": shuffled[test + val :], "val": shuffled[test : test + val], "test": shuffled[:test]}
 
 
-def by_hash(names: Iterable[str]) -> list[str]:
-    """In an order that looks random but is nobody's choice."""
+def shuffled_names(names: Iterable[str]) -> list[str]:
+    """A random order that is the same everywhere."""
     return sorted(names, key=lambda name: hashlib.sha256(f"split/{name}".encode()).digest())

@@ -1,4 +1,4 @@
-"""ImageNet and its shifts: a folder for each class, names from what open_clip and timm ship."""
+"""ImageNet and its shifts: a folder for each class, class names from data files of open_clip and timm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-from fpp_sweep.core.datasets.folders import by_hash
+from fpp_sweep.core.datasets.folders import shuffled_names
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.datasets.layout import Listing
 from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
@@ -42,7 +42,7 @@ class ImageNetFolders:
         ids: list[str] = []
         labels: list[int] = []
         for label, folder in enumerate(classes):
-            chosen = _part(images_in(images, folder), split)
+            chosen = _images_of_split(images_in(images, folder), split)
             if not chosen:
                 raise InputError(f"{images / folder} holds no image")
             ids += chosen
@@ -52,25 +52,25 @@ class ImageNetFolders:
 
 def _require_folders(images: Path, expected: list[str]) -> None:
     require_folder(images, "image folder")
-    found = folders_in(images)
-    if found == expected:
+    present = folders_in(images)
+    if present == expected:
         return
-    missing = sorted(set(expected) - set(found))
+    missing = sorted(set(expected) - set(present))
     if missing:
         there = len(expected) - len(missing)
         raise InputError(f"{images} holds {there} of the {len(expected)} class folders; missing: {_few(missing)}")
-    raise InputError(f"{images} holds folders that are no class: {_few(sorted(set(found) - set(expected)))}")
+    raise InputError(f"{images} holds folders that are no class: {_few(sorted(set(present) - set(expected)))}")
 
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
 
 
-def _part(images: list[str], split: str) -> list[str]:
-    """The held-out part of a class's training images, or the rest; all of its test images."""
+def _images_of_split(images: list[str], split: str) -> list[str]:
+    """`val` is held out of a class's training images; `test` is all that its folder holds."""
     if split == "test":
         return images
-    shuffled = by_hash(images)
+    shuffled = shuffled_names(images)
     held_out = min(VAL_PER_CLASS, len(images) // 2)
     return shuffled[:held_out] if split == "val" else shuffled[held_out:]
 
@@ -111,7 +111,7 @@ def _timm_lines(name: str) -> list[str]:
 
 @cache
 def _openai_names() -> tuple[str, ...]:
-    """open_clip's list, run as a module of its own: importing the package takes seconds."""
+    """open_clip's list, from its file loaded as a single module: importing the package takes seconds."""
     path = _installed("open_clip", "zero_shot_metadata.py")
     spec = importlib.util.spec_from_file_location("open_clip_zero_shot_metadata", path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""From a name to a dataset that is there."""
+"""From a name to a dataset whose files have been found."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fpp_sweep.core.datasets.base import SPLITS, Dataset, fair_order
+from fpp_sweep.core.datasets.base import SPLITS, Dataset, hash_order
 from fpp_sweep.core.datasets.layout import Listing, Spec
 from fpp_sweep.core.datasets.names import resolve
 from fpp_sweep.errors import InputError, unknown
 
-NONE_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
+NO_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
 
 
 def open_dataset(
-    name: str, split: str, data_root: Path | None = None, custom: Mapping[str, Spec] = NONE_CUSTOM
+    name: str, split: str, data_root: Path | None = None, custom: Mapping[str, Spec] = NO_CUSTOM
 ) -> Dataset:
-    """One split in fair order, every image known to exist.
+    """One split in hash order, every image known to exist.
 
     >>> scenes = open_dataset("scenes", "test")
     >>> scenes.source.image(scenes.ids[0]).size
@@ -29,7 +29,7 @@ def open_dataset(
     name, spec = resolve(name, custom)
     listing = list_split(name, spec, split, data_root)
     ids = list(listing.ids)
-    order = fair_order(name, ids)
+    order = hash_order(name, ids)
     return Dataset(
         name=name,
         split=split,
@@ -44,7 +44,7 @@ def open_dataset(
 
 
 def list_split(name: str, spec: Spec, split: str, data_root: Path | None) -> Listing:
-    """What there is of a split; an InputError that names the dataset if that is nothing."""
+    """The samples of a split, not empty; an InputError names the dataset."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if split not in spec.layout.splits:

@@ -1,4 +1,4 @@
-"""Every dataset, and how it differs, at a glance. Folders are those of CoOp below the data root."""
+"""The table of all datasets. Folders below the data root are named as CoOp names them."""
 
 from __future__ import annotations
 
