@@ -136,9 +136,9 @@ REWRITE_CLASS = b"\x80\x02c__torch__\nM\n(N}(X\x04\x00\x00\x00nameX\x01\x00\x00\
 
 @pytest.mark.parametrize("pickled", [REWRITE_FUNCTION, REWRITE_CLASS])
 def test_an_archive_cannot_change_our_functions_and_classes(tmp_path: Path, pickled: bytes) -> None:
-    before = [(dict(vars(checkpoints.Inert))), checkpoints._same.__defaults__]
+    before = [(dict(vars(checkpoints.Placeholder))), checkpoints._identity.__defaults__]
     message(archive_of(tmp_path / "evil.pt", pickled), read_torchscript)
-    assert [(dict(vars(checkpoints.Inert))), checkpoints._same.__defaults__] == before
+    assert [(dict(vars(checkpoints.Placeholder))), checkpoints._identity.__defaults__] == before
 
 
 def test_a_tensor_larger_than_its_storage_is_refused(tmp_path: Path) -> None:
