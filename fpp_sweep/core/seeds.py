@@ -18,5 +18,5 @@ def seed_of(*names: object) -> int:
 
 
 def torch_generator(*names: object) -> torch.Generator:
-    """On the CPU, whatever the device, so that a GPU sees the same draws."""
+    """On the CPU, so that the draws are the same for every device."""
     return torch.Generator().manual_seed(seed_of(*names))

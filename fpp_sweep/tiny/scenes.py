@@ -14,7 +14,7 @@ Rgb: TypeAlias = tuple[int, int, int]
 
 
 class Easel:
-    """An empty canvas with a pen, a horizon, a daytime sky colour, and dice."""
+    """An empty canvas with a pen, a horizon, a sky colour, and random numbers."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng

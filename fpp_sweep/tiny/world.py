@@ -1,7 +1,7 @@
-"""Seven evaluation data sets, drawn on demand; only the digits are scans of real handwriting.
+"""Seven evaluation datasets, drawn on demand; only the digits are scans of real handwriting.
 
-Their pictures are shifted more strongly and in more ways than any training picture, show
-colour-shape pairs that training never showed, or come from elsewhere altogether. No torch here.
+Their pictures have stronger and other shifts than training pictures, show colour-shape pairs that training never
+showed, or are no drawings at all. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Painter: TypeAlias = Callable[[str, np.random.Generator], Picture]
 
 
 class Source(Protocol):
-    """Where the labels and pictures of a data set come from."""
+    """Where the labels and pictures of a dataset come from."""
 
     def labels(self, split: str) -> NDArray[np.int64]: ...
 
@@ -55,7 +55,7 @@ class TinyDataset:
 
     name: str
     classes: tuple[str, ...]
-    flip: bool  # may views be mirrored? a mirrored glyph is another glyph
+    flip: bool  # whether views may be mirrored; a mirrored glyph is another glyph
     sizes: Mapping[str, int]
     source: Source
 
@@ -88,7 +88,7 @@ def balanced_labels(name: str, split: str, size: int, classes: int) -> NDArray[n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Pictures painted for the occasion, each under one of `shifts`."""
+    """Pictures that are painted on demand, each under one of `shifts`."""
 
     name: str
     classes: tuple[str, ...]
@@ -107,7 +107,7 @@ class Drawn:
 @lru_cache(maxsize=1)
 def handwriting() -> tuple[NDArray[np.float64], NDArray[np.int64], dict[str, NDArray[np.int64]]]:
     """scikit-learn's digits: (1797, 8, 8) ink in 0..1, labels, and the rows of each split."""
-    package = find_spec("sklearn")  # the file in its folder: to import scikit-learn takes many times longer
+    package = find_spec("sklearn")  # reads its file directly, because importing scikit-learn takes much longer
     if package is None or package.origin is None:
         raise InputError("the embedded digits are those of scikit-learn, which is not installed")
     table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
