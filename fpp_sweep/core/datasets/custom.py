@@ -106,7 +106,6 @@ def _split_json(base: Path, fields: Mapping[str, Any], where: str) -> Layout:
         images=str(base / _text(fields, "images", where)),
         split_file=str(base / _text(fields, "split_file", where)),
         renaming=_renaming(fields.get("classes"), f"{where}.classes"),
-        below_root=False,
     )
 
 

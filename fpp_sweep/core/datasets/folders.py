@@ -6,18 +6,17 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from fpp_sweep.core.datasets.base import SPLITS
 from fpp_sweep.core.datasets.class_names import Renaming, rename
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
 from fpp_sweep.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassFolders:
+class ClassFolders(Layout):
     """`images/SPLIT/CLASS/...`, or `images/CLASS/...`, which `divide` then cuts into splits.
 
     A label is the rank of the class folder's name among those of all splits.
@@ -26,8 +25,6 @@ class ClassFolders:
     images: str
     split_folders: Mapping[str, str] = field(default_factory=dict)  # where they are not called train, val, test
     renaming: Renaming = ()
-    below_root: ClassVar[bool] = False
-    splits: ClassVar[tuple[str, ...]] = SPLITS
 
     def read(self, root: Path, split: str) -> Listing:
         images = root / self.images
@@ -38,15 +35,9 @@ class ClassFolders:
         else:
             classes = folders_in(images)
             folders = {name: name for name in classes}
-        ids: list[str] = []
-        labels: list[int] = []
-        for label, name in enumerate(classes):
-            paths = images_in(images, folders[name]) if name in folders else []
-            chosen = paths if split_folders else divide(paths)[split]
-            ids += chosen
-            labels += [label] * len(chosen)
-        names = rename(classes, self.renaming)
-        return Listing(classes=names, ids=ids, labels=labels, source=FileImages(images))
+        paths = [images_in(images, folders[name]) if name in folders else [] for name in classes]
+        chosen = paths if split_folders else [divide(of_class)[split] for of_class in paths]
+        return Listing.of_classes(rename(classes, self.renaming), chosen, FileImages(images))
 
 
 def _find_split_folders(images: Path) -> dict[str, str]:

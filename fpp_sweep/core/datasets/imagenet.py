@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import ClassVar
 
 from fpp_sweep.core.datasets.folders import shuffled_names
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
 from fpp_sweep.errors import InputError
 
@@ -19,7 +18,7 @@ VAL_PER_CLASS = 50  # ImageNet publishes no labelled second test set: as many tr
 
 
 @dataclass(frozen=True, slots=True)
-class ImageNetFolders:
+class ImageNetFolders(Layout):
     """Folders named by WordNet ids (or V2's numbers); `classes` maps folder to name, by label.
 
     A label is the rank of the folder's name. A tree that lacks folders is refused: other
@@ -29,7 +28,6 @@ class ImageNetFolders:
     test: str
     classes: Callable[[], dict[str, str]]
     train: str | None = None
-    below_root: ClassVar[bool] = True
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -39,15 +37,11 @@ class ImageNetFolders:
         images = root / (self.train if self.train and split != "test" else self.test)
         classes = self.classes()
         _require_folders(images, list(classes))
-        ids: list[str] = []
-        labels: list[int] = []
-        for label, folder in enumerate(classes):
-            chosen = _images_of_split(images_in(images, folder), split)
-            if not chosen:
+        chosen = {folder: _images_of_split(images_in(images, folder), split) for folder in classes}
+        for folder, paths in chosen.items():
+            if not paths:
                 raise InputError(f"{images / folder} holds no image")
-            ids += chosen
-            labels += [label] * len(chosen)
-        return Listing(classes=tuple(classes.values()), ids=ids, labels=labels, source=FileImages(images))
+        return Listing.of_classes(tuple(classes.values()), chosen.values(), FileImages(images))
 
 
 def _require_folders(images: Path, expected: list[str]) -> None:
@@ -82,18 +76,6 @@ def imagenet_classes() -> dict[str, str]:
 
 
 @cache
-def imagenet_a_classes() -> dict[str, str]:
-    """The 200 classes of ImageNet-A."""
-    return _subset("imagenet_a_indices")
-
-
-@cache
-def imagenet_r_classes() -> dict[str, str]:
-    """The 200 classes of ImageNet-R."""
-    return _subset("imagenet_r_indices")
-
-
-@cache
 def imagenet_v2_classes() -> dict[str, str]:
     """V2's folders are ImageNet's labels in decimal, sorted as text: 0, 1, 10, 100, 101, ..."""
     names = _openai_names()
@@ -103,6 +85,10 @@ def imagenet_v2_classes() -> dict[str, str]:
 def _subset(indices: str) -> dict[str, str]:
     classes = list(imagenet_classes().items())
     return dict(classes[int(index)] for index in _timm_lines(indices))
+
+
+imagenet_a_classes = cache(partial(_subset, "imagenet_a_indices"))  # 200 classes each
+imagenet_r_classes = cache(partial(_subset, "imagenet_r_indices"))
 
 
 def _timm_lines(name: str) -> list[str]:

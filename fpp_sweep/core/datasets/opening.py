@@ -50,7 +50,7 @@ def list_split(name: str, spec: Spec, split: str, data_root: Path | None) -> Lis
     if split not in spec.layout.splits:
         raise InputError(f"{name} has only a {' and a '.join(spec.layout.splits)} split, not {split!r}")
     try:
-        root = require_root(data_root) if spec.layout.below_root else Path()
+        root = require_root(data_root) if spec.below_root else Path()
         listing = spec.layout.read(root, split)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
