@@ -115,15 +115,12 @@ def number_or_digit(name: str, rng: np.random.Generator) -> str:
 
 def caption(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
     """A sentence that states some of the facts of a picture, and the facts it states."""
-    match description.kind:
-        case "scene":
-            return fill_template(str(description.name), rng), {"name": description.name}
-        case "texture":
-            phrase = f"{description.texture} {choose(TEXTURE_NOUNS, rng)}"
-            return fill_template(phrase, rng), {"texture": description.texture}
-        case "glyph":
-            return caption_of_glyph(description, rng)
-    return caption_of_object(description, rng)
+    if description.kind == "scene":
+        return fill_template(str(description.name), rng), {"name": description.name}
+    if description.kind == "texture":
+        phrase = f"{description.texture} {choose(TEXTURE_NOUNS, rng)}"
+        return fill_template(phrase, rng), {"texture": description.texture}
+    return (caption_of_glyph if description.kind == "glyph" else caption_of_object)(description, rng)
 
 
 def caption_of_glyph(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:

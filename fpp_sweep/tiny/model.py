@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fpp_sweep.files import written_whole
 from fpp_sweep.tiny.captions import vocabulary
 
 if TYPE_CHECKING:
@@ -76,14 +76,13 @@ def save(model: CLIP, path: Path, metadata: dict[str, str]) -> None:
     tensors = {name: rounded(value) for name, value in model.state_dict().items()}
     tensors[ROWS] = tensors.pop(EMBEDDING)[ids].contiguous()
     tensors[IDS] = ids.int()
-    partial = path.with_name(f"{path.name}.{uuid4().hex}")
-    save_file(tensors, partial, {"format_version": FORMAT_VERSION, **metadata})
-    partial.replace(path)
+    with written_whole(path) as partial:
+        save_file(tensors, partial, {"format_version": FORMAT_VERSION, **metadata})
 
 
 def load(path: Path | None = None) -> tuple[CLIP, dict[str, str]]:
     """The model in single precision and evaluation mode, and the metadata of its file."""
-    path = SHIPPED if path is None else Path(path)
+    path = path or SHIPPED
     with safe_open(path, framework="pt") as file:
         metadata: dict[str, str] = file.metadata() or {}
         version = metadata.get("format_version")
@@ -95,21 +94,14 @@ def load(path: Path | None = None) -> tuple[CLIP, dict[str, str]]:
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random state as it was
         model = build()
     stream = torch.Generator().manual_seed(UNTRAINED_SEED)
-    embedding = torch.empty_like(model.token_embedding.weight)
-    embedding = embedding.detach().normal_(0, UNTRAINED_STD, generator=stream)
+    embedding = torch.empty(model.token_embedding.weight.shape).normal_(0, UNTRAINED_STD, generator=stream)
     embedding[ids] = rows
     model.load_state_dict({**state, EMBEDDING: embedding})
     model.requires_grad_(False)
     return model.eval(), metadata
 
 
-@lru_cache(maxsize=8)
-def trained_ids(path: Path | None = None) -> frozenset[int]:
+def trained_ids(path: Path = SHIPPED) -> frozenset[int]:
     """The token ids whose embeddings were trained; reads only that part of the file."""
-    with safe_open(SHIPPED if path is None else path, framework="pt") as file:
+    with safe_open(path, framework="pt") as file:
         return frozenset(file.get_tensor(IDS).tolist())
-
-
-def is_trained(token_id: int, path: Path | None = None) -> bool:
-    """Was the token seen in training? A class name made of others means nothing to the model."""
-    return token_id in trained_ids(path)

@@ -83,19 +83,8 @@ def warp(picture: Picture, severity: float, rng: np.random.Generator) -> Picture
     return np.asarray(picture[rows, columns])
 
 
-SHIFTS: dict[str, Shift] = {
-    "noise": noise,
-    "blur": blur,
-    "contrast": contrast,
-    "cast": cast,
-    "dark": dark,
-    "fog": fog,
-    "occlusion": occlusion,
-    "sketch": sketch,
-    "gray": gray,
-    "pixelation": pixelation,
-    "warp": warp,
-}
+_SHIFTS = (noise, blur, contrast, cast, dark, fog, occlusion, sketch, gray, pixelation, warp)
+SHIFTS: dict[str, Shift] = {shift.__name__: shift for shift in _SHIFTS}
 SEEN = ("noise", "blur", "contrast", "cast", "dark")  # the only ones in the training pool
 
 

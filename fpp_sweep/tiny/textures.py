@@ -31,7 +31,7 @@ def cells(grid: Grid) -> tuple[Mask, Mask]:
     return (grid.u * grid.frequency) % 1, (grid.v * grid.frequency) % 1
 
 
-def checkers(grid: Grid) -> NDArray[np.bool_]:
+def checkered(grid: Grid) -> NDArray[np.bool_]:
     parity = np.floor(grid.u * grid.frequency) + np.floor(grid.v * grid.frequency)
     return np.asarray(parity % 2 == 0)
 
@@ -44,10 +44,6 @@ def striped(grid: Grid) -> NDArray[Any]:
 def dotted(grid: Grid) -> NDArray[Any]:
     across, down = cells(grid)
     return np.asarray(np.hypot(across - 0.5, down - 0.5) > grid.rng.uniform(0.24, 0.36))
-
-
-def checkered(grid: Grid) -> NDArray[Any]:
-    return checkers(grid)
 
 
 def zigzagged(grid: Grid) -> NDArray[Any]:
@@ -97,7 +93,7 @@ def cracked(grid: Grid) -> NDArray[Any]:
 def woven(grid: Grid) -> NDArray[Any]:
     across = np.cos(2 * TAU * grid.u * grid.frequency)
     down = np.cos(2 * TAU * grid.v * grid.frequency)
-    return np.asarray(0.5 + 0.5 * np.where(checkers(grid), across, down))
+    return np.asarray(0.5 + 0.5 * np.where(checkered(grid), across, down))
 
 
 def scaly(grid: Grid) -> NDArray[Any]:
@@ -106,21 +102,10 @@ def scaly(grid: Grid) -> NDArray[Any]:
     return np.asarray(np.abs(np.hypot(across, (grid.v * grid.frequency) % 1) - 0.6) > 0.12)
 
 
-TEXTURES: dict[str, Callable[[Grid], NDArray[Any]]] = {
-    "striped": striped,
-    "dotted": dotted,
-    "checkered": checkered,
-    "zigzagged": zigzagged,
-    "wavy": wavy,
-    "gridded": gridded,
-    "speckled": speckled,
-    "bricked": bricked,
-    "swirly": swirly,
-    "marbled": marbled,
-    "cracked": cracked,
-    "woven": woven,
-    "scaly": scaly,
-}
+PATTERNS = (
+    striped, dotted, checkered, zigzagged, wavy, gridded, speckled, bricked, swirly, marbled, cracked, woven, scaly
+)  # fmt: skip
+TEXTURES: dict[str, Callable[[Grid], NDArray[Any]]] = {pattern.__name__: pattern for pattern in PATTERNS}
 PLAIN = "plain"  # no texture at all
 
 

@@ -25,7 +25,6 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fpp_sweep.files import written_whole
 from fpp_sweep.tiny import model as tiny_model
 from fpp_sweep.tiny.captions import FACTS, UNSTATED, agrees, caption, encode, encode_picture, fill_template, split_words
 from fpp_sweep.tiny.drawing import generator
@@ -288,9 +288,8 @@ class Progress:
 
 def save_checkpoint(path: Path, recipe: Recipe, done: int, model: CLIP, optimizer: torch.optim.Optimizer) -> None:
     content = {"recipe": asdict(recipe), "step": done, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    partial = path.with_name(f"{path.name}.{uuid4().hex}")
-    torch.save(content, partial)
-    partial.replace(path)
+    with written_whole(path) as partial:
+        torch.save(content, partial)
 
 
 def load_checkpoint(path: Path, recipe: Recipe, model: CLIP, optimizer: torch.optim.Optimizer) -> int:
