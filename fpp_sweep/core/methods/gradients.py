@@ -7,7 +7,7 @@ through the tower's backward pass. Both are exact; which one is cheaper depends 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,10 +66,13 @@ class ByJacobian:
         rows, whole = texts.whole(copies, texts.packing.to_tokens(texts.nodes[None]))
         lengths = whole.lengths
         at_once = max(1, texts.tower.rows_at_once() // lengths[-1])
-        for classes, group in zip(texts.packing.order.split(at_once), _groups(rows[0], lengths, at_once), strict=True):
-            self._build(texts, classes, *group)
+        start = 0
+        for index, classes in enumerate(texts.packing.order.split(at_once)):
+            group = lengths[index * at_once : (index + 1) * at_once]
+            self._build(texts, classes, rows[0, start : start + sum(group)], group)
+            start += sum(group)
 
-    def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: list[int]) -> None:
+    def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: Sequence[int]) -> None:
         packing = Packing.of_lengths(lengths).on(rows.device)  # the rows are in packed order already
         pullback = Pullback(texts.tower, texts.sos[None, None], rows[None], packing)
         self.features[classes] = pullback.features[0]
@@ -89,15 +92,6 @@ class ByJacobian:
     def backward(self, gradients: Tensor) -> Tensor:
         product: Tensor = gradients.flatten(1) @ self._jacobian.flatten(0, 1)
         return product.view(-1, *self._context)
-
-
-def _groups(rows: Tensor, lengths: list[int], at_once: int) -> Iterator[tuple[Tensor, list[int]]]:
-    """Rows and lengths of the packed texts, `at_once` texts at a time."""
-    start = 0
-    for first in range(0, len(lengths), at_once):
-        group = lengths[first : first + at_once]
-        yield rows[start : start + sum(group)], group
-        start += sum(group)
 
 
 @dataclass(frozen=True, slots=True)

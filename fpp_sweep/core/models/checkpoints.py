@@ -83,12 +83,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return dict(_flatten(_content(path)))
 
 
-def read_torchscript(path: Path) -> dict[str, Tensor]:
-    """The tensors that a TorchScript archive's modules hold, under the names of their attributes."""
-    with _as_input_errors(path):
-        return _archive_tensors(path)
-
-
 def _archive_tensors(path: Path) -> dict[str, Tensor]:
     with zipfile.ZipFile(path) as archive:
         (pickled,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", name))

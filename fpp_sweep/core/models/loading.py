@@ -82,8 +82,10 @@ def load(spec: str, device: str = "cpu") -> Clip:
     """The model that `--model` names: float32, frozen, in evaluation mode."""
     if spec == EMBEDDED:
         return _embedded(device)
-    wanted = parse(spec)
-    config = _config(wanted.name)
+    wanted = parse(spec)  # before open_clip is imported, which takes seconds
+    from open_clip import get_model_config
+
+    config: dict[str, Any] = get_model_config(wanted.name)
     tokenizer = BpeTokenizer()
     _require_supported(wanted.name, config, tokenizer)
     requested = _requested_activation(spec, wanted, config)
@@ -121,11 +123,11 @@ def parse(spec: str) -> ModelSpec:
     if plus and requested not in ACTIVATIONS:
         raise InputError(f"model {spec!r}: {unknown('activation', requested, ACTIVATIONS)}")
     if not rest:
-        raise InputError(f"model {spec!r} has no weights: add /TAG ({_tag_hint(name)}) or :PATH of a checkpoint")
+        hint = f"such as /{tags[0]}" if (tags := _tags(name)) else "open_clip knows none for it"
+        raise InputError(f"model {spec!r} has no weights: add /TAG ({hint}) or :PATH of a checkpoint")
     activation = ACTIVATIONS[requested] if plus else None
-    if kind == "/":
-        return ModelSpec(name=name, activation=activation, tag=rest)
-    return ModelSpec(name=name, activation=activation, path=Path(rest))
+    tag, path = (rest, None) if kind == "/" else (None, Path(rest))
+    return ModelSpec(name=name, activation=activation, tag=tag, path=path)
 
 
 def names() -> list[str]:
@@ -137,22 +139,10 @@ def names() -> list[str]:
     return sorted(path.stem for folder in folders or () for path in Path(folder).glob("model_configs/*.json"))
 
 
-def _tag_hint(name: str) -> str:
-    tags = _tags(name)
-    return f"such as /{tags[0]}" if tags else "open_clip knows none for it"
-
-
 def _tags(name: str) -> list[str]:
     from open_clip.pretrained import list_pretrained_tags_by_model
 
     return list(list_pretrained_tags_by_model(name))
-
-
-def _config(name: str) -> dict[str, Any]:
-    from open_clip import get_model_config
-
-    config: dict[str, Any] = get_model_config(name)
-    return config
 
 
 def _require_supported(name: str, config: Mapping[str, Any], tokenizer: BpeTokenizer) -> None:

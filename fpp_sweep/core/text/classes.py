@@ -46,11 +46,12 @@ class ClassTexts:
         packing = Packing.of(suffixes)
         packed = [token for text in packing.order.tolist() for token in suffixes[text]]
         is_name = [position < length - 2 for length in packing.lengths for position in range(length)]
+        at_nodes = packing.to_nodes(torch.tensor([packed, is_name]))
         return cls(
             tower=tower,
             sos=tower.token_embedding[tokenizer.sos],
-            nodes=tower.token_embedding[_at_nodes(torch.tensor(packed), packing).to(tower.device)],
-            is_name=_at_nodes(torch.tensor(is_name), packing).to(tower.device),
+            nodes=tower.token_embedding[at_nodes[0].to(tower.device)],
+            is_name=at_nodes[1].bool().to(tower.device),
             packing=packing.on(tower.device),
         )
 
@@ -134,7 +135,3 @@ class ClassTexts:
         index = torch.where(whole.positions < length, whole.texts * length + whole.positions, in_tokens)
         rows = torch.cat([prefix[:, self.packing.order].flatten(1, 2), tokens], dim=1)
         return rows[:, index], whole
-
-
-def _at_nodes(tokens: Tensor, packing: Packing) -> Tensor:
-    return packing.to_nodes(tokens[None])[0]

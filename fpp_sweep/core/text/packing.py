@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,14 +23,14 @@ class Packing:
     on nothing else, so texts that begin alike share nodes. Which nodes attend to which says `attention_mask`.
     """
 
-    buckets: tuple[tuple[int, int], ...]  # (texts, tokens in each), M tokens in all
+    lengths: tuple[int, ...]  # of the packed texts; M tokens in all
     order: Tensor  # (K,) the texts, shortest first: the packed order
     inverse: Tensor  # (K,) the packed index of each text
     texts: Tensor  # (N,) the packed index of a text that contains each node
     positions: Tensor  # (N,) of each node in its text, the prefix not counted
     ends: Tensor  # (K,) the node at which each packed text has its EOT
-    node_of: Tensor | None  # (M,) the node of each token; None where no text shares any
-    token_of: Tensor | None  # (N,) one of the tokens at each node
+    node_of: Tensor | None = None  # (M,) the node of each token; None where no text shares any
+    token_of: Tensor | None = None  # (N,) one of the tokens at each node
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[int]]) -> Packing:
@@ -42,16 +42,14 @@ class Packing:
             for text in order
             for position in range(len(texts[text]))
         ]
-        if len(numbers) > WORTH_SHARING * len(node_of):
-            return cls.of_lengths([len(text) for text in texts])
         unshared = cls.of_lengths([len(text) for text in texts])
+        if len(numbers) > WORTH_SHARING * len(node_of):
+            return unshared
         first = {node: token for token, node in reversed(list(enumerate(node_of)))}
         token_of = torch.tensor([first[node] for node in range(len(first))])
         nodes = torch.tensor(node_of)
-        return cls(
-            buckets=unshared.buckets,
-            order=unshared.order,
-            inverse=unshared.inverse,
+        return replace(
+            unshared,
             texts=unshared.texts[token_of],
             positions=unshared.positions[token_of],
             ends=nodes[unshared.ends],
@@ -66,14 +64,12 @@ class Packing:
         packed = [lengths[text] for text in order]
         row = torch.tensor(order)
         return cls(
-            buckets=tuple((packed.count(length), length) for length in sorted(set(packed))),
+            lengths=tuple(packed),
             order=row,
             inverse=row.argsort(),
             texts=torch.arange(len(packed)).repeat_interleave(torch.tensor(packed)),
             positions=torch.cat([torch.arange(length) for length in packed]),
             ends=torch.tensor(packed).cumsum(0) - 1,
-            node_of=None,
-            token_of=None,
         )
 
     def __len__(self) -> int:
@@ -82,22 +78,18 @@ class Packing:
 
     @property
     def longest(self) -> int:
-        return self.buckets[-1][1]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Of the packed texts."""
-        return [length for texts, length in self.buckets for _ in range(texts)]
+        """Tokens in the longest text."""
+        return self.lengths[-1]
 
     def on(self, device: torch.device | str) -> Packing:
-        values = [getattr(self, item.name) for item in fields(self)]
-        moved: list[Any] = [value.to(device) if isinstance(value, Tensor) else value for value in values]
-        return Packing(*moved)
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
     def paths(self) -> list[list[int]]:
         """The nodes of each packed text, from its first token to EOT."""
         nodes = torch.arange(len(self)) if self.node_of is None else self.node_of.cpu()
-        return [path.tolist() for path in nodes.split(self.lengths)]
+        return [path.tolist() for path in nodes.split(list(self.lengths))]
 
     def unshared(self, prefix: int) -> Packing:
         """The same texts in the same order, each with `prefix` tokens of its own before it, and no node shared."""

@@ -126,11 +126,12 @@ class TextTower:
         def moved(value: Any) -> Any:
             if isinstance(value, Tensor):
                 return value.to(device)
+            if isinstance(value, TextTower | Block):
+                return replace(value, **{item.name: moved(getattr(value, item.name)) for item in fields(value)})
             return tuple(map(moved, value)) if isinstance(value, tuple) else value
 
-        blocks = tuple(Block(*(moved(getattr(block, item.name)) for item in fields(Block))) for block in self.blocks)
-        values = {item.name: moved(getattr(self, item.name)) for item in fields(self) if item.name != "blocks"}
-        return TextTower(blocks=blocks, **values)
+        tower: TextTower = moved(self)
+        return tower
 
     def compiled(self) -> TextTower:
         """The same tower with a `run` that compiles; InputError where torch cannot."""
@@ -146,9 +147,12 @@ class TextTower:
         mask = mask or packing.attention_mask(prefix.shape[1])
         states = self.embed(prefix, nodes, packing)
         for block in self.blocks[:-1]:
-            attended = self.attend(self.split_heads(mask.to_slots(self.qkv(block, states)), mask), mask.masked)
+            slots = mask.to_slots(F.linear(norm(states), *block.qkv))
+            attended = self.attend(self.split_heads(slots, mask), mask.masked)
             states = self._rest(block, states, mask.to_rows(self.merge_heads(attended, len(states))))
-        pooled = self._last_block(self.blocks[-1], states, mask)
+        attended = self.attend(self.last_qkv(self.blocks[-1], norm(states), mask), mask.end_masked)
+        attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]
+        pooled = self._rest(self.blocks[-1], states[:, mask.ends], attended)
         return F.normalize(F.linear(norm(pooled), *self.projection), dim=-1)[:, packing.inverse]
 
     def embed(self, prefix: Tensor, nodes: Tensor, packing: Packing) -> Tensor:
@@ -158,9 +162,6 @@ class TextTower:
         rows[:, :length] += self.positional_embedding[:length]
         rows[:, length:] += self.positional_embedding[length + packing.positions]
         return rows
-
-    def qkv(self, block: Block, states: Tensor) -> Tensor:
-        return F.linear(norm(states), *block.qkv)
 
     def split_heads(self, slots: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
         """(B, groups * S, c * W) -> c times (B * groups, heads, S, W / heads)."""
@@ -178,12 +179,6 @@ class TextTower:
         pairs = self.split_heads(mask.to_slots(F.linear(normed, weight[width:], bias[width:])), mask)
         ends = F.linear(normed[:, mask.ends], weight[:width], bias[:width])
         return *self.split_heads(ends[:, mask.end_texts], mask), *pairs
-
-    def _last_block(self, block: Block, states: Tensor, mask: AttentionMask) -> Tensor:
-        """The block's output at EOT, the only position that the feature is computed from."""
-        attended = self.attend(self.last_qkv(block, norm(states), mask), mask.end_masked)
-        attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]
-        return self._rest(block, states[:, mask.ends], attended)
 
     def attend(self, heads: tuple[Tensor, ...], masked: Tensor) -> Tensor:
         """Attention of queries, scaled already, to keys and values under a mask of (groups, 1, S, S)."""

@@ -58,7 +58,7 @@ def test_shared_noise_is_the_same_noise_for_every_class():
 def test_gaussian_classes_are_two_random_tokens_and_eot():
     clip = random_clip()
     texts = ClassTexts.of_gaussians(clip.text, clip.tokenizer, 2000, torch.Generator().manual_seed(0))
-    assert texts.packing.buckets == ((2000, 3),)
+    assert texts.packing.lengths == (3,) * 2000
     rows = texts.nodes.view(2000, 3, -1)
     assert torch.equal(rows[7, 2], clip.text.token_embedding[clip.tokenizer.eot])
     assert rows[:, :2].std().item() == pytest.approx(clip.text.token_embedding.std().item(), rel=0.02)
