@@ -66,7 +66,8 @@ def pretrain(
     """
     with torch.no_grad():
         target = texts.features(predefined)
-    context, state = start.clone(), None
+    context = start.clone()
+    state: AdamState | None = None
     loss = Loss.of(config, flatness_weight, context.device)
     mask = texts.packing.attention_mask(1 + len(context))
     run = texts.tower.run if config.noise_shared else eagerly  # with noise per class a step is large enough
@@ -79,16 +80,10 @@ def pretrain(
             raise FloatingPointError(
                 f"pretraining step {step}: loss is not finite (alignment {align}, flatness {flat})"
             )
-        context, state = _step(context, gradient, state, config, step)
+        lr = cosine(step, config.steps, config.lr, config.final_lr)
+        context, state = adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
         on_step()
     return Pretrained(context=context, losses=losses)
-
-
-def _step(
-    context: Tensor, gradient: Tensor, state: AdamState | None, config: FppConfig, step: int
-) -> tuple[Tensor, AdamState]:
-    lr = cosine(step, config.steps, config.lr, config.final_lr)
-    return adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
 
 
 def cosine(step: int, steps: int, first: float, final: float) -> float:

@@ -32,13 +32,9 @@ _TINY = float(np.finfo(np.float32).tiny)
 _MOST_NLL = 88.0  # above -ln(_TINY) = 87.34
 BLOCK = 1 << 20  # probabilities, or draws of samples, held at a time
 _DTYPES = {
-    "labels": np.int64,
-    "predicted": np.int64,
-    "confidence": np.float32,
-    "in_top5": np.bool_,
-    "nll": np.float64,
-    "brier": np.float64,
-}
+    "labels": np.int64, "predicted": np.int64, "confidence": np.float32,
+    "in_top5": np.bool_, "nll": np.float64, "brier": np.float64,
+}  # fmt: skip
 
 
 def _edges() -> NDArray[np.float32]:
@@ -141,20 +137,16 @@ class Predictions:
             if len(values) != len(self):
                 raise InputError(f"column {name} must have {len(self)} rows, got {len(values)}")
         if len(set(self.ids)) < len(self):
-            raise InputError(f"sample {_repeated(self.ids)!r} appears more than once")
+            repeated, _ = Counter(self.ids).most_common(1)[0]
+            raise InputError(f"sample {repeated!r} appears more than once")
         classes = self.class_bins.classes
-        self._check_range("labels", classes - 1)
-        self._check_range("predicted", classes - 1)
-        self._check_range("confidence", 1)
-        self._check_range("nll", _MOST_NLL)
-        self._check_range("brier", classes)
-
-    def _check_range(self, name: str, high: float) -> None:
-        values = getattr(self, name)
-        bad = np.flatnonzero(~((values >= 0) & (values <= high)))  # written so that NaN is bad
-        if bad.size:
-            where = f"sample {self.ids[bad[0]]!r}: {name} is {values[bad[0]]}"
-            raise InputError(f"{where}, must lie in 0..{high:g}")
+        highest = {"labels": classes - 1, "predicted": classes - 1, "confidence": 1, "nll": _MOST_NLL, "brier": classes}
+        for name, high in highest.items():
+            values = getattr(self, name)
+            bad = np.flatnonzero(~((values >= 0) & (values <= high)))  # written so that NaN is bad
+            if bad.size:
+                where = f"sample {self.ids[bad[0]]!r}: {name} is {values[bad[0]]}"
+                raise InputError(f"{where}, must lie in 0..{high:g}")
 
     @classmethod
     def of(
@@ -325,7 +317,3 @@ def _check_input(ids: tuple[str, ...], labels: NDArray[np.int64], probabilities:
         row, column = bad[0]
         where = f"sample {ids[row]!r}: the probability of class {column}"
         raise InputError(f"{where} is {probabilities[row, column]}, must lie in 0..1")
-
-
-def _repeated(ids: tuple[str, ...]) -> str:
-    return Counter(ids).most_common(1)[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,35 +84,17 @@ def _spec(path: Path, name: str, fields: Any) -> Spec:
     for key in fields:
         if key not in LAYOUT_KEYS[layout]:
             raise InputError(f"{where}: {unknown('key', str(key), LAYOUT_KEYS[layout])}")
-    return Spec(
-        layout=LAYOUTS[layout](path.parent.absolute(), fields, where),
-        group="custom",
-        augmix=_as_bool(fields.get("augmix", True), f"{where}.augmix"),
-        flip=_as_bool(fields.get("flip", True), f"{where}.flip"),
-    )
-
-
-def _class_folders(base: Path, fields: Mapping[str, Any], where: str) -> Layout:
-    splits = fields.get("splits")
-    return ClassFolders(
-        images=str(base / _text(fields, "images", where)),
-        split_folders={} if splits is None else _split_folders(splits, f"{where}.splits"),
-        renaming=_renaming(fields.get("classes"), f"{where}.classes"),
-    )
-
-
-def _split_json(base: Path, fields: Mapping[str, Any], where: str) -> Layout:
-    return SplitJson(
-        images=str(base / _text(fields, "images", where)),
-        split_file=str(base / _text(fields, "split_file", where)),
-        renaming=_renaming(fields.get("classes"), f"{where}.classes"),
-    )
-
-
-LAYOUTS: dict[str, Callable[[Path, Mapping[str, Any], str], Layout]] = {
-    "folders": _class_folders,
-    "split_json": _split_json,
-}
+    base = path.parent.absolute()
+    images = str(base / _text(fields, "images", where))
+    renaming = _renaming(fields.get("classes"), f"{where}.classes")
+    if layout == "folders":
+        split_folders = _split_folders(fields.get("splits"), f"{where}.splits")
+        files: Layout = ClassFolders(images=images, split_folders=split_folders, renaming=renaming)
+    else:
+        split_file = str(base / _text(fields, "split_file", where))
+        files = SplitJson(images=images, split_file=split_file, renaming=renaming)
+    augmix, flip = (_as_bool(fields.get(key, True), f"{where}.{key}") for key in ("augmix", "flip"))
+    return Spec(layout=files, group="custom", augmix=augmix, flip=flip)
 
 
 def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
@@ -152,6 +134,8 @@ def _renaming(value: Any, where: str) -> Renaming:
 
 
 def _split_folders(value: Any, where: str) -> dict[str, str]:
+    if value is None:
+        return {}
     if not isinstance(value, dict) or not value:
         raise InputError(f"{where} must map {', '.join(SPLITS)} to folders, got {_BRIEF.repr(value)}")
     for split in value:

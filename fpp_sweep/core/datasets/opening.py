@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +11,7 @@ import numpy as np
 from fpp_sweep.core.datasets.base import SPLITS, Dataset, hash_order
 from fpp_sweep.core.datasets.layout import Listing, Spec
 from fpp_sweep.core.datasets.names import resolve
+from fpp_sweep.core.datasets.paths import require_folder
 from fpp_sweep.errors import InputError, unknown
 
 NO_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
@@ -62,6 +62,5 @@ def list_split(name: str, spec: Spec, split: str, data_root: Path | None) -> Lis
 def require_root(data_root: Path | None) -> Path:
     if data_root is None:
         raise InputError("needs --data-root, the folder that holds the datasets")
-    if not os.path.isdir(data_root):
-        raise InputError(f"data root {data_root} is not {'a folder' if os.path.exists(data_root) else 'there'}")
+    require_folder(data_root, "data root")
     return data_root

@@ -35,14 +35,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
-    if not args.quick:
-        return Recipe(
-            steps=args.steps, cool_at=args.cool_at, cool_steps=args.cool_steps, seed=args.seed, threads=args.threads
-        )
-    return Recipe(
-        steps=min(args.steps, 6), seed=args.seed, threads=args.threads,
-        pool=256, batch=32, pairs=8, captions=8, warmup=2,
-    )  # fmt: skip
+    common = {"seed": args.seed, "threads": args.threads}
+    if args.quick:
+        return Recipe(steps=min(args.steps, 6), pool=256, batch=32, pairs=8, captions=8, warmup=2, **common)
+    return Recipe(steps=args.steps, cool_at=args.cool_at, cool_steps=args.cool_steps, **common)
 
 
 def command_of(args: argparse.Namespace, recipe: Recipe) -> str:
