@@ -187,7 +187,7 @@ def draw_noise(
 ) -> Iterator[Noise]:
     """Fresh Gaussian noise for every step: SOS, context, then the positions after it, up to the longest text."""
     rows = 1 if config.noise_shared else len(texts)
-    sizes = [1, context_tokens, texts.longest]
+    sizes = [1, context_tokens, texts.packing.longest]
     spread = torch.full((sum(sizes), 1), math.sqrt(config.class_var))
     spread[1 : 1 + context_tokens] = math.sqrt(config.context_var)
     names_only = config.noise_positions == "name"

@@ -119,7 +119,7 @@ def test_noise_has_the_variances_and_the_places_asked_for():
     assert noise.context.var().item() == pytest.approx(0.04, rel=0.02)
     assert noise.sos.var().item() == pytest.approx(0.25, rel=0.03)
     assert noise.suffix.var().item() == pytest.approx(0.25, rel=0.02)
-    assert noise.suffix.shape == (500, 1, pair.texts.longest, 32)
+    assert noise.suffix.shape == (500, 1, pair.texts.packing.longest, 32)
     names = FppConfig(draws=2, noise_positions="name", noise_shared=False)
     noise = next(draw_noise(pair.texts, 4, names, torch.Generator().manual_seed(0)))
     assert noise.names_only

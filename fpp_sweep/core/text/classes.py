@@ -77,14 +77,9 @@ class ClassTexts:
     def __len__(self) -> int:
         return len(self.packing.order)
 
-    @property
-    def longest(self) -> int:
-        """Tokens after the context in the longest text."""
-        return self.packing.longest
-
     def require_room(self, context_tokens: int, names: Sequence[str]) -> None:
         """Refuse a context that leaves no room for the longest class name."""
-        needed = 1 + context_tokens + self.longest
+        needed = 1 + context_tokens + self.packing.longest
         if needed > self.tower.positions:
             name = names[int(self.packing.order[-1])]
             raise InputError(

@@ -46,7 +46,7 @@ def test_underscores_are_spaces_and_the_full_stop_follows_the_name():
 def test_shared_noise_is_the_same_noise_for_every_class():
     pair = twins()
     generator = torch.Generator().manual_seed(0)
-    sizes = {"sos": 1, "context": 4, "suffix": pair.texts.longest}
+    sizes = {"sos": 1, "context": 4, "suffix": pair.texts.packing.longest}
     shared = {name: 0.2 * torch.randn(3, 1, size, 32, generator=generator) for name, size in sizes.items()}
     each = {name: draw.expand(-1, len(CLASSES), -1, -1) for name, draw in shared.items()}
     first = pair.texts.noisy_features(pair.context, Noise(**shared))
