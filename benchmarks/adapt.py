@@ -28,7 +28,7 @@ from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient
 from fpp_sweep.core.methods.penalties import orthogonality
 from fpp_sweep.core.methods.tpt import Start, Tpt
-from fpp_sweep.core.text.compiling import OFTEN
+from fpp_sweep.core.text.compiling import EAGER_CALLS
 from tests.reference.naive import adapt_one, householder
 
 OTPT_WEIGHT = 18.0
@@ -53,7 +53,7 @@ class StandInJacobian:
         jacobian = features.new_empty(features.numel(), world.context.numel()).uniform_(-1, 1)
         return cls(features, jacobian, world.context.shape)
 
-    def back(self, gradients: Tensor) -> Tensor:
+    def backward(self, gradients: Tensor) -> Tensor:
         return (gradients.flatten(1) @ self.jacobian).unflatten(-1, self.context)
 
 
@@ -84,7 +84,7 @@ def _options(options: Parser) -> None:
 def measured(args: Any, classes: int) -> dict[str, Any]:
     """Everything about one number of classes; seconds are per image."""
     world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
-    tokens = len(world.texts.layout)
+    tokens = len(world.texts.packing)
     batch = QUICK_IMAGES if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // tokens))
     world = replace(world, views=world.views[:batch])
     whole = args.quick or classes <= args.whole_jacobian_up_to
@@ -128,7 +128,7 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
 def warmed(compiled: Any, eager: Any, what: str, device: str) -> None:
     """Call until it is compiled; it gives the same."""
     began = now(device)
-    for _ in range(OFTEN):
+    for _ in range(EAGER_CALLS):
         compiled()
     logits, _ = compiled()
     print(f"{what}: compiled within {(now(device) - began).wall:.0f} s")
@@ -155,7 +155,7 @@ def started(method: Tpt, world: World, first: FirstGradient) -> Start:
     features = first.features.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(method.weight * method.penalty(features), features)
     with torch.no_grad():
-        return Start(world.context, first, first.back(gradient[None])[0])
+        return Start(world.context, first, first.backward(gradient[None])[0])
 
 
 def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, naive_classes: int, args: Any) -> None:

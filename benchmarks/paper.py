@@ -29,7 +29,7 @@ from fpp_sweep.config import AdaptConfig, FppConfig
 from fpp_sweep.core.datasets.table import DATASETS
 from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient, jacobian_pays
 from fpp_sweep.core.methods.tpt import Tpt
-from fpp_sweep.core.text.compiling import OFTEN
+from fpp_sweep.core.text.compiling import EAGER_CALLS
 
 CLASSES = {
     "aircraft": 100,
@@ -97,8 +97,8 @@ def measured(args: Any, name: str) -> dict[str, Any]:
     classes, images = CLASSES[name], DATASETS[name].test_size
     assert images is not None
     world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
-    batch = 4 if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // len(world.texts.layout)))
-    print(f"{name}: K = {classes}, {len(world.texts.layout)} tokens, {batch} images at once", flush=True)
+    batch = 4 if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // len(world.texts.packing)))
+    print(f"{name}: K = {classes}, {len(world.texts.packing)} tokens, {batch} images at once", flush=True)
     config = AdaptConfig(precision=args.precision)
     once, form, first = first_gradient(world, images, args.device)
     method = Tpt(adapt=config)
@@ -144,7 +144,7 @@ def first_gradient(world: World, images: int, device: str) -> tuple[Spent, str, 
 
 def spread(args: Any, work: Callable[[], Spent]) -> Spread:
     """Seconds, once everything is warm."""
-    for _ in range(OFTEN + 1 if args.compile else 1):
+    for _ in range(EAGER_CALLS + 1 if args.compile else 1):
         work()
     return Spread.of([work().wall for _ in range(args.repeats)])
 

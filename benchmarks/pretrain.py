@@ -18,7 +18,7 @@ from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import FppConfig
 from fpp_sweep.core.fpp import Pretrained, draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.classes import Noise
-from fpp_sweep.core.text.compiling import OFTEN
+from fpp_sweep.core.text.compiling import EAGER_CALLS
 from tests.reference import naive
 
 DRAWS = 4
@@ -32,12 +32,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows, raw = [], {}
     for count in classes:
         world = build(SMALL if args.quick else VIT_B_16, count, samples=1, device=args.device)
-        print(f"K = {count}: {len(world.texts.layout)} tokens", flush=True)
+        print(f"K = {count}: {len(world.texts.packing)} tokens", flush=True)
         check(world)
         spent = measured(world, args)
         ratio = Ratio.of(spent["naive"], spent["engine"])
-        raw[str(count)] = {**spent, "tokens": len(world.texts.layout)}
-        cells = {"K": count, "as": TEST_SETS[count][0], "tokens": len(world.texts.layout)}
+        raw[str(count)] = {**spent, "tokens": len(world.texts.packing)}
+        cells = {"K": count, "as": TEST_SETS[count][0], "tokens": len(world.texts.packing)}
         row = {**cells, "step": ratio.wall, "step, CPU": ratio.cpu}
         if args.compile:
             faster = Ratio.of(spent["engine"], spent["compiled"])
@@ -58,9 +58,9 @@ def check(world: World) -> None:
     config = FppConfig(steps=STEPS_COMPARED, draws=DRAWS)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(world.context, config, generator)
-    draws = [naive_noise(world, world.texts.longest, generator) for _ in range(STEPS_COMPARED)]
-    weight = config.weight(len(world.texts))
-    found = pretrain(world.texts, world.context, config, weight=weight, start=start, noise=map(scaled, draws))
+    draws = [naive_noise(world, world.texts.packing.longest, generator) for _ in range(STEPS_COMPARED)]
+    weight = config.flatness_weight(len(world.texts))
+    found = pretrain(world.texts, world.context, config, flatness_weight=weight, start=start, noise=map(scaled, draws))
     expected = naive.pretrain(world.naive, world.token_ids, world.context, start, draws, weight=weight)
     equal(found.losses, expected.losses, f"K = {len(world.texts)}, losses of {STEPS_COMPARED} steps")
 
@@ -99,10 +99,10 @@ def compiled(world: World, device: str) -> World:
     """The same, its step compiled by now."""
     other = world.compiled()
     began = now(device)
-    found, _ = engine_step(other, device, OFTEN + 1)
+    found, _ = engine_step(other, device, EAGER_CALLS + 1)
     print(f"K = {len(world.texts)}: compiled within {(now(device) - began).wall:.0f} s")
-    expected, _ = engine_step(world, device, OFTEN + 1)
-    equal(found.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {OFTEN + 2} steps")
+    expected, _ = engine_step(world, device, EAGER_CALLS + 1)
+    equal(found.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {EAGER_CALLS + 2} steps")
     return other
 
 
@@ -136,7 +136,7 @@ def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[P
     def tick() -> None:
         clocks.append(now(device))
 
-    found = pretrain(world.texts, world.context, config, weight=1.0, start=start, noise=noise, on_step=tick)
+    found = pretrain(world.texts, world.context, config, flatness_weight=1.0, start=start, noise=noise, on_step=tick)
     return found, (clocks[-1] - clocks[0]) * (1 / steps)
 
 

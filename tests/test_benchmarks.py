@@ -12,7 +12,7 @@ import torch
 from benchmarks.harness import Ratio, Spent, Spread, equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
-from fpp_sweep.core.text.layout import Layout
+from fpp_sweep.core.text.packing import Packing
 
 ROOT = Path(__file__).parent.parent
 STORED = json.loads(FILE.read_text())
@@ -75,7 +75,7 @@ def test_peak_memory_counts_what_has_been_freed():
 
 def test_the_stored_texts_are_two_lists_with_every_beginning_kept():
     assert [len(STORED[part]) for part in ("prompt", "eurosat", "imagenet")] == [1, 10, 1000]
-    layout = Layout.of([[*ids, STORED["eot"]] for _, ids in STORED["eurosat"]])
+    layout = Packing.of([[*ids, STORED["eot"]] for _, ids in STORED["eurosat"]])
     assert len(layout) == 44
     names = [text.removesuffix(".") for text, _ in STORED["eurosat"]]
     ids = padded_ids(StoredTokenizer(STORED), names)

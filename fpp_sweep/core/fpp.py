@@ -1,7 +1,8 @@
 """Flatness-aware prompt pretraining: learn, from class names alone, a context in a flat region of the loss.
 
-Two terms, both means over the K classes: stay aligned with the features f0 of the predefined prompt, and stay where
-perturbing the input embeddings changes the features little. As released, the perturbed branch gets no gradient.
+The loss has two terms, both means over the K classes: the distance of the text features from those of the predefined
+prompt (alignment), and their distance from the features of perturbed input embeddings (flatness). As in the released
+code, no gradient flows through the perturbed features.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from fpp_sweep.config import Distance, FppConfig
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import ClassTexts, Noise
 from fpp_sweep.core.text.compiling import eagerly
-from fpp_sweep.core.text.layout import Sight
+from fpp_sweep.core.text.packing import AttentionMask
 from fpp_sweep.core.text.pullback import Pullback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pretrained:
-    """A learned context and how it came about."""
+    """A learned context and its training losses."""
 
     context: Tensor  # (n, W)
     losses: Tensor  # (steps, 2): alignment, and the flatness term as it enters the loss
@@ -31,7 +32,7 @@ class Pretrained:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loss:
-    """What is minimised: the distances of both terms, where they are there, and what has no gradient."""
+    """What is minimised: the distance of each term, None where it is off, and which features get no gradient."""
 
     align: Distance | None
     flat: Distance | None
@@ -60,39 +61,33 @@ def pretrain(
 ) -> Pretrained:
     """Minimise alignment + flatness_weight * (flatness) from `start`, drawing one `Noise` a step.
 
-    `predefined` (n, W) is the context whose features f0 are the target; lengths in `config` are those of the model's
-    own embeddings (see `FppConfig.scaled`). Raises FloatingPointError with the step and
-    the two terms as soon as the loss is not finite.
+    `predefined` (n, W) is the context whose features f0 are the target; lengths in `config` are in units of the
+    model's own embeddings (see `FppConfig.scaled`). Raises FloatingPointError as soon as the loss is not finite.
     """
     with torch.no_grad():
         target = texts.features(predefined)
-    context, state = start.clone(), None
+    context = start.clone()
+    state: AdamState | None = None
     loss = Loss.of(config, flatness_weight, context.device)
-    sight = texts.layout.sight(1 + len(context))
-    run = texts.tower.run if config.noise_shared else eagerly  # else each class has a layout of its own: no small step
+    mask = texts.packing.attention_mask(1 + len(context))
+    run = texts.tower.run if config.noise_shared else eagerly  # with noise per class a step is large enough
     losses = torch.zeros(config.steps, 2)
     for step in range(config.steps):
-        terms, gradient = run(_terms, texts, sight, context, target, next(noise), loss)
+        terms, gradient = run(_terms, texts, mask, context, target, next(noise), loss)
         losses[step] = terms
         if not torch.isfinite(losses[step].sum()):
             align, flat = losses[step].tolist()
             raise FloatingPointError(
                 f"pretraining step {step}: loss is not finite (alignment {align}, flatness {flat})"
             )
-        context, state = _step(context, gradient, state, config, step)
+        lr = cosine(step, config.steps, config.lr, config.final_lr)
+        context, state = adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
         on_step()
     return Pretrained(context=context, losses=losses)
 
 
-def _step(
-    context: Tensor, gradient: Tensor, state: AdamState | None, config: FppConfig, step: int
-) -> tuple[Tensor, AdamState]:
-    lr = cosine(step, config.steps, config.lr, config.final_lr)
-    return adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
-
-
 def cosine(step: int, steps: int, first: float, final: float) -> float:
-    """The learning rate of a step: from `first` down to, had it one step more, `final`.
+    """The learning rate of a step: from `first` down to `final`, which one step more would reach.
 
     >>> cosine(0, 1000, 1e-2, 1e-4)
     0.01
@@ -101,51 +96,53 @@ def cosine(step: int, steps: int, first: float, final: float) -> float:
 
 
 def _terms(
-    texts: ClassTexts, sight: Sight, context: Tensor, target: Tensor, noise: Noise, loss: Loss
+    texts: ClassTexts, mask: AttentionMask, context: Tensor, target: Tensor, noise: Noise, loss: Loss
 ) -> tuple[Tensor, Tensor]:
     """The terms of the loss at a context, and the loss's gradient there."""
     if loss.flat and loss.detach != "noisy":
 
         def terms_at(context: Tensor) -> Tensor:
-            return _losses(texts.features(context, sight), texts.noisy_features(context, noise, sight), target, loss)
+            return _losses(texts.features(context, mask), texts.noisy_features(context, noise, mask), target, loss)
 
         return _with_gradient(terms_at, context)
     with torch.no_grad():
-        pullback, noisy = _forward(texts, sight, context, noise if loss.flat else None)
+        pullback, noisy = _forward(texts, mask, context, noise if loss.flat else None)
     terms, of_features = _with_gradient(lambda clean: _losses(clean, noisy, target, loss), pullback.features[0])
     with torch.no_grad():
-        places = torch.arange(1, 1 + len(context), device=context.device)
-        return terms, pullback(of_features[None], places)[0]
+        context_rows = torch.arange(1, 1 + len(context), device=context.device)
+        return terms, pullback(of_features[None], context_rows)[0]
 
 
-def _with_gradient(terms_at: Callable[[Tensor], Tensor], place: Tensor) -> tuple[Tensor, Tensor]:
-    """Terms there, and the gradient of their sum."""
-    if torch.compiler.is_compiling():  # which knows this form of autograd only; without, it is the slower one
+def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+    """The terms at a point, and the gradient of their sum."""
+    if torch.compiler.is_compiling():  # torch.compile supports this form only, which is slower without it
 
-        def total(place: Tensor) -> tuple[Tensor, Tensor]:
-            terms = terms_at(place)
+        def total(point: Tensor) -> tuple[Tensor, Tensor]:
+            terms = terms_at(point)
             return terms.sum(), terms
 
-        of_total, terms = torch.func.grad(total, has_aux=True)(place)
+        of_total, terms = torch.func.grad(total, has_aux=True)(point)
         return terms, of_total
-    place = place.detach().requires_grad_()
-    terms = terms_at(place)
-    (gradient,) = torch.autograd.grad(terms.sum(), place)
+    point = point.detach().requires_grad_()
+    terms = terms_at(point)
+    (gradient,) = torch.autograd.grad(terms.sum(), point)
     return terms.detach(), gradient
 
 
-def _forward(texts: ClassTexts, sight: Sight, context: Tensor, noise: Noise | None) -> tuple[Pullback, Tensor | None]:
-    """The clean features, with the way back from them, and the noisy ones."""
+def _forward(
+    texts: ClassTexts, mask: AttentionMask, context: Tensor, noise: Noise | None
+) -> tuple[Pullback, Tensor | None]:
+    """The clean features with their backward pass, and the noisy features."""
     prefix, nodes = texts.prefix(context[None]), texts.nodes[None]
     if noise is None:
-        return Pullback(texts.tower, prefix, nodes, texts.layout, sight), None
+        return Pullback(texts.tower, prefix, nodes, texts.packing, mask), None
     draws, rows = noise.sos.shape[:2]
     if rows > 1 or draws >= texts.rows_at_once():
-        pullback = Pullback(texts.tower, prefix, nodes, texts.layout, sight)
-        return pullback, texts.noisy_features(context, noise, sight)
+        pullback = Pullback(texts.tower, prefix, nodes, texts.packing, mask)
+        return pullback, texts.noisy_features(context, noise, mask)
     noisy_prefix, noisy_nodes = texts.perturbed(context, noise)
     prefix, nodes = torch.cat([prefix, noisy_prefix]), torch.cat([nodes, noisy_nodes])
-    pullback = Pullback(texts.tower, prefix, nodes, texts.layout, sight)
+    pullback = Pullback(texts.tower, prefix, nodes, texts.packing, mask)
     return pullback, pullback.features[1:]
 
 
@@ -155,8 +152,8 @@ def _losses(clean: Tensor, noisy: Tensor | None, target: Tensor, loss: Loss) -> 
     align = distance(clean, target, loss.align) if loss.align else zero
     if noisy is None or loss.flat is None:
         return torch.stack([align, zero])
-    steady = clean.detach() if loss.detach == "clean" else clean
-    flat = distance(steady.expand_as(noisy), noisy, loss.flat)
+    fixed = clean.detach() if loss.detach == "clean" else clean
+    flat = distance(fixed.expand_as(noisy), noisy, loss.flat)
     if loss.flat == "cosine":
         flat = flat - 1  # the released code drops the constant of 1 - cos; its logged losses are reproduced this way
     return torch.stack([align, loss.flatness_weight * flat])
@@ -173,7 +170,7 @@ def distance(first: Tensor, second: Tensor, kind: Distance) -> Tensor:
         return 1 - (first * second).sum(-1).mean()
     squared = (first - second).square().sum(-1)
     if kind == "l2":
-        # the floor keeps the gradient finite where the two coincide, as they do at a predefined start
+        # the constant keeps the gradient finite where the two coincide, as at the start from the predefined context
         return (squared + 1e-12).sqrt().mean()
     return squared.mean()
 
@@ -190,7 +187,7 @@ def draw_noise(
 ) -> Iterator[Noise]:
     """Fresh Gaussian noise for every step: SOS, context, then the positions after it, up to the longest text."""
     rows = 1 if config.noise_shared else len(texts)
-    sizes = [1, context_tokens, texts.longest]
+    sizes = [1, context_tokens, texts.packing.longest]
     spread = torch.full((sum(sizes), 1), math.sqrt(config.class_var))
     spread[1 : 1 + context_tokens] = math.sqrt(config.context_var)
     names_only = config.noise_positions == "name"

@@ -1,9 +1,9 @@
 """Accuracy and calibration from small, mergeable per-sample results.
 
-A shard keeps, for each sample, its label, prediction, confidence and losses, and per class and bin
-the three sums that SCE needs; never the (samples, classes) probabilities. Shards join by
-concatenation and addition, and no number depends on how the samples were cut: sums are of whole
-numbers, or correctly rounded, or of values on a grid so coarse that float64 adds them exactly.
+A shard keeps, for each sample, its label, prediction, confidence and losses, and per class and bin the three sums that
+SCE needs; never the (samples, classes) probabilities. Shards join by concatenation and addition, and no number depends
+on how the samples were cut: sums are of integers, or correctly rounded, or of values on a grid so coarse that float64
+adds them exactly.
 """
 
 from __future__ import annotations
@@ -25,27 +25,21 @@ from fpp_sweep.errors import InputError
 BINS = 20  # everywhere, as in the released code of FPP, C-TPT and O-TPT
 TOP = 5
 
-# A float32 of 2^-13 or more is a whole multiple of this and stays what it is; a smaller one moves
-# by under 1e-11. Float64 adds such multiples exactly up to 2^17, so that their order cannot matter.
+# A float32 of at least 2^-13 is a multiple of this and does not change; a smaller one changes by less than 1e-11.
+# Float64 adds such multiples exactly up to 2^17, so that their order does not matter.
 _GRID = 2.0**-36
 _TINY = float(np.finfo(np.float32).tiny)
 _MOST_NLL = 88.0  # above -ln(_TINY) = 87.34
 BLOCK = 1 << 20  # probabilities, or draws of samples, held at a time
 _DTYPES = {
-    "labels": np.int64,
-    "predicted": np.int64,
-    "confidence": np.float32,
-    "in_top5": np.bool_,
-    "nll": np.float64,
-    "brier": np.float64,
-}
+    "labels": np.int64, "predicted": np.int64, "confidence": np.float32,
+    "in_top5": np.bool_, "nll": np.float64, "brier": np.float64,
+}  # fmt: skip
 
 
 def _edges() -> NDArray[np.float32]:
-    """0, 0.05, ..., 1 as `torch.linspace` has them: a float32 step, counted from the nearer end.
-
-    So it is on processors with a fused multiply-add, which nearly all have. NumPy differs at 0.45.
-    """
+    """0, 0.05, ..., 1 as `torch.linspace` has them on processors with a fused multiply-add: multiples of a float32
+    step, counted from the nearer end. NumPy differs at 0.45."""
     step = float(np.float32(1 / BINS))
     edges = [i * step if 2 * i < BINS else 1 - (BINS - i) * step for i in range(BINS + 1)]
     return np.array(edges, dtype=np.float32)
@@ -55,7 +49,7 @@ EDGES = _edges()
 
 
 def bin_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The bin (lo, hi] of each value; -1, which is none, for exactly 0.
+    """The bin (lo, hi] of each value; -1, no bin, for exactly 0.
 
     >>> bin_of(np.array([0, 1e-9, 0.5, 0.50001, 1], np.float32)).tolist()
     [-1, 0, 9, 10, 19]
@@ -73,10 +67,9 @@ def sums(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> ND
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassBins:
-    """Per class and bin: how many values, how often the class was the label, the values' sum.
+    """Per class and bin: the number of values, how often the class was the label, and the sum of the values.
 
-    SCE counts every sample once for each class. ECE and MCE need the same sums for the predicted
-    class alone: a single row.
+    SCE counts every sample once for each class. ECE and MCE need the same for the predicted class only: a single row.
     """
 
     counts: NDArray[np.int64]  # (K, BINS)
@@ -144,20 +137,16 @@ class Predictions:
             if len(values) != len(self):
                 raise InputError(f"column {name} must have {len(self)} rows, got {len(values)}")
         if len(set(self.ids)) < len(self):
-            raise InputError(f"sample {_repeated(self.ids)!r} appears more than once")
+            repeated, _ = Counter(self.ids).most_common(1)[0]
+            raise InputError(f"sample {repeated!r} appears more than once")
         classes = self.class_bins.classes
-        self._check_range("labels", classes - 1)
-        self._check_range("predicted", classes - 1)
-        self._check_range("confidence", 1)
-        self._check_range("nll", _MOST_NLL)
-        self._check_range("brier", classes)
-
-    def _check_range(self, name: str, high: float) -> None:
-        values = getattr(self, name)
-        bad = np.flatnonzero(~((values >= 0) & (values <= high)))  # written so that NaN is bad
-        if bad.size:
-            where = f"sample {self.ids[bad[0]]!r}: {name} is {values[bad[0]]}"
-            raise InputError(f"{where}, must lie in 0..{high:g}")
+        highest = {"labels": classes - 1, "predicted": classes - 1, "confidence": 1, "nll": _MOST_NLL, "brier": classes}
+        for name, high in highest.items():
+            values = getattr(self, name)
+            bad = np.flatnonzero(~((values >= 0) & (values <= high)))  # written so that NaN is bad
+            if bad.size:
+                where = f"sample {self.ids[bad[0]]!r}: {name} is {values[bad[0]]}"
+                raise InputError(f"{where}, must lie in 0..{high:g}")
 
     @classmethod
     def of(
@@ -169,9 +158,8 @@ class Predictions:
     ) -> Predictions:
         """Read (N, K) probabilities, as they are: rows are not rescaled to sum to one.
 
-        In the NLL a label's probability is clamped to float32's smallest normal number (1.2e-38),
-        so that a certain mistake costs 87.3 instead of infinity. Among equal probabilities the
-        earlier class ranks first; with five classes or fewer each is among the top five.
+        In the NLL a label's probability is clamped to float32's smallest normal number (1.2e-38), so that a probability
+        of 0 costs 87.3 instead of infinity. Among equal probabilities the earlier class ranks first.
 
         >>> probabilities = np.array([[0.75, 0.25], [0.75, 0.25]], np.float32)
         >>> made = Predictions.of(["a", "b"], np.array([0, 1]), probabilities)
@@ -193,15 +181,14 @@ class Predictions:
         classes = np.arange(probabilities.shape[1])
         is_label = classes == labels[:, None]
         of_label = probabilities[is_label][:, None]
-        earlier = classes < labels[:, None]
-        ahead = (probabilities > of_label) | ((probabilities == of_label) & earlier)
+        ranks_before = (probabilities > of_label) | ((probabilities == of_label) & (classes < labels[:, None]))
         exact = probabilities.astype(np.float64)
         return cls(
             ids=ids,
             labels=labels,
             predicted=probabilities.argmax(axis=1),
             confidence=probabilities.max(axis=1),
-            in_top5=ahead.sum(axis=1) < TOP,
+            in_top5=ranks_before.sum(axis=1) < TOP,
             nll=-np.log(np.maximum(exact[is_label], _TINY)),
             brier=np.square(exact - is_label).sum(axis=1),
             class_bins=ClassBins.of(probabilities, is_label),
@@ -285,10 +272,9 @@ def brier_score(predictions: Predictions) -> float:
 
 
 def adaptive_error(predictions: Predictions) -> float:
-    """ECE with edges at 21 ranks of the confidences; equal edges are one, the first bin is closed.
+    """ECE with edges at 21 ranks of the confidences; equal edges are merged, the first bin is closed.
 
-    The ranks are products in float32, as in the released code: for every twelfth N or so, float64
-    would round one of them to its neighbour.
+    The ranks are products in float32, as in the released code; for about every twelfth N, float64 gives another rank.
     """
     confidence = predictions.confidence
     ranks = np.rint(EDGES * np.float32(len(predictions) - 1)).astype(np.int64)
@@ -303,9 +289,8 @@ def adaptive_error(predictions: Predictions) -> float:
 def area_under_risk_coverage(predictions: Predictions) -> float:
     """The mean, over i, of the error rate among the i most confident samples.
 
-    The released code reverses an unstable ascending sort, which leaves ties open. Ours is stable
-    before it is reversed: among equal confidences the later sample comes first. It is the one
-    metric that the order of the samples can change.
+    The released code reverses an unstable ascending sort, so the order of ties is arbitrary. Ours is stable before it
+    is reversed: among equal confidences the later sample comes first. No other metric depends on the samples' order.
     """
     order = np.argsort(predictions.confidence, kind="stable")[::-1]
     errors = np.cumsum(~predictions.correct[order])
@@ -313,7 +298,7 @@ def area_under_risk_coverage(predictions: Predictions) -> float:
 
 
 def _check_input(ids: tuple[str, ...], labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
-    """One clear line for what would otherwise become a wrong number."""
+    """Refuse what would give wrong numbers."""
     if not ids:
         raise InputError("no samples: metrics need at least one prediction")
     if probabilities.ndim != 2 or labels.shape != (len(ids),) or len(probabilities) != len(ids):
@@ -332,7 +317,3 @@ def _check_input(ids: tuple[str, ...], labels: NDArray[np.int64], probabilities:
         row, column = bad[0]
         where = f"sample {ids[row]!r}: the probability of class {column}"
         raise InputError(f"{where} is {probabilities[row, column]}, must lie in 0..1")
-
-
-def _repeated(ids: tuple[str, ...]) -> str:
-    return Counter(ids).most_common(1)[0][0]

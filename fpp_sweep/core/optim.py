@@ -1,4 +1,4 @@
-"""AdamW as a pure function, so that a batch of prompts can be stepped as if each had an optimizer of its own."""
+"""AdamW as a pure function, so that each prompt of a batch takes the step of an optimizer of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AdamState(NamedTuple):
 def adamw(
     parameter: Tensor, gradient: Tensor, state: AdamState | None, *, lr: float, weight_decay: float
 ) -> tuple[Tensor, AdamState]:
-    """One step with decoupled weight decay; every coordinate stands alone, so leading dimensions are a batch."""
+    """One step with decoupled weight decay; coordinates are independent, so leading dimensions are a batch."""
     first, second = BETAS
     steps = state.steps + 1 if state else 1
     mean = (1 - first) * gradient + (first * state.mean if state else 0)

@@ -24,7 +24,7 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """A context, and in plain text where it came from."""
+    """A context, and where it came from."""
 
     context: Tensor  # (n, W) float32
     origin: Mapping[str, str]
@@ -40,7 +40,7 @@ def is_file_name(prompt: str) -> bool:
 
 
 def open_prompt(clip: Clip, prompt: str) -> Prompt:
-    """The prompt that some words, or a file, stand for."""
+    """A prompt from its words or its file."""
     return from_file(clip, Path(prompt)) if is_file_name(prompt) else from_words(clip, prompt)
 
 
@@ -59,8 +59,8 @@ def from_file(clip: Clip, path: Path) -> Prompt:
     """A prompt that `save_prompt` wrote, or the context of a CoOp checkpoint."""
     if not path.is_file():
         raise InputError(f"prompt file {path} does not exist")
-    ours = path.suffix == ".safetensors"
-    context, origin = _read_ours(clip, path) if ours else _read_coop(path)
+    saved = path.suffix == ".safetensors"
+    context, origin = _read_saved(clip, path) if saved else _read_coop(path)
     width = clip.text.width
     if context.ndim != 2 or context.shape[1] != width or not len(context):
         raise InputError(
@@ -71,7 +71,7 @@ def from_file(clip: Clip, path: Path) -> Prompt:
     return Prompt(context=context.float().to(clip.device), origin={**origin, "file": str(path)})
 
 
-def _read_ours(clip: Clip, path: Path) -> tuple[Tensor, dict[str, str]]:
+def _read_saved(clip: Clip, path: Path) -> tuple[Tensor, dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             origin = dict(file.metadata() or {})
@@ -98,7 +98,7 @@ def _read_coop(path: Path) -> tuple[Tensor, dict[str, str]]:
 
 
 def save_prompt(prompt: Prompt, clip: Clip, path: Path, details: Mapping[str, object]) -> None:
-    """Write a prompt with what it takes to know it again: model, words, config, seed and our version."""
+    """Write a prompt's file; `details`, such as config and seed, become part of its metadata."""
     with written_whole(path) as partial:
         partial.write_bytes(prompt_bytes(prompt, clip, details))
 
@@ -121,7 +121,7 @@ def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> b
 
 
 def origin_of(data: bytes) -> dict[str, str]:
-    """What the contents of a prompt's file say of where it came from."""
+    """The metadata in the contents of a prompt's file."""
     size = int.from_bytes(data[:8], "little")
     return dict(json.loads(data[8 : 8 + size])["__metadata__"])
 

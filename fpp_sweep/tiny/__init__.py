@@ -1,5 +1,5 @@
 """The embedded default: a small but genuine CLIP and the procedurally drawn world it knows.
 
-Nothing is downloaded: `world` draws the evaluation data sets, `model` loads the shipped weights,
-`train` is the script that made them. Importing this package loads none of the three.
+Nothing is downloaded: `world` draws the evaluation datasets, `model` loads the shipped weights, and `making.train` is
+the script that made them. Importing this package loads none of the three.
 """

@@ -1,4 +1,4 @@
-"""What is said about training pictures, and every word the text tower gets to know."""
+"""Captions of training pictures, and the vocabulary of the text tower."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ COUNTS = {2: "two", 3: "three", 4: "four", 5: "five"}
 PLACES = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom"}
 TEXTURE_NOUNS = ("texture", "pattern", "surface", "thing")
 
-# The facts a caption can state. A picture and a caption are both coded as one number per fact.
+# The facts that a caption can state. Pictures and captions are encoded as one number per fact.
 VALUES: dict[str, tuple[str | int, ...]] = {
     "kind": KINDS,
     "name": NAMES,
@@ -78,7 +78,7 @@ CODES = {fact: {value: code for code, value in enumerate(VALUES[fact])} for fact
 
 
 def encode(facts: Mapping[str, str | int | None]) -> NDArray[np.int64]:
-    """One code per fact in the order of `FACTS`; UNSTATED where `facts` is silent."""
+    """One code per fact in the order of `FACTS`; UNSTATED for those that `facts` lacks."""
     stated = ((fact, facts.get(fact)) for fact in FACTS)
     return np.array([UNSTATED if value is None else CODES[fact][value] for fact, value in stated], np.int64)
 
@@ -88,9 +88,9 @@ def encode_picture(description: Description) -> NDArray[np.int64]:
 
 
 def agrees(captions: NDArray[np.int64], pictures: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(pictures, captions): does everything the caption states hold for the picture?"""
-    stated, held = captions[None], pictures[:, None]
-    return np.asarray(((stated == UNSTATED) | (stated == held)).all(axis=2))
+    """(pictures, captions): whether the picture has all facts that the caption states."""
+    stated, shown = captions[None], pictures[:, None]
+    return np.asarray(((stated == UNSTATED) | (stated == shown)).all(axis=2))
 
 
 def plural(noun: str) -> str:
@@ -105,7 +105,7 @@ def fill_template(phrase: str, rng: np.random.Generator, canonical: float = 0.15
     return template.format(phrase)
 
 
-def spoken(name: str, rng: np.random.Generator) -> str:
+def number_or_digit(name: str, rng: np.random.Generator) -> str:
     """Numbers are sometimes written as a digit: 'number 3' for 'number three'."""
     kind, _, which = name.partition(" ")
     if kind == "number" and rng.random() < 0.2:
@@ -115,22 +115,19 @@ def spoken(name: str, rng: np.random.Generator) -> str:
 
 def caption(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
     """A sentence that states some of the facts of a picture, and the facts it states."""
-    match description.kind:
-        case "scene":
-            return fill_template(str(description.name), rng), {"name": description.name}
-        case "texture":
-            phrase = f"{description.texture} {choose(TEXTURE_NOUNS, rng)}"
-            return fill_template(phrase, rng), {"texture": description.texture}
-        case "glyph":
-            return caption_of_glyph(description, rng)
-    return caption_of_object(description, rng)
+    if description.kind == "scene":
+        return fill_template(str(description.name), rng), {"name": description.name}
+    if description.kind == "texture":
+        phrase = f"{description.texture} {choose(TEXTURE_NOUNS, rng)}"
+        return fill_template(phrase, rng), {"texture": description.texture}
+    return (caption_of_glyph if description.kind == "glyph" else caption_of_object)(description, rng)
 
 
 def caption_of_glyph(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
     if rng.random() < 0.12:
         return fill_template(f"{description.colour} thing", rng), {"colour": description.colour}
     facts: dict[str, str | int | None] = {"name": description.name}
-    phrase = spoken(str(description.name), rng)
+    phrase = number_or_digit(str(description.name), rng)
     if rng.random() < 0.3:
         facts["colour"] = description.colour
         phrase = f"{description.colour} {phrase}"

@@ -1,7 +1,7 @@
-"""What all renderers share: the canvas, colours, smooth noise, and random streams by name.
+"""The canvas, colours, smooth noise and named random streams that all renderers use.
 
-Pictures are float arrays (CANVAS, CANVAS, 3) on the scale 0..255 until `to_pixels` rounds them;
-masks are float arrays (CANVAS, CANVAS) in 0..1. Coordinates run from 0 to 1, y downwards.
+Pictures are float arrays (CANVAS, CANVAS, 3) in 0..255 until `to_pixels` truncates them; masks are float arrays
+(CANVAS, CANVAS) in 0..1. Coordinates run from 0 to 1, y downwards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Choice = TypeVar("Choice")
 
 
 def generator(*names: object) -> np.random.Generator:
-    """A random stream that depends on `names` alone: neither on order nor on other draws."""
+    """A random stream that depends on `names` only, not on other draws."""
     digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 

@@ -61,7 +61,7 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def handwritten_mask(digit: str, radius: float, rng: np.random.Generator) -> Mask:
-    """A digit drawn with a thick pen by an unsteady hand, slanted and turned a little."""
+    """A digit drawn with a thick pen with jitter, slanted and rotated a little."""
     drawn = Image.new("L", (SUPERSAMPLED, SUPERSAMPLED), 0)
     pen = ImageDraw.Draw(drawn)
     width = int(rng.integers(7, 17))
@@ -80,7 +80,7 @@ def handwritten_mask(digit: str, radius: float, rng: np.random.Generator) -> Mas
 
 
 def typeset_mask(character: str, radius: float, rng: np.random.Generator) -> Mask:
-    """A printed character of random weight, turned, sheared and stretched a little."""
+    """A printed character of random weight, rotated, sheared and stretched a little."""
     drawn = Image.new("L", (SUPERSAMPLED, SUPERSAMPLED), 0)
     middle = SUPERSAMPLED / 2
     ImageDraw.Draw(drawn).text(

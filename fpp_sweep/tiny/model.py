@@ -1,8 +1,8 @@
 """The embedded CLIP: its architecture, and the 4 MB file it is shipped as.
 
-Of CLIP's 49,408 token embeddings the file holds only the rows that were trained; the others are
-filled from a fixed random stream at load, so a class name made of unknown words still runs, but
-means nothing: ask `is_trained`. open_clip is imported where it is needed: it takes many seconds.
+Of CLIP's 49,408 token embeddings the file holds only the rows that were trained (`trained_ids`). The others are filled
+with fixed random numbers, so texts of unknown words can be encoded, but their features are meaningless. open_clip is
+imported inside functions, because that takes seconds.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fpp_sweep.files import written_whole
 from fpp_sweep.tiny.captions import vocabulary
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ IMAGE_SIZE = 48
 IMAGE_MEAN = (0.48145466, 0.4578275, 0.40821073)  # CLIP's
 IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
 WIDTH = 128  # of the joint space and of the text tower
-CLIP_TOKEN_STD = 0.0125  # assumed std of ViT-B/16's token embeddings, from which scales are quoted
+CLIP_TOKEN_STD = 0.0125  # assumed std of ViT-B/16's token embeddings, the unit of `embedding_scale`
 UNTRAINED_STD = 0.02  # as open_clip initialises token embeddings
 UNTRAINED_SEED = 0
 EMBEDDING = "token_embedding.weight"
@@ -63,8 +63,8 @@ def rounded(tensor: Tensor) -> Tensor:
 def embedding_scale(model: CLIP) -> float:
     """How many times larger the trained token embeddings are than those of CLIP ViT-B/16.
 
-    Learning rates, initial spreads and noise that were chosen for CLIP's embeddings have to be
-    multiplied by it. The untrained rows must not count: they would halve it.
+    Learning rates, initial spreads and noise that were chosen for CLIP's embeddings have to be multiplied by it. Only
+    trained rows count; the others would halve it.
     """
     rows = model.token_embedding.weight.detach()[list(vocabulary_ids())]
     return float(rounded(rows).float().std() / CLIP_TOKEN_STD)
@@ -76,14 +76,13 @@ def save(model: CLIP, path: Path, metadata: dict[str, str]) -> None:
     tensors = {name: rounded(value) for name, value in model.state_dict().items()}
     tensors[ROWS] = tensors.pop(EMBEDDING)[ids].contiguous()
     tensors[IDS] = ids.int()
-    partial = path.with_name(f"{path.name}.{uuid4().hex}")
-    save_file(tensors, partial, {"format_version": FORMAT_VERSION, **metadata})
-    partial.replace(path)
+    with written_whole(path) as partial:
+        save_file(tensors, partial, {"format_version": FORMAT_VERSION, **metadata})
 
 
 def load(path: Path | None = None) -> tuple[CLIP, dict[str, str]]:
     """The model in single precision and evaluation mode, and the metadata of its file."""
-    path = SHIPPED if path is None else Path(path)
+    path = path or SHIPPED
     with safe_open(path, framework="pt") as file:
         metadata: dict[str, str] = file.metadata() or {}
         version = metadata.get("format_version")
@@ -92,24 +91,17 @@ def load(path: Path | None = None) -> tuple[CLIP, dict[str, str]]:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     state = {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
     ids, rows = state.pop(IDS).long(), state.pop(ROWS)
-    with torch.random.fork_rng(devices=[]):  # loading must not disturb the caller's random stream
+    with torch.random.fork_rng(devices=[]):  # leaves the caller's random state as it was
         model = build()
     stream = torch.Generator().manual_seed(UNTRAINED_SEED)
-    embedding = torch.empty_like(model.token_embedding.weight)
-    embedding = embedding.detach().normal_(0, UNTRAINED_STD, generator=stream)
+    embedding = torch.empty(model.token_embedding.weight.shape).normal_(0, UNTRAINED_STD, generator=stream)
     embedding[ids] = rows
     model.load_state_dict({**state, EMBEDDING: embedding})
     model.requires_grad_(False)
     return model.eval(), metadata
 
 
-@lru_cache(maxsize=8)
-def trained_ids(path: Path | None = None) -> frozenset[int]:
+def trained_ids(path: Path = SHIPPED) -> frozenset[int]:
     """The token ids whose embeddings were trained; reads only that part of the file."""
-    with safe_open(SHIPPED if path is None else path, framework="pt") as file:
+    with safe_open(path, framework="pt") as file:
         return frozenset(file.get_tensor(IDS).tolist())
-
-
-def is_trained(token_id: int, path: Path | None = None) -> bool:
-    """Was the token seen in training? A class name made of others means nothing to the model."""
-    return token_id in trained_ids(path)

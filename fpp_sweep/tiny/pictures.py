@@ -21,18 +21,18 @@ NAMES = SHAPE_NAMES + NUMBER_NAMES + LETTER_NAMES + SCENE_NAMES
 KINDS = ("object", "texture", "glyph", "scene")
 SIZES = {"small": 0.17, "large": 0.4}  # radius, as a share of the canvas
 MEDIUM = 0.3
-POSITIONS = {  # where the centre is, if it is not left to chance
+POSITIONS = {  # x and y of the centre; None: random
     "left": (0.28, None),
     "right": (0.72, None),
     "top": (None, 0.28),
     "bottom": (None, 0.72),
 }
-RADIUS_OF_EACH = {2: 0.2, 3: 0.16, 4: 0.15, 5: 0.13}  # so that so many shapes fit side by side
+RADIUS_BY_COUNT = {2: 0.2, 3: 0.16, 4: 0.15, 5: 0.13}  # by count, so that they fit side by side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """The facts a caption may state about a picture; None is 'not decided', then paint anything."""
+    """The facts a caption may state about a picture; None means that anything may be painted."""
 
     kind: str
     name: str | None = None
@@ -46,7 +46,7 @@ class Description:
 
 
 def is_held_out(shape: str, colour: str) -> bool:
-    """A fifth of the colour-shape pairs is never shown in training: the data set `compositions`."""
+    """A fifth of the colour-shape pairs is never shown in training: the dataset `compositions`."""
     return (7 * SHAPE_NAMES.index(shape) + 3 * COLOUR_NAMES.index(colour)) % 5 == 0
 
 
@@ -55,7 +55,7 @@ def colour_of(description: Description, rng: np.random.Generator) -> Picture:
 
 
 def centres(description: Description, radius: float, rng: np.random.Generator) -> list[tuple[float, float]]:
-    """One place near the asked-for position, or `count` different cells of a 3 x 3 grid."""
+    """One centre near the described position, or `count` different cells of a 3 x 3 grid."""
     if description.count > 1:
         chosen = rng.permutation(9)[: description.count]
         return [
@@ -74,7 +74,7 @@ def paint_object(description: Description, tilt: float, rng: np.random.Generator
     colour = colour_of(description, rng)
     picture = background(description.background, colour, rng)
     if description.count > 1:
-        radius = RADIUS_OF_EACH[description.count] * rng.uniform(0.85, 1.1)
+        radius = RADIUS_BY_COUNT[description.count] * rng.uniform(0.85, 1.1)
     else:
         radius = SIZES.get(description.size or "", MEDIUM) * rng.uniform(0.85, 1.12)
     second = contrasting(colour, rng, distance=150)
@@ -151,7 +151,7 @@ def describe(rng: np.random.Generator) -> Description:
     if kind == "object":
         return describe_object(rng)
     if kind == "texture":
-        # No colour: of its two colours neither is the colour of the picture.
+        # no colour: neither of its two colours is the colour of the picture
         return Description(kind=kind, texture=choose(TEXTURE_NAMES, rng))
     if kind == "scene":
         return Description(kind=kind, name=choose(SCENE_NAMES, rng))

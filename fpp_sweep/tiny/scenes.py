@@ -14,7 +14,7 @@ Rgb: TypeAlias = tuple[int, int, int]
 
 
 class Easel:
-    """An empty canvas with a pen, a horizon, a daytime sky colour, and dice."""
+    """An empty canvas with a pen, a horizon, a sky colour, and random numbers."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -168,20 +168,8 @@ def volcano(e: Easel) -> None:
         e.ball(x + e.uniform(-8, 8), crater - e.uniform(2, 14), e.uniform(2, 6), smoke)
 
 
-SCENES: dict[str, Callable[[Easel], None]] = {
-    "beach": beach,
-    "forest": forest,
-    "mountain": mountain,
-    "desert": desert,
-    "city": city,
-    "ocean": ocean,
-    "night sky": night_sky,
-    "sunset": sunset,
-    "meadow": meadow,
-    "snowfield": snowfield,
-    "road": road,
-    "volcano": volcano,
-}
+_SCENES = (beach, forest, mountain, desert, city, ocean, night_sky, sunset, meadow, snowfield, road, volcano)
+SCENES: dict[str, Callable[[Easel], None]] = {scene.__name__.replace("_", " "): scene for scene in _SCENES}
 
 
 def paint_scene(name: str, rng: np.random.Generator) -> Picture:

@@ -1,4 +1,4 @@
-"""The outlines of the 32 objects, and how one is placed on the canvas."""
+"""The outlines of the 32 objects, and their masks on the canvas."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ SHAPES: dict[str, tuple[Patch, ...]] = {
 
 
 class Pose(NamedTuple):
-    """Where and how a shape lies on the canvas (centre and radius as shares of its side)."""
+    """Position and distortion of a shape; centre and radius as shares of the canvas."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""Domain shifts. Training sees a few of them, mild (SEEN); the evaluation sets use them all."""
+"""Domain shifts: training uses a few of them, mildly (SEEN), the evaluation datasets use all."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def blur(picture: Picture, severity: float, rng: np.random.Generator) -> Picture
 
 
 def contrast(picture: Picture, severity: float, rng: np.random.Generator) -> Picture:
-    kept = 1 - 0.85 * severity
-    faded = picture * kept + (1 - kept) * rng.uniform(60, 190)
+    factor = 1 - 0.85 * severity
+    faded = picture * factor + (1 - factor) * rng.uniform(60, 190)
     return faded + rng.normal(0, 6, picture.shape)
 
 
@@ -74,7 +74,7 @@ def pixelation(picture: Picture, severity: float, rng: np.random.Generator) -> P
 
 
 def warp(picture: Picture, severity: float, rng: np.random.Generator) -> Picture:
-    """Each pixel is fetched from a smoothly displaced place."""
+    """Each pixel comes from a smoothly displaced position."""
     reach = 22 * severity
     column = X * CANVAS + reach * (smooth_noise(5, rng) - 0.5)
     row = Y * CANVAS + reach * (smooth_noise(5, rng) - 0.5)
@@ -83,19 +83,8 @@ def warp(picture: Picture, severity: float, rng: np.random.Generator) -> Picture
     return np.asarray(picture[rows, columns])
 
 
-SHIFTS: dict[str, Shift] = {
-    "noise": noise,
-    "blur": blur,
-    "contrast": contrast,
-    "cast": cast,
-    "dark": dark,
-    "fog": fog,
-    "occlusion": occlusion,
-    "sketch": sketch,
-    "gray": gray,
-    "pixelation": pixelation,
-    "warp": warp,
-}
+_SHIFTS = (noise, blur, contrast, cast, dark, fog, occlusion, sketch, gray, pixelation, warp)
+SHIFTS: dict[str, Shift] = {shift.__name__: shift for shift in _SHIFTS}
 SEEN = ("noise", "blur", "contrast", "cast", "dark")  # the only ones in the training pool
 
 

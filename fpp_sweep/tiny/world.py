@@ -1,17 +1,18 @@
-"""Seven evaluation data sets, drawn on demand; only the digits are scans of real handwriting.
+"""Seven evaluation datasets, drawn on demand; only the digits are scans of real handwriting.
 
-Their pictures are shifted more strongly and in more ways than any training picture, show
-colour-shape pairs that training never showed, or come from elsewhere altogether. No torch here.
+Their pictures have stronger and other shifts than training pictures, show colour-shape pairs that training never
+showed, or are no drawings at all. This module does not import torch.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,49 +34,46 @@ from fpp_sweep.tiny.shifts import shifted
 from fpp_sweep.tiny.textures import PLAIN
 
 SPLITS = ("train", "val", "test")
-PROCEDURAL_SIZES = {"train": 1000, "val": 1000, "test": 2000}
 DIGIT_SIZES = {"train": 400, "val": 397, "test": 1000}  # all 1,797 of them
+MARGIN = 10  # around a digit, in pixels
 COMPOSITIONS = 60  # of the 77 held-out pairs
 
-# Paints a picture of a class.
+OBJECT_SHIFTS = ("noise", "blur", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "pixelation", "warp")
+
+# paints a picture of a class
 Painter: TypeAlias = Callable[[str, np.random.Generator], Picture]
 
 
-class Source(Protocol):
-    """Where the labels and pictures of a data set come from."""
-
-    def labels(self, split: str) -> NDArray[np.int64]: ...
-
-    def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TinyDataset:
-    """A labelled set of pictures; picture and label depend on (name, split, index) alone."""
+class TinyDataset(ABC):
+    """A labelled set of pictures; picture and label depend on (name, split, index) only."""
 
     name: str
     classes: tuple[str, ...]
-    flip: bool  # may views be mirrored? a mirrored glyph is another glyph
-    sizes: Mapping[str, int]
-    source: Source
+    flip: bool = True  # whether views may be mirrored; a mirrored glyph is another glyph
+    sizes: ClassVar[Mapping[str, int]]
+
+    @abstractmethod
+    def labels(self, split: str) -> NDArray[np.int64]: ...
+
+    @abstractmethod
+    def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture: ...
 
     def label(self, split: str, index: int) -> int:
         """Position in `classes` of what picture `index` of `split` shows."""
         self._check(split, index)
-        return int(self.source.labels(split)[index])
+        return int(self.labels(split)[index])
 
     def render(self, split: str, index: int) -> NDArray[np.uint8]:
         """Picture `index` of `split`: (64, 64, 3)."""
         self._check(split, index)
-        rng = generator("world", self.name, split, index)
-        return to_pixels(self.source.picture(split, index, rng))
+        return to_pixels(self.picture(split, index, generator("world", self.name, split, index)))
 
     def _check(self, split: str, index: int) -> None:
-        if split not in self.sizes:
+        if split not in SPLITS:
             raise ValueError(f"{self.name}: split must be one of {SPLITS}, got {split!r}")
         if not 0 <= index < self.sizes[split]:
-            size = self.sizes[split]
-            raise ValueError(f"{self.name}: {split} index must be in 0..{size - 1}, got {index}")
+            raise ValueError(f"{self.name}: {split} index must be in 0..{self.sizes[split] - 1}, got {index}")
 
 
 @lru_cache(maxsize=64)
@@ -87,27 +85,25 @@ def balanced_labels(name: str, split: str, size: int, classes: int) -> NDArray[n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """Pictures painted for the occasion, each under one of `shifts`."""
+class Drawn(TinyDataset):
+    """Pictures that are painted on demand, each under one of `shifts`."""
 
-    name: str
-    classes: tuple[str, ...]
     painter: Painter
     shifts: tuple[str, ...]
-    severity: float
+    sizes: ClassVar[Mapping[str, int]] = {"train": 1000, "val": 1000, "test": 2000}
 
     def labels(self, split: str) -> NDArray[np.int64]:
-        return balanced_labels(self.name, split, PROCEDURAL_SIZES[split], len(self.classes))
+        return balanced_labels(self.name, split, self.sizes[split], len(self.classes))
 
     def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture:
         shown = self.classes[self.labels(split)[index]]
-        return shifted(self.painter(shown, rng), self.shifts, self.severity, rng)
+        return shifted(self.painter(shown, rng), self.shifts, 1.0, rng)
 
 
 @lru_cache(maxsize=1)
 def handwriting() -> tuple[NDArray[np.float64], NDArray[np.int64], dict[str, NDArray[np.int64]]]:
     """scikit-learn's digits: (1797, 8, 8) ink in 0..1, labels, and the rows of each split."""
-    package = find_spec("sklearn")  # the file in its folder: to import scikit-learn takes many times longer
+    package = find_spec("sklearn")  # reads its file directly, because importing scikit-learn takes much longer
     if package is None or package.origin is None:
         raise InputError("the embedded digits are those of scikit-learn, which is not installed")
     table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
@@ -118,10 +114,10 @@ def handwriting() -> tuple[NDArray[np.float64], NDArray[np.int64], dict[str, NDA
     return images / 16, labels, rows
 
 
-class Handwriting:
+class Handwriting(TinyDataset):
     """Real digits: 8 x 8 pixels, enlarged; dark on light or light on dark."""
 
-    MARGIN = 10
+    sizes: ClassVar[Mapping[str, int]] = DIGIT_SIZES
 
     def labels(self, split: str) -> NDArray[np.int64]:
         _, labels, rows = handwriting()
@@ -129,10 +125,10 @@ class Handwriting:
 
     def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture:
         ink, _, rows = handwriting()
-        side = CANVAS - 2 * self.MARGIN
+        side = CANVAS - 2 * MARGIN
         small = Image.fromarray((ink[rows[split][index]] * 255).astype(np.uint8))
         large = small.resize((side, side), Image.Resampling.BICUBIC)
-        mask = np.pad(np.asarray(large, np.float32) / 255, self.MARGIN)
+        mask = np.pad(np.asarray(large, np.float32) / 255, MARGIN)
         pen, paper = np.full(3, 20.0), np.full(3, 235.0)
         return blend(mask, pen, paper) if rng.random() < 0.5 else blend(mask, paper, pen)
 
@@ -159,10 +155,6 @@ def paint_coloured(name: str, rng: np.random.Generator) -> Picture:
     return paint(shown, rng)
 
 
-def paint_textured(name: str, rng: np.random.Generator) -> Picture:
-    return paint(Description(kind="texture", texture=name.removesuffix(" texture")), rng)
-
-
 def paint_pair(name: str, rng: np.random.Generator) -> Picture:
     colour, _, shape = name.partition(" ")
     return paint(Description(kind="object", name=shape, colour=colour), rng)
@@ -175,63 +167,41 @@ def held_out_pairs() -> tuple[str, ...]:
     return tuple(pairs[index] for index in sorted(chosen))
 
 
-def drawn(
-    name: str,
-    classes: tuple[str, ...],
-    painter: Painter,
-    shifts: tuple[str, ...],
-    severity: float = 1.0,
-    flip: bool = True,
-) -> TinyDataset:
-    source = Drawn(name=name, classes=classes, painter=painter, shifts=shifts, severity=severity)
-    return TinyDataset(name=name, classes=classes, flip=flip, sizes=PROCEDURAL_SIZES, source=source)
-
-
 TINY_DATASETS: dict[str, TinyDataset] = {
     dataset.name: dataset
     for dataset in (
-        drawn(
-            "scenes",
-            SCENE_NAMES,
-            lambda name, rng: paint(Description(kind="scene", name=name), rng),
-            ("noise", "blur", "gray", "contrast", "cast", "dark", "fog", "occlusion", "sketch",
-             "warp"),
+        Drawn(
+            name="scenes",
+            classes=SCENE_NAMES,
+            painter=lambda name, rng: paint(Description(kind="scene", name=name), rng),
+            shifts=("noise", "blur", "gray", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "warp"),
         ),
-        TinyDataset(
-            name="digits", classes=NUMBER_NAMES, flip=False, sizes=DIGIT_SIZES, source=Handwriting()
-        ),
-        drawn(
-            "letters",
-            LETTER_NAMES,
-            lambda name, rng: paint(Description(kind="glyph", name=name), rng),
-            ("noise", "blur", "contrast", "cast", "dark", "fog", "occlusion", "sketch",
-             "pixelation", "warp"),
+        Handwriting(name="digits", classes=NUMBER_NAMES, flip=False),
+        Drawn(
+            name="letters",
+            classes=LETTER_NAMES,
             flip=False,
+            painter=lambda name, rng: paint(Description(kind="glyph", name=name), rng),
+            shifts=OBJECT_SHIFTS,
         ),
-        drawn(
-            "colours",
-            tuple(f"{colour} thing" for colour in COLOUR_NAMES),
-            paint_coloured,
-            ("cast", "dark", "fog", "contrast", "noise", "blur"),
+        Drawn(
+            name="colours",
+            classes=tuple(f"{colour} thing" for colour in COLOUR_NAMES),
+            painter=paint_coloured,
+            shifts=("cast", "dark", "fog", "contrast", "noise", "blur"),
         ),
-        drawn(
-            "textures",
-            tuple(f"{texture} texture" for texture in TEXTURE_NAMES),
-            paint_textured,
-            ("noise", "blur", "contrast", "fog", "occlusion", "warp", "pixelation"),
+        Drawn(
+            name="textures",
+            classes=tuple(f"{texture} texture" for texture in TEXTURE_NAMES),
+            painter=lambda name, rng: paint(Description(kind="texture", texture=name.removesuffix(" texture")), rng),
+            shifts=("noise", "blur", "contrast", "fog", "occlusion", "warp", "pixelation"),
         ),
-        drawn(
-            "objects",
-            SHAPE_NAMES,
-            paint_shape,
-            ("noise", "blur", "contrast", "cast", "dark", "fog", "occlusion", "sketch",
-             "pixelation", "warp"),
-        ),
-        drawn(
-            "compositions",
-            held_out_pairs(),
-            paint_pair,
-            ("noise", "blur", "fog", "occlusion", "pixelation", "warp", "dark"),
+        Drawn(name="objects", classes=SHAPE_NAMES, painter=paint_shape, shifts=OBJECT_SHIFTS),
+        Drawn(
+            name="compositions",
+            classes=held_out_pairs(),
+            painter=paint_pair,
+            shifts=("noise", "blur", "fog", "occlusion", "pixelation", "warp", "dark"),
         ),
     )
-}  # fmt: skip
+}

@@ -47,11 +47,11 @@ def fitted(clip: Clip, prompt: str, datasets: Iterable[Sequence[str]]) -> Tensor
 
 def strange_note(clip: Clip, texts: Sequence[str]) -> str | None:
     """A line on the prompts and class names among these that the model never saw, if there are any."""
-    strange = [text for text in texts if clip.is_strange(text)]
-    if not strange:
+    untrained = [text for text in texts if clip.has_untrained_words(text)]
+    if not untrained:
         return None
-    told = f"{len(strange)} prompts or class names, such as {strange[0]!r}"
-    return f"{told}, have words that model {clip.name} never saw"
+    subject = f"{len(untrained)} prompts or class names, such as {untrained[0]!r}"
+    return f"{subject}, have words that model {clip.name} never saw"
 
 
 def views_for(config: TrialConfig) -> ViewConfig:

@@ -56,7 +56,7 @@ def test_every_knob_equals_the_reference(knobs):
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)
     noise = recorded(draw_noise(pair.texts, 4, config, generator), STEPS)
-    found = pretrain(pair.texts, pair.context, config, weight=1.7, start=start, noise=iter(noise))
+    found = pretrain(pair.texts, pair.context, config, flatness_weight=1.7, start=start, noise=iter(noise))
     expected = naive.pretrain(
         pair.naive,
         pair.token_ids,
@@ -92,7 +92,7 @@ def test_fifty_steps_stay_with_the_reference(sizes):
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)
     noise = recorded(draw_noise(pair.texts, 4, config, generator), 50)
-    found = pretrain(pair.texts, pair.context, config, weight=2.5, start=start, noise=iter(noise))
+    found = pretrain(pair.texts, pair.context, config, flatness_weight=2.5, start=start, noise=iter(noise))
     given = [as_naive(draw, config) for draw in noise]
     stds = {"context_std": config.context_var**0.5, "class_std": config.class_var**0.5}
     expected = naive.pretrain(pair.naive, pair.token_ids, pair.context, start, given, weight=2.5, **stds)
@@ -104,7 +104,7 @@ def test_branches_that_do_not_fit_together_give_the_same(monkeypatch):
     config = FppConfig(steps=5, draws=DRAWS)
     generator = torch.Generator().manual_seed(0)
     noise = recorded(draw_noise(pair.texts, 4, config, generator), 5)
-    inputs = {"weight": 1.7, "start": draw_start(pair.context, config, generator)}
+    inputs = {"flatness_weight": 1.7, "start": draw_start(pair.context, config, generator)}
     together = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
     monkeypatch.setattr(TextTower, "rows_at_once", lambda tower: 1)
     apart = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
@@ -119,7 +119,7 @@ def test_noise_has_the_variances_and_the_places_asked_for():
     assert noise.context.var().item() == pytest.approx(0.04, rel=0.02)
     assert noise.sos.var().item() == pytest.approx(0.25, rel=0.03)
     assert noise.suffix.var().item() == pytest.approx(0.25, rel=0.02)
-    assert noise.suffix.shape == (500, 1, pair.texts.longest, 32)
+    assert noise.suffix.shape == (500, 1, pair.texts.packing.longest, 32)
     names = FppConfig(draws=2, noise_positions="name", noise_shared=False)
     noise = next(draw_noise(pair.texts, 4, names, torch.Generator().manual_seed(0)))
     assert noise.names_only
@@ -150,14 +150,14 @@ def test_pretraining_lowers_the_alignment_of_a_random_start():
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)
     noise = draw_noise(pair.texts, 4, config, generator)
-    losses = pretrain(pair.texts, pair.context, config, weight=1.0, start=start, noise=noise).losses
+    losses = pretrain(pair.texts, pair.context, config, flatness_weight=1.0, start=start, noise=noise).losses
     assert losses[-1, 0] < 0.5 * losses[0, 0]
 
 
 def test_no_steps_leave_the_start():
     pair = twins()
     config = FppConfig(steps=0)
-    learned = pretrain(pair.texts, pair.context, config, weight=1.0, start=pair.context, noise=iter(()))
+    learned = pretrain(pair.texts, pair.context, config, flatness_weight=1.0, start=pair.context, noise=iter(()))
     assert torch.equal(learned.context, pair.context)
     assert learned.losses.shape == (0, 2)
 
@@ -168,7 +168,9 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_values():
     good = next(draw_noise(pair.texts, 4, config, torch.Generator().manual_seed(0)))
     bad = Noise(sos=good.sos, context=good.context * float("inf"), suffix=good.suffix)
     with pytest.raises(FloatingPointError, match=r"step 2: loss is not finite \(alignment 0\.\d+, flatness nan\)"):
-        pretrain(pair.texts, pair.context, config, weight=1.0, start=pair.context, noise=iter([good, good, bad]))
+        pretrain(
+            pair.texts, pair.context, config, flatness_weight=1.0, start=pair.context, noise=iter([good, good, bad])
+        )
 
 
 @pytest.mark.parametrize(("kind", "value"), [("squared_l2", 2.0), ("l2", 2**0.5), ("cosine", 1.0)])

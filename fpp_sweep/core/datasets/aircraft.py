@@ -5,36 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-from fpp_sweep.core.datasets.base import SPLITS
-from fpp_sweep.core.datasets.class_names import spoken
+from fpp_sweep.core.datasets.class_names import as_words
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import printable, read_text, require_images, sample_id
 from fpp_sweep.errors import InputError, unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Aircraft:
+class Aircraft(Layout):
     """`variants.txt` (a label is a line of it), `images_variant_SPLIT.txt` and `images/`."""
 
     folder: str
-    below_root: ClassVar[bool] = True
-    splits: ClassVar[tuple[str, ...]] = SPLITS
 
     def read(self, root: Path, split: str) -> Listing:
         folder = root / self.folder
         variants = _read_variants(folder / "variants.txt")
         labels_by_id = _read_split(folder / f"images_variant_{split}.txt", variants)
-        ids = list(labels_by_id)
+        ids, labels = list(labels_by_id), list(labels_by_id.values())
         require_images(folder / "images", ids)
-        return Listing(
-            classes=tuple(map(spoken, variants)),
-            ids=ids,
-            labels=list(labels_by_id.values()),
-            source=FileImages(folder / "images"),
-        )
+        classes = tuple(map(as_words, variants))
+        return Listing(classes=classes, ids=ids, labels=labels, source=FileImages(folder / "images"))
 
 
 def _read_variants(path: Path) -> dict[str, int]:

@@ -28,17 +28,17 @@ class ImageSource(Protocol):
         """The RGB image of a sample; raises BadImageError."""
 
     def fingerprint(self, sample_id: str) -> str:
-        """Something cheap that changes when the image does (a file's size and time; a renderer's version)."""
+        """Changes when the image does and is cheap: a file's size and time; a renderer's version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dataset:
-    """One split, in fair order: samples are sorted by a hash of their names, so that every prefix is a fair sample."""
+    """One split, sorted by a hash of the samples' names, so that the first n samples are a random subset."""
 
     name: str
     split: str
     group: Group
-    classes: tuple[str, ...]  # as a prompt says them
+    classes: tuple[str, ...]  # as prompts name them
     ids: tuple[str, ...]  # unique within the dataset; a path relative to its image folder
     labels: NDArray[np.int64]
     source: ImageSource
@@ -55,23 +55,23 @@ class Dataset:
         return replace(self, ids=self.ids[:count], labels=self.labels[:count])
 
     def limited(self, count: int | None) -> Dataset:
-        """The first `count` samples; without one all, of an embedded dataset as many as are taken there."""
+        """The first `count` samples; without a count all, or an embedded dataset's default."""
         return self.head(count or (EMBEDDED_LIMIT if self.group == "tiny" else None))
 
     def fingerprint(self, sample: str) -> str:
-        """The image's fingerprint; of one that cannot be looked at, that it cannot."""
+        """The image's fingerprint; for a file that cannot be read, the reason."""
         try:
             return self.source.fingerprint(sample)
-        except BadImageError as error:  # reading it will tell, and count it
+        except BadImageError as error:  # the reader of the image reports and counts it
             return f"unreadable: {error}"
 
     def digest(self) -> str:
-        """Names what the images are: dataset, split, sample names, and each image's fingerprint."""
+        """A hash of dataset, split, sample names, and each image's fingerprint."""
         lines = (f"{sample} {self.fingerprint(sample)}" for sample in self.ids)
         return hashlib.sha256("\n".join([self.name, self.split, *lines]).encode()).hexdigest()
 
 
-def fair_order(dataset: str, ids: list[str]) -> list[int]:
+def hash_order(dataset: str, ids: list[str]) -> list[int]:
     """Positions of the samples sorted by a hash of their names."""
     keys = [hashlib.sha256(f"{dataset}/{sample}".encode()).digest() for sample in ids]
     return sorted(range(len(ids)), key=keys.__getitem__)

@@ -1,4 +1,4 @@
-"""From what files call a class to what a prompt says."""
+"""From the names of classes in files to those in prompts."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TypeAlias
 
 from fpp_sweep.errors import InputError, unknown
 
-# A user's own words: all of them by label, or some by the name that files use.
+# A user's own class names: all of them by label, or some by their names in files
 Renaming: TypeAlias = tuple[str, ...] | Mapping[str, str]
 
 
-def spoken(name: str) -> str:
-    """As every released repository reads a name.
+def as_words(name: str) -> str:
+    """Underscores become spaces, as in every released repository.
 
-    >>> spoken("maine_coon")
+    >>> as_words("maine_coon")
     'maine coon'
     """
     return " ".join(name.replace("_", " ").split())
 
 
 def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
-    """Class names by label, in the user's words where there are any.
+    """Class names by label: the user's where given, else those of the files.
 
     >>> rename(["n01", "maine_coon"], {"n01": "tench"})
     ('tench', 'maine coon')
@@ -30,7 +30,7 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
         for name in renaming:
             if name not in names:
                 raise unknown("class in `classes`", name, names)
-        return tuple(renaming.get(name, spoken(name)) for name in names)
+        return tuple(renaming.get(name, as_words(name)) for name in names)
     if renaming and len(renaming) != len(names):
         raise InputError(f"`classes` lists {len(renaming)} names, but there are {len(names)} classes")
-    return renaming or tuple(map(spoken, names))
+    return renaming or tuple(map(as_words, names))

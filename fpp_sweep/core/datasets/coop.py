@@ -6,15 +6,16 @@ The file is `{"train": [[path, label, class name], ...], "val": [...], "test": [
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from fpp_sweep.core.datasets.base import SPLITS
-from fpp_sweep.core.datasets.class_names import Renaming, rename, spoken
+from fpp_sweep.core.datasets.class_names import Renaming, as_words, rename
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import printable, read_text, require_images, sample_id
 from fpp_sweep.errors import InputError
 
@@ -28,14 +29,12 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitJson:
+class SplitJson(Layout):
     """An image folder and its split file, both relative to the data root unless absolute."""
 
     images: str
     split_file: str
     renaming: Renaming = ()
-    below_root: bool = True
-    splits: ClassVar[tuple[str, ...]] = SPLITS
 
     def read(self, root: Path, split: str) -> Listing:
         path, images = root / self.split_file, root / self.images
@@ -44,7 +43,9 @@ class SplitJson:
             raise InputError(f"{path} has no {split!r} split, only {', '.join(entries) or 'nothing'}")
         classes = rename(_names_by_label(path, entries), self.renaming)
         ids = [entry.path for entry in entries[split]]
-        _require_unique(path, split, ids)
+        for sample, count in Counter(ids).items():
+            if count > 1:
+                raise InputError(f"{path}: {split} lists {sample} twice")
         require_images(images, ids)
         labels = [entry.label for entry in entries[split]]
         return Listing(classes=classes, ids=ids, labels=labels, source=FileImages(images))
@@ -70,7 +71,7 @@ def _entries(path: Path, split: str, rows: Any) -> Iterator[Entry]:
         where = f"{path}: {split}[{number}]"
         match row:
             case [str(image), int(label), str(name)] if label >= 0 and not isinstance(label, bool):
-                if not spoken(name):
+                if not as_words(name):
                     raise InputError(f"{where}: the class name is empty")
                 yield Entry(sample_id(image, where), label, printable(name, where))
             case _:
@@ -85,15 +86,6 @@ def _names_by_label(path: Path, entries: dict[str, list[Entry]]) -> list[str]:
             known = names.setdefault(entry.label, entry.name)
             if known != entry.name:
                 raise InputError(f"{path}: label {entry.label} is both {known!r} and {entry.name!r}")
-    for label in range(len(names)):
-        if label not in names:
-            raise InputError(f"{path}: labels must run from 0 without a gap; no image has label {label}")
+    if missing := [label for label in range(len(names)) if label not in names]:
+        raise InputError(f"{path}: labels must run from 0 without a gap; no image has label {missing[0]}")
     return [names[label] for label in range(len(names))]
-
-
-def _require_unique(path: Path, split: str, ids: list[str]) -> None:
-    seen: set[str] = set()
-    for sample in ids:
-        if sample in seen:
-            raise InputError(f"{path}: {split} lists {sample} twice")
-        seen.add(sample)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fpp_sweep.core.datasets.base import SPLITS
-from fpp_sweep.core.datasets.class_names import Renaming, spoken
+from fpp_sweep.core.datasets.class_names import Renaming, as_words
 from fpp_sweep.core.datasets.coop import SplitJson
 from fpp_sweep.core.datasets.folders import ClassFolders
 from fpp_sweep.core.datasets.layout import Layout, Spec
@@ -21,7 +21,7 @@ from fpp_sweep.errors import InputError, unknown
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # it becomes part of file names
 _BRIEF = reprlib.Repr()
-_BRIEF.maxlevel = 2  # anchors make values that are small in memory and endless in print
+_BRIEF.maxlevel = 2  # YAML anchors allow values that are small in memory and huge when printed
 
 COMMON_KEYS = ("layout", "images", "classes", "augmix", "flip")
 LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS, "split_file")}
@@ -36,7 +36,7 @@ def read_custom(path: Path) -> dict[str, Spec]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only, no merging, and no key twice: PyYAML would silently keep the last one."""
+    """Plain values only, no merge keys, and no repeated key, of which PyYAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
@@ -49,7 +49,7 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merging merged mappings can grow without end, and no description needs it."""
+        """Nested merges can grow exponentially, and no description needs one."""
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise _refused("'<<' is not supported here", key_node)
@@ -84,36 +84,17 @@ def _spec(path: Path, name: str, fields: Any) -> Spec:
     for key in fields:
         if key not in LAYOUT_KEYS[layout]:
             raise InputError(f"{where}: {unknown('key', str(key), LAYOUT_KEYS[layout])}")
-    return Spec(
-        layout=LAYOUTS[layout](path.parent.absolute(), fields, where),
-        group="custom",
-        augmix=_truth(fields.get("augmix", True), f"{where}.augmix"),
-        flip=_truth(fields.get("flip", True), f"{where}.flip"),
-    )
-
-
-def _class_folders(base: Path, fields: Mapping[str, Any], where: str) -> Layout:
-    splits = fields.get("splits")
-    return ClassFolders(
-        images=str(base / _text(fields, "images", where)),
-        split_folders={} if splits is None else _split_folders(splits, f"{where}.splits"),
-        renaming=_renaming(fields.get("classes"), f"{where}.classes"),
-    )
-
-
-def _split_json(base: Path, fields: Mapping[str, Any], where: str) -> Layout:
-    return SplitJson(
-        images=str(base / _text(fields, "images", where)),
-        split_file=str(base / _text(fields, "split_file", where)),
-        renaming=_renaming(fields.get("classes"), f"{where}.classes"),
-        below_root=False,
-    )
-
-
-LAYOUTS: dict[str, Callable[[Path, Mapping[str, Any], str], Layout]] = {
-    "folders": _class_folders,
-    "split_json": _split_json,
-}
+    base = path.parent.absolute()
+    images = str(base / _text(fields, "images", where))
+    renaming = _renaming(fields.get("classes"), f"{where}.classes")
+    if layout == "folders":
+        split_folders = _split_folders(fields.get("splits"), f"{where}.splits")
+        files: Layout = ClassFolders(images=images, split_folders=split_folders, renaming=renaming)
+    else:
+        split_file = str(base / _text(fields, "split_file", where))
+        files = SplitJson(images=images, split_file=split_file, renaming=renaming)
+    augmix, flip = (_as_bool(fields.get(key, True), f"{where}.{key}") for key in ("augmix", "flip"))
+    return Spec(layout=files, group="custom", augmix=augmix, flip=flip)
 
 
 def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
@@ -130,7 +111,7 @@ def _as_text(value: Any, where: str) -> str:
     return printable(value, where)
 
 
-def _truth(value: Any, where: str) -> bool:
+def _as_bool(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"{where} must be true or false, got {_BRIEF.repr(value)}")
     return value
@@ -141,10 +122,10 @@ def _renaming(value: Any, where: str) -> Renaming:
         case None:
             return ()
         case list() if value:
-            return tuple(spoken(_as_text(name, f"{where}[{n}]")) for n, name in enumerate(value))
+            return tuple(as_words(_as_text(name, f"{where}[{n}]")) for n, name in enumerate(value))
         case dict() if value:
             return {
-                _as_text(key, where): spoken(_as_text(name, f"{where}.{_BRIEF.repr(key)}"))
+                _as_text(key, where): as_words(_as_text(name, f"{where}.{_BRIEF.repr(key)}"))
                 for key, name in value.items()
             }
     raise InputError(
@@ -153,6 +134,8 @@ def _renaming(value: Any, where: str) -> Renaming:
 
 
 def _split_folders(value: Any, where: str) -> dict[str, str]:
+    if value is None:
+        return {}
     if not isinstance(value, dict) or not value:
         raise InputError(f"{where} must map {', '.join(SPLITS)} to folders, got {_BRIEF.repr(value)}")
     for split in value:

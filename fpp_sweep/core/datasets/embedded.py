@@ -1,4 +1,4 @@
-"""The embedded datasets: drawn on demand, always there."""
+"""The embedded datasets, drawn on demand."""
 
 from __future__ import annotations
 
@@ -7,39 +7,31 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import ClassVar
 
 import PIL
 from PIL import Image
 
-from fpp_sweep.core.datasets.base import SPLITS
-from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.layout import Layout, Listing
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(Layout):
     """A dataset of `fpp_sweep.tiny.world`."""
 
     name: str
-    below_root: ClassVar[bool] = False
-    splits: ClassVar[tuple[str, ...]] = SPLITS
 
     def read(self, root: Path, split: str) -> Listing:
         from fpp_sweep.tiny.world import TINY_DATASETS
 
         world = TINY_DATASETS[self.name]
         indices = range(world.sizes[split])
-        return Listing(
-            classes=world.classes,
-            ids=[f"{index:06d}" for index in indices],
-            labels=[world.label(split, index) for index in indices],
-            source=Drawings(self.name, split),
-        )
+        ids, labels = [f"{index:06d}" for index in indices], [world.label(split, index) for index in indices]
+        return Listing(classes=world.classes, ids=ids, labels=labels, source=Drawings(self.name, split))
 
 
 @dataclass(frozen=True, slots=True)
 class Drawings:
-    """Draws a sample whenever it is asked for."""
+    """Draws samples on demand."""
 
     name: str
     split: str

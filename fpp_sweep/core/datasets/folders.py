@@ -6,28 +6,25 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from fpp_sweep.core.datasets.base import SPLITS
 from fpp_sweep.core.datasets.class_names import Renaming, rename
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
 from fpp_sweep.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassFolders:
-    """`images/SPLIT/CLASS/...`, or `images/CLASS/...`, which is then divided as `divide` does.
+class ClassFolders(Layout):
+    """`images/SPLIT/CLASS/...`, or `images/CLASS/...`, which `divide` then cuts into splits.
 
-    Labels count the class folders of all splits in the order of their names.
+    A label is the rank of the class folder's name among those of all splits.
     """
 
     images: str
     split_folders: Mapping[str, str] = field(default_factory=dict)  # where they are not called train, val, test
     renaming: Renaming = ()
-    below_root: ClassVar[bool] = False
-    splits: ClassVar[tuple[str, ...]] = SPLITS
 
     def read(self, root: Path, split: str) -> Listing:
         images = root / self.images
@@ -38,15 +35,9 @@ class ClassFolders:
         else:
             classes = folders_in(images)
             folders = {name: name for name in classes}
-        ids: list[str] = []
-        labels: list[int] = []
-        for label, name in enumerate(classes):
-            found = images_in(images, folders[name]) if name in folders else []
-            chosen = found if split_folders else divide(found)[split]
-            ids += chosen
-            labels += [label] * len(chosen)
-        names = rename(classes, self.renaming)
-        return Listing(classes=names, ids=ids, labels=labels, source=FileImages(images))
+        paths = [images_in(images, folders[name]) if name in folders else [] for name in classes]
+        chosen = paths if split_folders else [divide(of_class)[split] for of_class in paths]
+        return Listing.of_classes(rename(classes, self.renaming), chosen, FileImages(images))
 
 
 def _find_split_folders(images: Path) -> dict[str, str]:
@@ -78,12 +69,12 @@ def divide(images: list[str]) -> dict[str, list[str]]:
     >>> {split: len(part) for split, part in divide([f"cat/{n}.jpg" for n in range(10)]).items()}
     {'train': 5, 'val': 2, 'test': 3}
     """
-    shuffled = by_hash(images)
-    test = max(1, (3 * len(images) + 5) // 10)  # rounded; a class's only image is for testing
+    shuffled = shuffled_names(images)
+    test = max(1, (3 * len(images) + 5) // 10)  # rounded; a class's only image goes to test
     val = (2 * len(images) + 5) // 10
     return {"train": shuffled[test + val :], "val": shuffled[test : test + val], "test": shuffled[:test]}
 
 
-def by_hash(names: Iterable[str]) -> list[str]:
-    """In an order that looks random but is nobody's choice."""
+def shuffled_names(names: Iterable[str]) -> list[str]:
+    """A random order that is the same everywhere."""
     return sorted(names, key=lambda name: hashlib.sha256(f"split/{name}".encode()).digest())

@@ -1,17 +1,16 @@
-"""ImageNet and its shifts: a folder for each class, names from what open_clip and timm ship."""
+"""ImageNet and its shifts: a folder for each class, class names from data files of open_clip and timm."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import ClassVar
 
-from fpp_sweep.core.datasets.folders import by_hash
+from fpp_sweep.core.datasets.folders import shuffled_names
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.datasets.layout import Listing
+from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
 from fpp_sweep.errors import InputError
 
@@ -19,7 +18,7 @@ VAL_PER_CLASS = 50  # ImageNet publishes no labelled second test set: as many tr
 
 
 @dataclass(frozen=True, slots=True)
-class ImageNetFolders:
+class ImageNetFolders(Layout):
     """Folders named by WordNet ids (or V2's numbers); `classes` maps folder to name, by label.
 
     A label is the rank of the folder's name. A tree that lacks folders is refused: other
@@ -29,7 +28,6 @@ class ImageNetFolders:
     test: str
     classes: Callable[[], dict[str, str]]
     train: str | None = None
-    below_root: ClassVar[bool] = True
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -39,38 +37,34 @@ class ImageNetFolders:
         images = root / (self.train if self.train and split != "test" else self.test)
         classes = self.classes()
         _require_folders(images, list(classes))
-        ids: list[str] = []
-        labels: list[int] = []
-        for label, folder in enumerate(classes):
-            chosen = _part(images_in(images, folder), split)
-            if not chosen:
+        chosen = {folder: _images_of_split(images_in(images, folder), split) for folder in classes}
+        for folder, paths in chosen.items():
+            if not paths:
                 raise InputError(f"{images / folder} holds no image")
-            ids += chosen
-            labels += [label] * len(chosen)
-        return Listing(classes=tuple(classes.values()), ids=ids, labels=labels, source=FileImages(images))
+        return Listing.of_classes(tuple(classes.values()), chosen.values(), FileImages(images))
 
 
 def _require_folders(images: Path, expected: list[str]) -> None:
     require_folder(images, "image folder")
-    found = folders_in(images)
-    if found == expected:
+    present = folders_in(images)
+    if present == expected:
         return
-    missing = sorted(set(expected) - set(found))
+    missing = sorted(set(expected) - set(present))
     if missing:
         there = len(expected) - len(missing)
         raise InputError(f"{images} holds {there} of the {len(expected)} class folders; missing: {_few(missing)}")
-    raise InputError(f"{images} holds folders that are no class: {_few(sorted(set(found) - set(expected)))}")
+    raise InputError(f"{images} holds folders that are no class: {_few(sorted(set(present) - set(expected)))}")
 
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
 
 
-def _part(images: list[str], split: str) -> list[str]:
-    """The held-out part of a class's training images, or the rest; all of its test images."""
+def _images_of_split(images: list[str], split: str) -> list[str]:
+    """`val` is held out of a class's training images; `test` is all that its folder holds."""
     if split == "test":
         return images
-    shuffled = by_hash(images)
+    shuffled = shuffled_names(images)
     held_out = min(VAL_PER_CLASS, len(images) // 2)
     return shuffled[:held_out] if split == "val" else shuffled[held_out:]
 
@@ -79,18 +73,6 @@ def _part(images: list[str], split: str) -> list[str]:
 def imagenet_classes() -> dict[str, str]:
     """WordNet id -> the name that OpenAI's prompts use, by label."""
     return dict(zip(_timm_lines("imagenet_synsets"), _openai_names(), strict=True))
-
-
-@cache
-def imagenet_a_classes() -> dict[str, str]:
-    """The 200 classes of ImageNet-A."""
-    return _subset("imagenet_a_indices")
-
-
-@cache
-def imagenet_r_classes() -> dict[str, str]:
-    """The 200 classes of ImageNet-R."""
-    return _subset("imagenet_r_indices")
 
 
 @cache
@@ -105,13 +87,17 @@ def _subset(indices: str) -> dict[str, str]:
     return dict(classes[int(index)] for index in _timm_lines(indices))
 
 
+imagenet_a_classes = cache(partial(_subset, "imagenet_a_indices"))  # 200 classes each
+imagenet_r_classes = cache(partial(_subset, "imagenet_r_indices"))
+
+
 def _timm_lines(name: str) -> list[str]:
     return _installed("timm", f"data/_info/{name}.txt").read_text(encoding="utf-8").split()
 
 
 @cache
 def _openai_names() -> tuple[str, ...]:
-    """open_clip's list, run as a module of its own: importing the package takes seconds."""
+    """open_clip's list, from its file loaded as a single module: importing the package takes seconds."""
     path = _installed("open_clip", "zero_shot_metadata.py")
     spec = importlib.util.spec_from_file_location("open_clip_zero_shot_metadata", path)
     assert spec is not None

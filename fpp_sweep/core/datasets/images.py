@@ -9,8 +9,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fpp_sweep.core.datasets.base import BadImageError
 
-# What Pillow decodes by itself. Left to choose, it would also hand a .jpg that is EPS inside to
-# Ghostscript, which runs it.
+# What Pillow decodes by itself. By default it would pass a .jpg that is EPS inside to Ghostscript, which executes it.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 
@@ -31,8 +30,8 @@ class FileImages:
     def fingerprint(self, sample_id: str) -> str:
         path = self.folder / sample_id
         try:
-            found = path.stat()
-            return f"{found.st_size} {found.st_mtime_ns}"  # a file may be replaced by another of its size
+            status = path.stat()
+            return f"{status.st_size} {status.st_mtime_ns}"  # a replacement may have the same size
         except OSError as error:
             raise BadImageError(f"{path}: {error.strerror}") from error
 

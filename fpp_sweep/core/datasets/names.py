@@ -1,4 +1,4 @@
-"""What people call a dataset: our name, the paper's abbreviation, the official code's id."""
+"""Names of datasets: ours, the paper's abbreviation, the official code's id."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def expand(names: str | Iterable[str], custom: Iterable[str] = ()) -> list[str]:
     custom = tuple(custom)
     groups = GROUPS | {"all": GROUPS["all"] + custom, "custom": custom}
     words = [word.strip() for text in ([names] if isinstance(names, str) else names) for word in text.split(",")]
-    found = [name for word in words if word for name in _meant(word, groups, custom)]
-    if not found:
+    expanded = [name for word in words if word for name in _datasets_called(word, groups, custom)]
+    if not expanded:
         raise InputError(f"no dataset is named; known: {', '.join([*groups, *DATASETS])}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(expanded))
 
 
 def resolve(name: str, custom: Mapping[str, Spec]) -> tuple[str, Spec]:
     """One dataset's own name and its row."""
-    found = expand(name, custom)
-    if len(found) > 1:
-        raise InputError(f"{name!r} means {len(found)} datasets, expected one")
-    return found[0], custom.get(found[0]) or DATASETS[found[0]]
+    names = expand(name, custom)
+    if len(names) > 1:
+        raise InputError(f"{name!r} means {len(names)} datasets, expected one")
+    return names[0], custom.get(names[0]) or DATASETS[names[0]]
 
 
 def is_taken(name: str) -> bool:
@@ -40,7 +40,7 @@ def is_taken(name: str) -> bool:
     return _plain(name) in {*_by_plain_name(), *map(_plain, GROUPS), "custom"}
 
 
-def _meant(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple[str, ...]) -> tuple[str, ...]:
+def _datasets_called(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple[str, ...]) -> tuple[str, ...]:
     if word in custom:
         return (word,)
     plain = _plain(word)

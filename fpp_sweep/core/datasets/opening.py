@@ -1,26 +1,26 @@
-"""From a name to a dataset that is there."""
+"""From a name to a dataset whose files have been found."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from fpp_sweep.core.datasets.base import SPLITS, Dataset, fair_order
+from fpp_sweep.core.datasets.base import SPLITS, Dataset, hash_order
 from fpp_sweep.core.datasets.layout import Listing, Spec
 from fpp_sweep.core.datasets.names import resolve
+from fpp_sweep.core.datasets.paths import require_folder
 from fpp_sweep.errors import InputError, unknown
 
-NONE_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
+NO_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
 
 
 def open_dataset(
-    name: str, split: str, data_root: Path | None = None, custom: Mapping[str, Spec] = NONE_CUSTOM
+    name: str, split: str, data_root: Path | None = None, custom: Mapping[str, Spec] = NO_CUSTOM
 ) -> Dataset:
-    """One split in fair order, every image known to exist.
+    """One split in hash order, every image known to exist.
 
     >>> scenes = open_dataset("scenes", "test")
     >>> scenes.source.image(scenes.ids[0]).size
@@ -29,7 +29,7 @@ def open_dataset(
     name, spec = resolve(name, custom)
     listing = list_split(name, spec, split, data_root)
     ids = list(listing.ids)
-    order = fair_order(name, ids)
+    order = hash_order(name, ids)
     return Dataset(
         name=name,
         split=split,
@@ -44,13 +44,13 @@ def open_dataset(
 
 
 def list_split(name: str, spec: Spec, split: str, data_root: Path | None) -> Listing:
-    """What there is of a split; an InputError that names the dataset if that is nothing."""
+    """The samples of a split, not empty; an InputError names the dataset."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if split not in spec.layout.splits:
         raise InputError(f"{name} has only a {' and a '.join(spec.layout.splits)} split, not {split!r}")
     try:
-        root = require_root(data_root) if spec.layout.below_root else Path()
+        root = require_root(data_root) if spec.below_root else Path()
         listing = spec.layout.read(root, split)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
@@ -62,6 +62,5 @@ def list_split(name: str, spec: Spec, split: str, data_root: Path | None) -> Lis
 def require_root(data_root: Path | None) -> Path:
     if data_root is None:
         raise InputError("needs --data-root, the folder that holds the datasets")
-    if not os.path.isdir(data_root):
-        raise InputError(f"data root {data_root} is not {'a folder' if os.path.exists(data_root) else 'there'}")
+    require_folder(data_root, "data root")
     return data_root

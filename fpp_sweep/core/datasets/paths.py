@@ -1,4 +1,4 @@
-"""Which images are there. Paths from other people's files stay inside the image folder."""
+"""Which images exist. No path of a split file, and no link, may lead out of the image folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters,
 
 
 def sample_id(path: str, where: str) -> str:
-    """A path from a split file as a sample's name: relative, with forward slashes, never upwards.
+    """A path from a split file as a sample's name: relative, with forward slashes, without `..`.
 
     >>> sample_id("./cats//one.jpg", "split.json")
     'cats/one.jpg'
@@ -32,7 +32,7 @@ def sample_id(path: str, where: str) -> str:
 
 
 def printable(text: str, where: str) -> str:
-    """The text, unless it holds what cannot be printed, hashed and written to a file alike."""
+    """The text, unless it has characters that cannot be printed or encoded as UTF-8."""
     if _UNPRINTABLE.search(text):
         raise InputError(f"{where}: {text!r} has a control character or is not valid UTF-8")
     return text
@@ -64,7 +64,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """A stat only for links, and without an error for one that leads nowhere."""
+    """Calls stat for links only, and is False for a broken one."""
     return os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file()
 
 
@@ -94,7 +94,7 @@ def require_images(images: Path, ids: Sequence[str]) -> None:
 
 
 def require_inside(images: Path, folder: str, links: Iterable[str]) -> None:
-    """Neither a folder nor a link in it leads out of `images` (itself a link if the user likes)."""
+    """Neither a folder nor a link in it leads out of `images`, which may itself be a link."""
     home = os.path.realpath(images)
     for path in (images / folder, *(images / folder / name for name in links)):
         target = os.path.realpath(path)
@@ -113,12 +113,12 @@ def images_in(images: Path, folder: str) -> list[str]:
 
 
 def _is_image(name: str) -> bool:
-    """By its suffix; what file managers leave behind (.DS_Store, ._cat.jpg) is hidden."""
+    """By its suffix; hidden files are those of file managers (.DS_Store, ._cat.jpg)."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
 def read_text(path: Path, what: str) -> str:
-    """A text file that the user should have."""
+    """The text of a file; InputError says why it cannot be read."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:

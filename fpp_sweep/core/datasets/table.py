@@ -1,4 +1,4 @@
-"""Every dataset, and how it differs, at a glance. Folders are those of CoOp below the data root."""
+"""The table of all datasets. Folders below the data root are named as CoOp names them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,6 @@ def _coop(folder: str, images: str, title: str, test_size: int, *aliases: str) -
     return Spec(layout=layout, group="fine_grained", aliases=(title, *aliases), test_size=test_size)
 
 
-def _aircraft(folder: str, test_size: int, *aliases: str) -> Spec:
-    return Spec(layout=Aircraft(folder), group="fine_grained", aliases=aliases, test_size=test_size)
-
-
 def _shift(layout: ImageNetFolders, test_size: int, *aliases: str) -> Spec:
     """The scripts of C-TPT, O-TPT and FPP use AugMix on the shifts, though not on ImageNet."""
     return Spec(layout=layout, group="shifts", aliases=aliases, test_size=test_size)
@@ -39,8 +35,10 @@ def _tiny(name: str, *, flip: bool = True) -> Spec:
 V2_FOLDER = "imagenetv2/imagenetv2-matched-frequency-format-val"
 
 DATASETS: dict[str, Spec] = {
+    "aircraft": Spec(
+        layout=Aircraft("fgvc_aircraft"), group="fine_grained", aliases=("Air", "FGVCAircraft"), test_size=3333
+    ),
     # folder, images in it, CoOp's name, published size of the test split, other names
-    "aircraft": _aircraft("fgvc_aircraft", 3333, "Air", "FGVCAircraft"),
     "caltech101": _coop("caltech-101", "101_ObjectCategories", "Caltech101", 2465, "Calt"),
     "cars": _coop("stanford_cars", "", "StanfordCars", 8041, "Car", "StanfordCar"),
     "dtd": _coop("dtd", "images", "DescribableTextures", 1692),

@@ -1,14 +1,14 @@
-"""What a method is, and what whoever adds one promises.
+"""What a method is, and the contract that every method must meet.
 
 A method sees the image features of a few samples at a time, in the order of the stream, and returns logits for view 0.
 
 - Most methods treat samples one by one, even when they come in a batch: beyond rounding, the logits of a sample do not
-  depend on what else is in the batch. The state that they return is the one they were given. It holds what is constant
-  for a (prompt, dataset), so that no sample computes it again.
+  depend on the rest of the batch. They return the state that they were given; it holds what is constant for a (prompt,
+  dataset), so that it is computed once.
 - Stateful methods (a buffer of prompts that evolves along the stream) take samples in stream order and return the
-  state after the last one. Their stream is a chain of shards, each of which starts from the stored state of the one
-  before; it is never cut to run side by side.
-- A method draws no random numbers of its own and keeps nothing in itself: a retried task is the same pure function.
+  state after the last one. The shards of their stream are evaluated one after the other, each from the stored state
+  of the one before, never in parallel.
+- A method draws no random numbers and keeps no state in itself, so that a retried task gives the same result.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class TextModel:
     logit_scale: float
 
     def features(self, context: Tensor) -> Tensor:
-        """(*B, n, W) -> (*B, K, D), batch after batch."""
-        sight = self.texts.layout.sight(1 + context.shape[-2])
-        return self.texts.tower.run(ClassTexts.features, self.texts, context, sight)
+        """(*B, n, W) -> (*B, K, D)."""
+        mask = self.texts.packing.attention_mask(1 + context.shape[-2])
+        return self.texts.tower.run(ClassTexts.features, self.texts, context, mask)
 
     def logits(self, views: Tensor, features: Tensor) -> Tensor:
         """(*B, V, D) views against (*B, K, D) or (K, D) text features -> (*B, V, K)."""
@@ -45,7 +45,7 @@ class Method(Protocol[State]):
     """See the module's text."""
 
     def start(self, model: TextModel, context: Tensor, samples: int) -> State:
-        """The state before the first of so many samples: everything that a (prompt, dataset) fixes."""
+        """The state before the first of `samples` samples: everything that is constant for a (prompt, dataset)."""
         ...
 
     def predict(self, model: TextModel, state: State, views: Tensor) -> tuple[Tensor, State]:
@@ -57,9 +57,9 @@ class StatefulMethod(Method[State], Protocol):
     """A method whose state evolves along the stream, and can be stored between two shards of it."""
 
     def pack(self, state: State) -> Mapping[str, Tensor]:
-        """What has evolved, as tensors by name."""
+        """What the stream has changed, as tensors by name."""
         ...
 
     def unpack(self, state: State, tensors: Mapping[str, Tensor]) -> State:
-        """A state at its start with what has evolved put in its place."""
+        """A state from `start`, with what the stream has changed restored."""
         ...

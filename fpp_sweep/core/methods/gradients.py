@@ -1,13 +1,13 @@
 """The gradient of a first adaptation step, which starts every sample from the same context.
 
-It is J' g for a sample's gradient g with respect to the text features, with the same J = d features / d context for all
-samples. Either J is built once and each sample costs a product, or each sample's g is sent through the tower's backward
-pass. Both are exact; which one is cheaper depends on how many samples share it.
+It is J' g, where g is the gradient of a sample's loss with respect to the text features and J = d features / d context
+is the same for all samples. Either J is built once and each sample costs a matrix product, or each sample's g goes
+through the tower's backward pass. Both are exact; which one is cheaper depends on the number of samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.layout import Layout
 from fpp_sweep.core.text.memory import halving
+from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.pullback import Pullback
 
-JACOBIAN_BYTES = 5e9  # what J may take: ImageNet's thousand classes need 4.2e9
+JACOBIAN_BYTES = 5e9  # the largest J: ImageNet's thousand classes need 4.2e9
 
 
 class FirstGradient(Protocol):
-    """Text features at the initial context, and the way back from them."""
+    """Text features at the initial context, and their backward pass."""
 
     features: Tensor  # (K, D)
 
-    def back(self, gradients: Tensor) -> Tensor:
+    def backward(self, gradients: Tensor) -> Tensor:
         """(B, K, D) -> (B, n, W)."""
         ...
 
@@ -36,16 +36,16 @@ class ByPullback:
     """Each sample's gradient goes through the backward pass."""
 
     def __init__(self, texts: ClassTexts, context: Tensor) -> None:
-        self._pullback = Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.layout)
-        self._places = torch.arange(1, 1 + len(context), device=context.device)
+        self._pullback = Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.packing)
+        self._context_rows = torch.arange(1, 1 + len(context), device=context.device)
         self._at_once, self._run = texts.rows_at_once(), texts.tower.run
         self.features = self._pullback.features[0]
 
-    def back(self, gradients: Tensor) -> Tensor:
-        return halving(self._back, gradients, self._at_once)
+    def backward(self, gradients: Tensor) -> Tensor:
+        return halving(self._backward, gradients, self._at_once)
 
-    def _back(self, gradients: Tensor) -> Tensor:
-        return self._run(Pullback.__call__, self._pullback, gradients, self._places)
+    def _backward(self, gradients: Tensor) -> Tensor:
+        return self._run(Pullback.__call__, self._pullback, gradients, self._context_rows)
 
 
 class ByJacobian:
@@ -54,85 +54,79 @@ class ByJacobian:
     def __init__(self, texts: ClassTexts, context: Tensor) -> None:
         """Build J, some classes at a time.
 
-        Feature d of a class depends on the context through that class's own text only. So D passes, with one gradient
-        row for every class, give all of J, and the classes need not know of each other. They share SOS, from which no
-        way leads to the context.
+        Feature d of a class depends on the context through that class's own text only. So with a copy of the context
+        for each class, D backward passes, each for one feature of all classes, give all of J. The copies may share SOS,
+        which precedes the context and so does not depend on it.
         """
         self._context = context.shape
         size = len(texts.tower.projection[0])
         self.features = context.new_empty(len(texts), size)
         self._jacobian = context.new_empty(len(texts), size, context.numel())
-        own = context.expand(1, len(texts), -1, -1)
-        rows, whole = texts.whole(own, texts.layout.to_tokens(texts.nodes[None]))
+        copies = context.expand(1, len(texts), -1, -1)
+        rows, whole = texts.whole(copies, texts.packing.to_tokens(texts.nodes[None]))
         lengths = whole.lengths
         at_once = max(1, texts.tower.rows_at_once() // lengths[-1])
-        for classes, group in zip(texts.layout.order.split(at_once), _groups(rows[0], lengths, at_once), strict=True):
-            self._build(texts, classes, *group)
+        start = 0
+        for index, classes in enumerate(texts.packing.order.split(at_once)):
+            group = lengths[index * at_once : (index + 1) * at_once]
+            self._build(texts, classes, rows[0, start : start + sum(group)], group)
+            start += sum(group)
 
-    def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: list[int]) -> None:
-        layout = Layout.of_lengths(lengths).on(rows.device)  # by length already, so places are texts
-        pullback = Pullback(texts.tower, texts.sos[None, None], rows[None], layout)
+    def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: Sequence[int]) -> None:
+        packing = Packing.of_lengths(lengths).on(rows.device)  # the rows are in packed order already
+        pullback = Pullback(texts.tower, texts.sos[None, None], rows[None], packing)
         self.features[classes] = pullback.features[0]
         tokens, size = self._context[0], pullback.features.shape[-1]
-        starts = 1 + layout.ends + 1 - torch.tensor(lengths, device=rows.device)  # after SOS
-        places = starts[:, None] + torch.arange(tokens, device=rows.device)
-        at_once = max(1, texts.tower.rows_at_once() // len(layout))
+        starts = 1 + packing.ends + 1 - torch.tensor(lengths, device=rows.device)  # after SOS
+        context_rows = starts[:, None] + torch.arange(tokens, device=rows.device)
+        at_once = max(1, texts.tower.rows_at_once() // len(packing))
 
         def pull(dimensions: Tensor) -> Tensor:
             ones = rows.new_zeros(len(dimensions), len(classes), size)
             ones[torch.arange(len(dimensions)), :, dimensions] = 1
-            return pullback(ones, places.flatten()).view(len(dimensions), len(classes), -1)
+            return pullback(ones, context_rows.flatten()).view(len(dimensions), len(classes), -1)
 
         for dimensions in torch.arange(size, device=rows.device).split(8 * at_once):
             self._jacobian[classes[:, None], dimensions] = halving(pull, dimensions, at_once).transpose(0, 1)
 
-    def back(self, gradients: Tensor) -> Tensor:
+    def backward(self, gradients: Tensor) -> Tensor:
         product: Tensor = gradients.flatten(1) @ self._jacobian.flatten(0, 1)
         return product.view(-1, *self._context)
 
 
-def _groups(rows: Tensor, lengths: list[int], at_once: int) -> Iterator[tuple[Tensor, list[int]]]:
-    """The rows and lengths of so many packed texts after so many."""
-    start = 0
-    for first in range(0, len(lengths), at_once):
-        group = lengths[first : first + at_once]
-        yield rows[start : start + sum(group)], group
-        start += sum(group)
-
-
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """Token positions that go through the tower, forward or back: one is about as dear as the other."""
+class Cost:
+    """In token positions that go through the tower; forward and backward passes cost about the same."""
 
-    once: float
-    each: float
+    fixed: float
+    per_sample: float
 
     def total(self, samples: int) -> float:
-        return self.once + self.each * samples
+        return self.fixed + self.per_sample * samples
 
 
-def pullback_costs(texts: ClassTexts, tokens: int) -> Costs:
-    return Costs(once=0, each=len(texts.layout) + 1 + tokens)
+def pullback_cost(texts: ClassTexts, tokens: int) -> Cost:
+    return Cost(fixed=0, per_sample=len(texts.packing) + 1 + tokens)
 
 
-def jacobian_costs(texts: ClassTexts, tokens: int) -> Costs:
-    """Building J sends D rows through all whole texts; a sample costs a product with it."""
+def jacobian_cost(texts: ClassTexts, tokens: int) -> Cost:
+    """Building J takes D backward passes through all whole texts; a sample costs a matrix product with it."""
     tower = texts.tower
     size = len(tower.projection[0])
-    whole = sum(texts.layout.lengths) + len(texts) * tokens
+    whole = sum(texts.packing.lengths) + len(texts) * tokens
     matrices = (affine[0] for block in tower.blocks for affine in (block.qkv, block.out, block.fc, block.proj))
     weights = sum(matrix.numel() for matrix in matrices)
-    return Costs(once=size * whole, each=len(texts) * size * tokens * tower.width / weights)
+    return Cost(fixed=size * whole, per_sample=len(texts) * size * tokens * tower.width / weights)
 
 
 def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGradient:
-    """The cheaper form for so many samples that fits in memory."""
+    """The cheaper form for that number of samples, if it fits in memory."""
     return (ByJacobian if jacobian_pays(texts, context, samples) else ByPullback)(texts, context)
 
 
 def jacobian_pays(texts: ClassTexts, context: Tensor, samples: int) -> bool:
-    """Whether J fits in memory and is cheaper for so many samples."""
+    """Whether J fits in memory and is cheaper for that number of samples."""
     tokens, width = context.shape
     size = len(texts) * len(texts.tower.projection[0]) * tokens * width * context.element_size()
-    cheaper = jacobian_costs(texts, tokens).total(samples) < pullback_costs(texts, tokens).total(samples)
+    cheaper = jacobian_cost(texts, tokens).total(samples) < pullback_cost(texts, tokens).total(samples)
     return cheaper and size <= JACOBIAN_BYTES

@@ -1,4 +1,4 @@
-"""Test-time prompt tuning: per sample, a step or more down the entropy of the averaged prediction of confident views.
+"""Test-time prompt tuning: for each sample, gradient steps on the entropy of the mean prediction of confident views.
 
 C-TPT and O-TPT are the same step with a penalty on the text features.
 """
@@ -21,7 +21,7 @@ from fpp_sweep.core.text.memory import halving
 
 
 class Start(NamedTuple):
-    """What all samples share."""
+    """What is the same for all samples of a prompt and dataset."""
 
     context: Tensor  # (n, W)
     first: FirstGradient
@@ -31,8 +31,8 @@ class Start(NamedTuple):
 class ZeroShot:
     """The prompt as it is."""
 
-    def __init__(self, **unread: object) -> None:
-        """There is nothing to set."""
+    def __init__(self, **unused: object) -> None:
+        """Takes no settings."""
 
     @torch.no_grad()
     def start(self, model: TextModel, context: Tensor, samples: int) -> Tensor:
@@ -57,7 +57,7 @@ class Tpt:
             return Start(context, first, 0.0)
         features = first.features.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(self.weight * self.penalty(features), features)
-        return Start(context, first, first.back(gradient[None])[0])
+        return Start(context, first, first.backward(gradient[None])[0])
 
     def predict(self, model: TextModel, state: Start, views: Tensor) -> tuple[Tensor, Start]:
         context = self.adapted(model, state, views)
@@ -72,13 +72,13 @@ class Tpt:
             return halving(logits, plain, model.texts.rows_at_once()), state
 
     def adapted(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
-        """The contexts (B, n, W) that B samples end with; the views selected at the start are kept throughout."""
+        """The adapted contexts (B, n, W) of B samples; all steps use the views selected at the initial context."""
         kept = select(views, model.logits(views, state.first.features), self.adapt.selection)
         context = state.context.expand(len(views), -1, -1)
         optimizer: AdamState | None = None
         for step in range(self.adapt.steps):
-            shared = step == 0 and self.adapt.precision == "float32"
-            gradient = self._first(model, state, kept) if shared else self._gradient(model, context, kept)
+            from_start = step == 0 and self.adapt.precision == "float32"
+            gradient = self._first(model, state, kept) if from_start else self._gradient(model, context, kept)
             context, optimizer = adamw(
                 context, gradient, optimizer, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay
             )
@@ -88,11 +88,11 @@ class Tpt:
         return torch.autocast(like.device.type, enabled=self.adapt.precision == "autocast")
 
     def _first(self, model: TextModel, state: Start, kept: Tensor) -> Tensor:
-        """The gradient at the initial context: the loss's with respect to the text features, sent back."""
+        """The gradient at the initial context, by the backward pass that all samples share."""
         logits = model.logits(kept, state.first.features).requires_grad_()
-        (slopes,) = torch.autograd.grad(averaged_entropy(logits).sum(), logits)
+        (of_logits,) = torch.autograd.grad(averaged_entropy(logits).sum(), logits)
         with torch.no_grad():
-            return state.first.back(model.logit_scale * slopes.transpose(1, 2) @ kept) + state.penalty
+            return state.first.backward(model.logit_scale * of_logits.transpose(1, 2) @ kept) + state.penalty
 
     def _gradient(self, model: TextModel, context: Tensor, kept: Tensor) -> Tensor:
         """The gradient at contexts that differ from sample to sample."""

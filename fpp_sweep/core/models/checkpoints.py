@@ -1,8 +1,8 @@
-"""Tensors out of files that nobody vouches for: no code in them is ever run.
+"""Tensors from untrusted files: no code in them is ever run.
 
 Four formats: safetensors, `torch.save` files (read by torch's weights-only unpickler), open_clip's training
-checkpoints, which are such files, and TorchScript archives, the form in which OpenAI published CLIP. Of an archive
-only the pickle of its attributes is read, with classes replaced by inert ones, so `torch.jit` is not needed.
+checkpoints, which are such files, and TorchScript archives, as which OpenAI published CLIP. Of an archive, only the
+pickle of its attributes is read, with placeholders for its classes, so `torch.jit` is not needed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from torch import Tensor
 
 from fpp_sweep.errors import InputError
 
-# who wrote a checkpoint, as far as the file tells; "unknown" for a state dict with no mark
+# which code wrote a checkpoint, where the file shows it
 Origin = Literal["openai", "open_clip", "unknown"]
 
-# buffers of OpenAI's archives that are settings, not weights: the mark by which their state dicts are known
+# buffers of OpenAI's archives that are settings, not weights; only their state dicts have them
 OPENAI_SETTINGS = frozenset({"input_resolution", "context_length", "vocab_size"})
 
 # what OpenAI's own conversion (`convert_weights`) stores in half precision; the rest of a text tower stays single
@@ -61,7 +61,7 @@ class Checkpoint:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """A model's checkpoint in any of the four formats; raises InputError for everything else."""
-    with _refusing(path):
+    with _as_input_errors(path):
         if _is_torchscript(path):
             return Checkpoint(_weights(_archive_tensors(path)), "openai")
         content = _content(path)
@@ -79,14 +79,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of a safetensors or `torch.save` file; names of nested ones are joined by dots."""
-    with _refusing(path):
+    with _as_input_errors(path):
         return dict(_flatten(_content(path)))
-
-
-def read_torchscript(path: Path) -> dict[str, Tensor]:
-    """The tensors that a TorchScript archive's modules hold, under the names of their attributes."""
-    with _refusing(path):
-        return _archive_tensors(path)
 
 
 def _archive_tensors(path: Path) -> dict[str, Tensor]:
@@ -98,23 +92,23 @@ def _archive_tensors(path: Path) -> dict[str, Tensor]:
             )
         with archive.open(pickled) as file:
             root = _ArchiveUnpickler(file, archive, pickled.removesuffix(".pkl")).load()
-    if not isinstance(root, Inert):
+    if not isinstance(root, Placeholder):
         raise InputError("a TorchScript archive with no module in it")
     return dict(_flatten(root))
 
 
-class Inert:
-    """Stands for an object whose class is not wanted: keeps the attributes it was saved with, does nothing."""
+class Placeholder:
+    """Replaces an object of any class: keeps the attributes it was saved with and does nothing."""
 
     def __init__(self, *_: object) -> None:
-        """Takes whatever the class it stands for took."""
+        """Takes any arguments."""
 
     def __setstate__(self, state: object) -> None:
         self.attributes = state
 
 
 class _ArchiveUnpickler(pickle.Unpickler):
-    """Reads a TorchScript archive's attributes: tensors, plain values, and modules as inert objects."""
+    """Reads a TorchScript archive's attributes: tensors, plain values, and modules as placeholders."""
 
     def __init__(self, file: Any, archive: zipfile.ZipFile, folder: str) -> None:
         super().__init__(file)
@@ -123,11 +117,11 @@ class _ArchiveUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "__torch__" or (module, name) == ("torch", "device"):
-            return Inert
+            return Placeholder
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
         if (module, name) in _ARCHIVE_GLOBALS:
-            return partial(_ARCHIVE_GLOBALS[module, name])  # a pickle can set attributes of the function it is given
+            return partial(_ARCHIVE_GLOBALS[module, name])  # a copy, because a pickle can set attributes of a function
         raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Tensor:
@@ -139,26 +133,26 @@ class _ArchiveUnpickler(pickle.Unpickler):
         return self._storages[key]
 
 
-def _rebuilt(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
-    """A tensor from its storage; torch checks that it lies within."""
+def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
+    """A tensor from its storage; torch checks the bounds."""
     return storage.as_strided(size, stride, offset)
 
 
-def _same(value: object, *_: object) -> object:
+def _identity(value: object, *_: object) -> object:
     return value
 
 
 _ARCHIVE_GLOBALS: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
-    **{("torch.jit._pickle", f"build_{kind}list"): _same for kind in ("int", "double", "bool", "tensor")},
-    ("torch.jit._pickle", "restore_type_tag"): _same,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    **{("torch.jit._pickle", f"build_{kind}list"): _identity for kind in ("int", "double", "bool", "tensor")},
+    ("torch.jit._pickle", "restore_type_tag"): _identity,
 }
 
 
 @contextlib.contextmanager
-def _refusing(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while a file is read becomes one line that begins with its path."""
+def _as_input_errors(path: Path) -> Iterator[None]:
+    """Turns every error of the block into an InputError of one line that begins with the path."""
     try:
         if not path.exists():
             raise InputError("no such file")
@@ -169,7 +163,7 @@ def _refusing(path: Path) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except Exception as error:  # what the parsers raise on damaged files has no common base
+    except Exception as error:  # on damaged files the parsers raise errors without a common base class
         raise InputError(f"{path}: {_reason(error)}") from error
 
 
@@ -188,8 +182,8 @@ def _content(path: Path) -> Mapping[Any, Any]:
     """What a safetensors or `torch.save` file holds."""
     if path.suffix == ".safetensors":
         return load_file(path)
-    mapped = zipfile.is_zipfile(path)  # an optimizer's state is then never read from disk
-    with torch.serialization.safe_globals(_INERT_GLOBALS):
+    mapped = zipfile.is_zipfile(path)  # so that an optimizer's state is never read from disk
+    with torch.serialization.safe_globals(_PLACEHOLDERS):
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     if not isinstance(content, Mapping):
         raise InputError(f"holds no names and tensors, but one {type(content).__name__}")
@@ -200,12 +194,12 @@ def _empty(*_: object) -> dict[Any, Any]:
     return {}
 
 
-# CoOp's checkpoints hold a scheduler and its optimizer as objects; their classes are replaced by one that does nothing
-_INERT_GLOBALS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+# CoOp's checkpoints hold a scheduler and its optimizer as objects; their classes are replaced
+_PLACEHOLDERS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     (_empty, "collections.defaultdict"),
     (_empty, "builtins.dict"),
     *(
-        (Inert, f"{cls.__module__}.{cls.__qualname__}")
+        (Placeholder, f"{cls.__module__}.{cls.__qualname__}")
         for module in (torch.optim, torch.optim.lr_scheduler)
         for _, cls in inspect.getmembers(module, inspect.isclass)
         if cls.__module__.startswith("torch.optim.")
@@ -216,7 +210,7 @@ _INERT_GLOBALS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 def _flatten(content: object, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(content, Tensor):
         yield prefix, content
-    values = content.__dict__.get("attributes") if isinstance(content, Inert) else content
+    values = content.__dict__.get("attributes") if isinstance(content, Placeholder) else content
     if isinstance(values, Mapping):
         for name in (name for name in values if isinstance(name, str | int)):
             yield from _flatten(values[name], f"{prefix}.{name}" if prefix else str(name))

@@ -1,4 +1,4 @@
-"""A frozen CLIP: an image tower, a text tower that takes embeddings, and what both need to know."""
+"""A frozen CLIP: an image tower, a text tower that takes embeddings, tokenizer and preprocessing."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Clip:
     tokenizer: Tokenizer
     logit_scale: float
     preprocess: Preprocess
-    embedding_scale: float  # the size of its token embeddings in units of OpenAI's ViT-B/16: what x1 means
-    image_digest: str  # of the image tower's weights and preprocessing: names cached features
+    embedding_scale: float  # the scale of its token embeddings relative to those of OpenAI's ViT-B/16
+    image_digest: str  # of the image tower's weights and preprocessing; part of the keys of cached features
     digest: str  # of all weights
-    trained_tokens: frozenset[int] | None = None  # where only some token embeddings were trained
+    trained_tokens: frozenset[int] | None = None  # None: all were
 
     @property
     def device(self) -> torch.device:
@@ -44,16 +44,16 @@ class Clip:
         """The same model with a text tower that goes through torch.compile; InputError where that cannot be used."""
         return replace(self, text=self.text.compiled())
 
-    def is_strange(self, text: str) -> bool:
-        """Whether the text has words that mean nothing to this model."""
-        known = self.trained_tokens
-        return known is not None and not known.issuperset(self.tokenizer.encode(text.replace("_", " ")))
+    def has_untrained_words(self, text: str) -> bool:
+        """Whether the text has words that the model was never trained on."""
+        trained = self.trained_tokens
+        return trained is not None and not trained.issuperset(self.tokenizer.encode(text.replace("_", " ")))
 
     @torch.no_grad()
     def image_features(self, pixels: Tensor, *, half: bool = False) -> Tensor:
         """(N, 3, size, size) normalised pixels -> (N, D) unit features in float32.
 
-        `half` lets a GPU compute in half precision, as the released code does; a CPU is faster without.
+        `half` computes in half precision on a GPU, as the released code does; a CPU is faster without.
         """
         gpu = self.device.type == "cuda"
         pixels = pixels.to(self.device, non_blocking=True)

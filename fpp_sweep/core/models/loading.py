@@ -1,15 +1,15 @@
-"""`--model`: from a word on the command line to a frozen `Clip`. The user of open_clip.
+"""From the value of `--model` to a frozen `Clip`, by open_clip.
 
 `tiny` is the embedded model. Every other model is one of open_clip's architectures with published weights or a file:
 
     NAME[+gelu|+quickgelu]/TAG     ViT-B-16/openai
     NAME[+gelu|+quickgelu]:PATH    ViT-B-16:/models/ViT-B-16.pt
 
-Weights compute with the activation they were trained with. Where neither the tag nor the file tells which one that
-was, and open_clip knows the architecture with both, the user has to say it; a contradiction is an error.
+The activation is the one that the weights were trained with. Where neither the tag nor the file determines it, and
+open_clip has the architecture with both, the user has to give it; a contradiction is an error.
 
-A file's images are taken to be prepared as CLIP's (bicubic, shorter side, CLIP's mean and deviation), unless all tags
-of its NAME say otherwise.
+For weights from a file, images are preprocessed as CLIP's (bicubic, shorter side, CLIP's mean and deviation), unless
+all tags of its NAME share other settings.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from fpp_sweep.core.text.tower import Activation, TextTower
 from fpp_sweep.errors import InputError, unknown
 
 EMBEDDED = "tiny"
-ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # as users say it, and as we do
+ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word
 QUICK_SUFFIX = "-quickgelu"  # open_clip's names for its architectures with OpenAI's activation
 
-# settings of an open_clip config that the engine holds at any value
-_FREE_SETTINGS = {
+# settings of an open_clip config that may have any value
+_ANY_VALUE = {
     "model": {"embed_dim", "vision_cfg", "text_cfg", "custom_text", "quick_gelu", "init_logit_scale"},
     "text_cfg": {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id"},
 }
-# and those that it holds at one value apart from "off"
-_HELD_SETTINGS = {"pool_type": ("argmax", "eos"), "proj_type": ("linear",)}
+# and the values that others may have, besides those that turn them off
+_SUPPORTED_VALUES = {"pool_type": ("argmax", "eos"), "proj_type": ("linear",)}
 
 _TEXT_PARTS = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
 _CONSTANTS = {"attn_mask"}  # the causal mask, which TorchScript archives list among the weights
@@ -55,7 +55,7 @@ _CONSTANTS = {"attn_mask"}  # the causal mask, which TorchScript archives list a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """The parts of what `--model` says."""
+    """The parts of a model's name."""
 
     name: str
     activation: Activation | None = None
@@ -82,62 +82,61 @@ def load(spec: str, device: str = "cpu") -> Clip:
     """The model that `--model` names: float32, frozen, in evaluation mode."""
     if spec == EMBEDDED:
         return _embedded(device)
-    wanted = parse(spec)
-    config = _config(wanted.name)
+    wanted = parse(spec)  # before open_clip is imported, which takes seconds
+    from open_clip import get_model_config
+
+    config: dict[str, Any] = get_model_config(wanted.name)
     tokenizer = BpeTokenizer()
-    _require_held(wanted.name, config, tokenizer)
-    said = _said(spec, wanted, config)
+    _require_supported(wanted.name, config, tokenizer)
+    requested = _requested_activation(spec, wanted, config)
     if wanted.path is not None:
-        preprocess = _preprocess(wanted.name, _file_recipe(wanted.name), config)
+        preprocess = _preprocess(wanted.name, _shared_recipe(wanted.name), config)
         checkpoint = read_checkpoint(wanted.path.expanduser())
-        activation = _of_file(spec, wanted, said, checkpoint, config)
+        activation = _activation_of_file(spec, wanted, requested, checkpoint, config)
     else:
         recipe = _tag_recipe(wanted)
         preprocess = _preprocess(spec, recipe, config)
-        activation = _agreed(spec, said, "quick_gelu" if recipe.get("quick_gelu") else "gelu", f"tag {wanted.tag!r}")
-        checkpoint = read_checkpoint(_fetched(wanted, recipe))
-    model = _built(config, activation)
-    _fill(model, checkpoint.state, f"{wanted.path or spec}: does not fit {wanted.name}")
-    return _assembled(spec, model, config["vision_cfg"], tokenizer, preprocess, 1.0, device)
+        activation = _checked_activation(
+            spec, requested, "quick_gelu" if recipe.get("quick_gelu") else "gelu", f"tag {wanted.tag!r}"
+        )
+        checkpoint = read_checkpoint(_download(wanted, recipe))
+    model = _build(config, activation)
+    _load_weights(model, checkpoint.state, f"{wanted.path or spec}: does not fit {wanted.name}")
+    return _make_clip(spec, model, config["vision_cfg"], tokenizer, preprocess, 1.0, device)
 
 
 def parse(spec: str) -> ModelSpec:
-    """Split a model's name; what its parts name is looked up later.
+    """Split a model's name; its architecture is checked, its tag or file is not.
 
     >>> parse("ViT-B-16+quickgelu:weights/b16.safetensors")
     ModelSpec(name='ViT-B-16', activation='quick_gelu', tag=None, path=PosixPath('weights/b16.safetensors'))
     """
     cut = min((at for at in (spec.find("/"), spec.find(":")) if at >= 0), default=len(spec))
     architecture, kind, rest = spec[:cut], spec[cut : cut + 1], spec[cut + 1 :]
-    name, plus, said = architecture.partition("+")
+    name, plus, requested = architecture.partition("+")
     if name == EMBEDDED and spec != EMBEDDED:
         raise InputError(f"model {spec!r}: {EMBEDDED!r} is embedded and takes nothing after its name")
     if not name:
         raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
     if name not in names():
         raise unknown("model", name, [EMBEDDED, *names()])
-    if plus and said not in ACTIVATIONS:
-        raise InputError(f"model {spec!r}: {unknown('activation', said, ACTIVATIONS)}")
+    if plus and requested not in ACTIVATIONS:
+        raise InputError(f"model {spec!r}: {unknown('activation', requested, ACTIVATIONS)}")
     if not rest:
-        raise InputError(f"model {spec!r} has no weights: add /TAG ({_tag_hint(name)}) or :PATH of a checkpoint")
-    activation = ACTIVATIONS[said] if plus else None
-    if kind == "/":
-        return ModelSpec(name=name, activation=activation, tag=rest)
-    return ModelSpec(name=name, activation=activation, path=Path(rest))
+        hint = f"such as /{tags[0]}" if (tags := _tags(name)) else "open_clip knows none for it"
+        raise InputError(f"model {spec!r} has no weights: add /TAG ({hint}) or :PATH of a checkpoint")
+    activation = ACTIVATIONS[requested] if plus else None
+    tag, path = (rest, None) if kind == "/" else (None, Path(rest))
+    return ModelSpec(name=name, activation=activation, tag=tag, path=path)
 
 
 def names() -> list[str]:
-    """open_clip's architectures; read off its files until it is imported, which takes seconds."""
+    """open_clip's architectures; from the names of its files unless it is imported already, which takes seconds."""
     if (imported := sys.modules.get("open_clip")) is not None:
         return list(imported.list_models())
     package = importlib.util.find_spec("open_clip")
     folders = package.submodule_search_locations if package else None
     return sorted(path.stem for folder in folders or () for path in Path(folder).glob("model_configs/*.json"))
-
-
-def _tag_hint(name: str) -> str:
-    tags = _tags(name)
-    return f"such as /{tags[0]}" if tags else "open_clip knows none for it"
 
 
 def _tags(name: str) -> list[str]:
@@ -146,68 +145,61 @@ def _tags(name: str) -> list[str]:
     return list(list_pretrained_tags_by_model(name))
 
 
-def _config(name: str) -> dict[str, Any]:
-    from open_clip import get_model_config
-
-    config: dict[str, Any] = get_model_config(name)
-    return config
-
-
-def _require_held(name: str, config: Mapping[str, Any], tokenizer: BpeTokenizer) -> None:
-    """The engine's text tower is CLIP's own: causal, pooled at EOT, projected without a bias, CLIP's tokenizer."""
+def _require_supported(name: str, config: Mapping[str, Any], tokenizer: BpeTokenizer) -> None:
+    """Refuse text towers that differ from CLIP's: causal, pooled at EOT, projected without bias, CLIP's tokenizer."""
     text = config["text_cfg"]
-    foreign = [*_foreign("model", config), *_foreign("text_cfg", text)]
+    unsupported = [*_unsupported("model", config), *_unsupported("text_cfg", text)]
     if config["vision_cfg"].get("output_tokens"):
-        foreign.append("vision_cfg.output_tokens=True")
+        unsupported.append("vision_cfg.output_tokens=True")
     if text.get("pool_type") == "eos" and text.get("eos_id", 2) != tokenizer.eot:  # 2: open_clip's default
-        foreign.append(f"text_cfg.eos_id={text.get('eos_id', 2)}, where CLIP's EOT is {tokenizer.eot}")
+        unsupported.append(f"text_cfg.eos_id={text.get('eos_id', 2)}, where CLIP's EOT is {tokenizer.eot}")
     if text.get("vocab_size", tokenizer.vocabulary) != tokenizer.vocabulary:
-        foreign.append(f"text_cfg.vocab_size={text['vocab_size']}, where CLIP has {tokenizer.vocabulary}")
-    if foreign:
-        raise InputError(f"model {name!r} is not supported, its text tower is not CLIP's: {'; '.join(foreign)}")
+        unsupported.append(f"text_cfg.vocab_size={text['vocab_size']}, where CLIP has {tokenizer.vocabulary}")
+    if unsupported:
+        raise InputError(f"model {name!r} is not supported, its text tower is not CLIP's: {'; '.join(unsupported)}")
 
 
-def _foreign(section: str, settings: Mapping[str, Any]) -> list[str]:
+def _unsupported(section: str, settings: Mapping[str, Any]) -> list[str]:
     return [
         f"{key if section == 'model' else f'{section}.{key}'}={value if not isinstance(value, dict) else '...'}"
         for key, value in settings.items()
-        if value and key not in _FREE_SETTINGS[section] and value not in _HELD_SETTINGS.get(key, ())
+        if value and key not in _ANY_VALUE[section] and value not in _SUPPORTED_VALUES.get(key, ())
     ]
 
 
-def _said(spec: str, wanted: ModelSpec, config: Mapping[str, Any]) -> Activation | None:
-    """The activation that the user asks for, by +gelu, +quickgelu or an architecture that has QuickGELU."""
+def _requested_activation(spec: str, wanted: ModelSpec, config: Mapping[str, Any]) -> Activation | None:
+    """The activation that the name asks for, by +gelu, +quickgelu or an architecture with QuickGELU."""
     if not config.get("quick_gelu"):
         return wanted.activation
-    return _agreed(spec, wanted.activation, "quick_gelu", wanted.name)
+    return _checked_activation(spec, wanted.activation, "quick_gelu", wanted.name)
 
 
-def _agreed(spec: str, said: Activation | None, known: Activation, who: str) -> Activation:
-    if said not in (None, known):
+def _checked_activation(spec: str, requested: Activation | None, actual: Activation, source: str) -> Activation:
+    if requested not in (None, actual):
         words = {activation: word for word, activation in ACTIVATIONS.items()}
         raise InputError(
-            f"model {spec!r}: {who} computes with {words[known]}, which the name contradicts; "
-            f"leave {words[said or known]} out of it"
+            f"model {spec!r}: {source} computes with {words[actual]}, which the name contradicts; "
+            f"leave {words[requested or actual]} out of it"
         )
-    return known
+    return actual
 
 
-def _of_file(
-    spec: str, wanted: ModelSpec, said: Activation | None, checkpoint: Checkpoint, config: Mapping[str, Any]
+def _activation_of_file(
+    spec: str, wanted: ModelSpec, requested: Activation | None, checkpoint: Checkpoint, config: Mapping[str, Any]
 ) -> Activation:
-    """The activation of a file's weights, by the mark in the file, or by what the user says."""
+    """The activation of a file's weights, from the file or as requested."""
     if checkpoint.origin == "openai":
-        return _agreed(spec, said, "quick_gelu", f"OpenAI's checkpoint {wanted.path}")
-    if checkpoint.origin == "unknown" and said is None and f"{wanted.name}{QUICK_SUFFIX}" in names():
+        return _checked_activation(spec, requested, "quick_gelu", f"OpenAI's checkpoint {wanted.path}")
+    if checkpoint.origin == "unknown" and requested is None and f"{wanted.name}{QUICK_SUFFIX}" in names():
         raise InputError(
             f"{wanted.path} does not tell which activation it was trained with; write "
             f"{wanted.name}+gelu:{wanted.path} or {wanted.name}+quickgelu:{wanted.path}"
         )
-    return said or ("quick_gelu" if config.get("quick_gelu") else "gelu")
+    return requested or ("quick_gelu" if config.get("quick_gelu") else "gelu")
 
 
 def _tag_recipe(wanted: ModelSpec) -> dict[str, Any]:
-    """What open_clip knows of a tag: address, preprocessing, activation."""
+    """open_clip's settings of a tag: address, preprocessing, activation."""
     from open_clip.pretrained import get_pretrained_cfg
 
     recipe: dict[str, Any] = get_pretrained_cfg(wanted.name, wanted.tag)
@@ -223,7 +215,7 @@ def _tag_recipe(wanted: ModelSpec) -> dict[str, Any]:
     raise unknown(f"tag of {wanted.name}", wanted.tag or "", _tags(wanted.name))
 
 
-def _file_recipe(name: str) -> dict[str, Any]:
+def _shared_recipe(name: str) -> dict[str, Any]:
     """The preprocessing that all tags of an architecture share, if it differs from CLIP's."""
     from open_clip.pretrained import get_pretrained_cfg
 
@@ -233,24 +225,26 @@ def _file_recipe(name: str) -> dict[str, Any]:
     return dict(zip(keys, shared.pop(), strict=True)) if len(shared) == 1 else {}
 
 
-def _preprocess(who: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocess:
+def _preprocess(model: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocess:
     size = config["vision_cfg"].get("image_size", 224)  # open_clip's default
-    for key, held in (("interpolation", "bicubic"), ("resize_mode", "shortest")):
-        if recipe.get(key, held) != held:
-            raise InputError(f"model {who!r} is not supported: its images need {key}={recipe[key]}, we do {held}")
+    for key, supported in (("interpolation", "bicubic"), ("resize_mode", "shortest")):
+        if recipe.get(key, supported) != supported:
+            raise InputError(
+                f"model {model!r} is not supported: its images need {key}={recipe[key]}, we do {supported}"
+            )
     if not isinstance(size, int):
-        raise InputError(f"model {who!r} is not supported: its images are not square but {size}")
+        raise InputError(f"model {model!r} is not supported: its images are not square but {size}")
     return Preprocess(size=size, **{key: tuple(recipe[key]) for key in ("mean", "std") if key in recipe})
 
 
-def _fetched(wanted: ModelSpec, recipe: dict[str, Any]) -> Path:
+def _download(wanted: ModelSpec, recipe: dict[str, Any]) -> Path:
     """The file of a tag's weights, downloaded unless it is cached."""
     from open_clip.pretrained import download_pretrained
 
     try:
         with _quiet():
             return Path(download_pretrained(recipe))
-    except Exception as error:  # of a hub's client, of the network, of the disk
+    except Exception as error:  # from the hub's client, the network or the disk
         raise InputError(
             f"model '{wanted.name}/{wanted.tag}': could not fetch its weights; connect to the network, "
             f"or download them elsewhere and write {wanted.name}:PATH"
@@ -274,8 +268,8 @@ def _quiet() -> Iterator[None]:
             hub.enable_progress_bars()
 
 
-def _built(config: Mapping[str, Any], activation: Activation) -> Any:
-    """The architecture; its random weights do not disturb the caller's random stream."""
+def _build(config: Mapping[str, Any], activation: Activation) -> Any:
+    """The architecture; initialising it leaves the caller's random state as it was."""
     from open_clip.model import CLIP, CustomTextCLIP
 
     settings = {key: value for key, value in config.items() if key != "custom_text"}
@@ -286,7 +280,7 @@ def _built(config: Mapping[str, Any], activation: Activation) -> Any:
         return kind(**settings)
 
 
-def _fill(model: nn.Module, state: Mapping[str, Tensor], failure: str) -> None:
+def _load_weights(model: nn.Module, state: Mapping[str, Tensor], failure: str) -> None:
     """Load weights that fit in every name and shape; nothing is resized."""
     needed = model.state_dict()
     given = {name.removeprefix("text."): value for name, value in state.items()}
@@ -317,11 +311,11 @@ def _embedded(device: str) -> Clip:
     model, metadata = load()
     preprocess = Preprocess(size=IMAGE_SIZE, mean=IMAGE_MEAN, std=IMAGE_STD)
     scale = float(metadata["embedding_scale"])
-    clip = _assembled(EMBEDDED, model, {EMBEDDED: True}, BpeTokenizer(), preprocess, scale, device)
+    clip = _make_clip(EMBEDDED, model, {EMBEDDED: True}, BpeTokenizer(), preprocess, scale, device)
     return dataclasses.replace(clip, trained_tokens=trained_ids())
 
 
-def _assembled(
+def _make_clip(
     name: str,
     model: Any,
     vision: Mapping[str, Any],
@@ -350,15 +344,15 @@ def _assembled(
 
 
 def _activation(text: Any) -> Activation:
-    """Read off the modules that were built, so that it cannot differ from what they compute."""
+    """From the modules that were built, so that it is what they compute."""
     from open_clip.transformer import QuickGELU
 
     return "quick_gelu" if isinstance(text.transformer.resblocks[0].mlp.gelu, QuickGELU) else "gelu"
 
 
 def _digest(facts: list[object], tensors: Mapping[str, Tensor]) -> str:
-    """Names weights, and what else decides their results, by content."""
-    with ThreadPoolExecutor() as threads:  # hashing holds no interpreter lock
+    """A hash of weights and of the other facts that determine what they compute."""
+    with ThreadPoolExecutor() as threads:  # hashing releases the interpreter lock
         parts = list(threads.map(_tensor_digest, sorted(tensors.items())))
     return hashlib.sha256(repr([facts, parts]).encode()).hexdigest()
 

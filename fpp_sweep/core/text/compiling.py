@@ -1,7 +1,7 @@
-"""How functions that run again and again are called: as they are, or through torch.compile.
+"""How functions that are called many times run: eagerly, or through torch.compile.
 
-With few classes a fast GPU waits for the launches of its kernels. Compiled, several are one, and on CUDA all of a call
-are launched as one graph.
+With few classes a fast GPU idles between the launches of small kernels. Compiling fuses kernels, and on CUDA launches
+all of a call as one graph.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fpp_sweep.errors import InputError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OFTEN = 16  # calls before a shape is compiled: what comes once a trial is not worth the seconds or minutes
-MOST = 8  # shapes of a function that are compiled: torch's own limit
+EAGER_CALLS = 16  # calls of a shape before it is compiled, which takes seconds or minutes
+MAX_SHAPES = 8  # compiled shapes of a function: torch's own limit
 
 
 class Runner(Protocol):
@@ -34,15 +34,15 @@ def eagerly(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> 
 
 
 class Compiler:
-    """Compiles a function for shapes of its arguments that come often, and calls it as it is for all others.
+    """Compiles a function for frequent shapes of its arguments and calls it eagerly for all others.
 
-    Torch compiles anew for another value of a plain number, so numbers that vary must come as tensors. It also traces
-    what an `lru_cache` makes, so that must be an argument. One compiler a process: torch's limit is one for all.
+    Torch recompiles for every new value of a plain number, so numbers that vary must be tensors. It would also trace
+    into an `lru_cache`, so what one returns must be an argument. Use one per process: torch counts shapes per process.
     """
 
-    def __init__(self, device: torch.device, frozen: Iterable[Tensor], known: tuple[type, ...]) -> None:
-        """`frozen` tensors never change; arguments of a type in `known` are the same in all calls."""
-        self._known = known
+    def __init__(self, device: torch.device, frozen: Iterable[Tensor], constant_types: tuple[type, ...]) -> None:
+        """`frozen` tensors never change; of each type in `constant_types`, all calls get the same object."""
+        self._constant_types = constant_types
         self._mode = "reduce-overhead" if device.type == "cuda" else None
         self._calls: Counter[Hashable] = Counter()
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -52,45 +52,45 @@ class Compiler:
         except Exception as error:  # a C++ compiler or Triton is missing, the GPU is too old, ...
             reason = str(getattr(error, "inner_exception", error)).partition("\n")[0]
             raise InputError(f"--compile: torch.compile cannot be used on {device}: {reason}") from error
-        for tensor in frozen:  # a graph would copy all else that goes into it, at every launch
+        for tensor in frozen:  # at every launch a graph copies all other inputs
             torch._dynamo.mark_static_address(tensor)
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         modes = torch.is_grad_enabled(), *map(torch.is_autocast_enabled, ("cpu", "cuda"))
-        shapes = modes, self._facts(arguments), self._facts(named)
-        if not self._is_worth_it(function, shapes):
+        shapes = modes, self._signature(arguments), self._signature(named)
+        if not self._should_compile(function, shapes):
             return function(*arguments, **named)
         if function not in self._compiled:
             self._compiled[function] = self._compile(function)
-        found: T = _kept(self._compiled[function](*arguments, **named))
-        return found
+        result: T = _copied(self._compiled[function](*arguments, **named))
+        return result
 
-    def _is_worth_it(self, function: Callable[..., Any], shapes: Hashable) -> bool:
+    def _should_compile(self, function: Callable[..., Any], shapes: Hashable) -> bool:
         chosen = self._shapes[function]
-        if shapes not in chosen and len(chosen) < MOST:
+        if shapes not in chosen and len(chosen) < MAX_SHAPES:
             self._calls[function, shapes] += 1
-            if self._calls[function, shapes] > OFTEN:
+            if self._calls[function, shapes] > EAGER_CALLS:
                 chosen.add(shapes)
         return shapes in chosen
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(function, dynamic=False, fullgraph=True, mode=self._mode)
 
-    def _facts(self, value: Any) -> Hashable:
-        """All that torch compiles anew for."""
+    def _signature(self, value: Any) -> Hashable:
+        """All that torch recompiles for."""
         if isinstance(value, Tensor):
             return value.shape, value.stride(), value.dtype, value.requires_grad
-        if isinstance(value, self._known):
+        if isinstance(value, self._constant_types):
             return None
         if isinstance(value, tuple | list):
-            return tuple(map(self._facts, value))
+            return tuple(map(self._signature, value))
         if isinstance(value, dict):
-            return tuple((key, self._facts(each)) for key, each in value.items())
+            return tuple((key, self._signature(item)) for key, item in value.items())
         if is_dataclass(value):
-            return tuple(self._facts(getattr(value, item.name)) for item in fields(value))
-        return self._facts(vars(value)) if hasattr(value, "__dict__") else value
+            return tuple(self._signature(getattr(value, item.name)) for item in fields(value))
+        return self._signature(vars(value)) if hasattr(value, "__dict__") else value
 
 
-def _kept(value: Any) -> Any:
-    """A copy: the next launch of a graph writes over what the last one gave."""
-    return value.clone() if isinstance(value, Tensor) else tuple(map(_kept, value))
+def _copied(value: Any) -> Any:
+    """A copy, because the next launch of the graph overwrites its outputs."""
+    return value.clone() if isinstance(value, Tensor) else tuple(map(_copied, value))

@@ -1,4 +1,4 @@
-"""Batches that are halved, rather than a run that is lost, where memory does not suffice."""
+"""Smaller batches where memory runs out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def halving(work: Callable[[Tensor], Tensor], rows: Tensor, at_once: int) -> Tensor:
-    """`work` on all rows, so many at once; where memory runs out, on half as many from there on.
+    """`work` on all rows, `at_once` at a time; where memory runs out, on half as many from then on.
 
     >>> halving(lambda part: 2 * part, torch.arange(5), 2)
     tensor([0, 2, 4, 6, 8])
@@ -20,7 +20,7 @@ def halving(work: Callable[[Tensor], Tensor], rows: Tensor, at_once: int) -> Ten
         try:
             done.append(work(rows[start : start + at_once]))
         except RuntimeError as error:
-            if at_once == 1 or not _is_shortage(error):
+            if at_once == 1 or not _is_out_of_memory(error):
                 raise
             at_once //= 2
             continue
@@ -28,6 +28,6 @@ def halving(work: Callable[[Tensor], Tensor], rows: Tensor, at_once: int) -> Ten
     return torch.cat(done)
 
 
-def _is_shortage(error: RuntimeError) -> bool:
-    """CUDA's error has a type; the CPU allocator's is told by its text."""
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """CUDA's error has a type of its own; the CPU allocator's is recognised by its text."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

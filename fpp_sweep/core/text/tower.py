@@ -1,7 +1,7 @@
 """CLIP's text tower from embeddings on, so that prompts can be learned.
 
-The causal mask lets a position see only what stands before it, and the feature is read at EOT: everything after the
-longest EOT can be cut without changing a result, and what many texts begin with is computed once.
+Attention is causal and the feature is read at EOT: positions after the longest text's EOT are never computed, and what
+many texts begin with is computed once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.text.compiling import Compiler, Runner, eagerly
-from fpp_sweep.core.text.layout import Layout, Sight
+from fpp_sweep.core.text.packing import AttentionMask, Packing
 
 Activation = Literal["quick_gelu", "gelu"]
 QUICK = 1.702  # QuickGELU is x * sigmoid(1.702 x)
@@ -86,7 +86,7 @@ class TextTower:
     projection: Affine  # (D, W), with the last LayerNorm's scale and shift in it
     heads: int
     activation: Activation
-    run: Runner = eagerly  # what is called again and again
+    run: Runner = eagerly  # for functions that are called many times
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], *, heads: int, activation: Activation) -> TextTower:
@@ -126,85 +126,80 @@ class TextTower:
         def moved(value: Any) -> Any:
             if isinstance(value, Tensor):
                 return value.to(device)
+            if isinstance(value, TextTower | Block):
+                return replace(value, **{item.name: moved(getattr(value, item.name)) for item in fields(value)})
             return tuple(map(moved, value)) if isinstance(value, tuple) else value
 
-        blocks = tuple(Block(*(moved(getattr(block, item.name)) for item in fields(Block))) for block in self.blocks)
-        values = {item.name: moved(getattr(self, item.name)) for item in fields(self) if item.name != "blocks"}
-        return TextTower(blocks=blocks, **values)
+        tower: TextTower = moved(self)
+        return tower
 
     def compiled(self) -> TextTower:
-        """The same tower that compiles what is called again and again; InputError where torch cannot."""
-        return replace(self, run=Compiler(self.device, _tensors(self), known=(TextTower, Block)))
+        """The same tower with a `run` that compiles; InputError where torch cannot."""
+        return replace(self, run=Compiler(self.device, _tensors(self), constant_types=(TextTower, Block)))
 
-    def features(self, prefix: Tensor, nodes: Tensor, layout: Layout, sight: Sight | None = None) -> Tensor:
+    def features(self, prefix: Tensor, nodes: Tensor, packing: Packing, mask: AttentionMask | None = None) -> Tensor:
         """Unit features (B, K, D) of K texts that all begin with the same prefix.
 
         `prefix` (B, P, W) holds the embeddings that the K texts share (SOS and context), one row for each of B prompts;
-        `nodes` (B or 1, N, W) holds what follows it, as `layout` says. The prefix is computed once for all K texts; the
-        last block computes EOT's output only.
+        `nodes` (B or 1, N, W) holds the embeddings of the nodes of `packing`, which follow it. The prefix is computed
+        once for all K texts; the last block computes EOT's output only.
         """
-        sight = sight or layout.sight(prefix.shape[1])
-        states = self.embed(prefix, nodes, layout)
+        mask = mask or packing.attention_mask(prefix.shape[1])
+        states = self.embed(prefix, nodes, packing)
         for block in self.blocks[:-1]:
-            looks = self.look(self.heads_of(sight.to_slots(self.qkv(block, states)), sight), sight.hidden)
-            states = self._rest(block, states, sight.to_rows(self.merge(looks, len(states))))
-        pooled = self._last_block(self.blocks[-1], states, sight)
-        return F.normalize(F.linear(norm(pooled), *self.projection), dim=-1)[:, layout.inverse]
+            slots = mask.to_slots(F.linear(norm(states), *block.qkv))
+            attended = self.attend(self.split_heads(slots, mask), mask.masked)
+            states = self._rest(block, states, mask.to_rows(self.merge_heads(attended, len(states))))
+        attended = self.attend(self.last_qkv(self.blocks[-1], norm(states), mask), mask.end_masked)
+        attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]
+        pooled = self._rest(self.blocks[-1], states[:, mask.ends], attended)
+        return F.normalize(F.linear(norm(pooled), *self.projection), dim=-1)[:, packing.inverse]
 
-    def embed(self, prefix: Tensor, nodes: Tensor, layout: Layout) -> Tensor:
+    def embed(self, prefix: Tensor, nodes: Tensor, packing: Packing) -> Tensor:
         """Prefix and nodes as one row (B, P + N, W), with their positions added."""
         length = prefix.shape[1]
         rows = torch.cat([prefix, nodes.expand(len(prefix), -1, -1)], dim=1)
         rows[:, :length] += self.positional_embedding[:length]
-        rows[:, length:] += self.positional_embedding[length + layout.positions]
+        rows[:, length:] += self.positional_embedding[length + packing.positions]
         return rows
 
-    def qkv(self, block: Block, states: Tensor) -> Tensor:
-        return F.linear(norm(states), *block.qkv)
-
-    def heads_of(self, slots: Tensor, sight: Sight) -> tuple[Tensor, ...]:
+    def split_heads(self, slots: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
         """(B, groups * S, c * W) -> c times (B * groups, heads, S, W / heads)."""
         columns = slots.shape[-1]
-        shape = len(slots) * sight.groups, -1, columns // self.width, self.heads, self.width // self.heads
+        shape = len(slots) * mask.groups, -1, columns // self.width, self.heads, self.width // self.heads
         return slots.view(shape).permute(2, 0, 3, 1, 4).unbind()
 
-    def merge(self, heads: Tensor, batch: int) -> Tensor:
+    def merge_heads(self, heads: Tensor, batch: int) -> Tensor:
         """(B * groups, heads, S, d) -> (B, groups * S, W)."""
         return heads.transpose(1, 2).reshape(batch, -1, self.width)
 
-    def last_qkv(self, block: Block, normed: Tensor, sight: Sight) -> tuple[Tensor, ...]:
-        """EOT's queries, and keys and values of all positions, in their slots."""
+    def last_qkv(self, block: Block, normed: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
+        """The queries of the EOTs, and keys and values of all slots."""
         (weight, bias), width = block.qkv, self.width
-        pairs = self.heads_of(sight.to_slots(F.linear(normed, weight[width:], bias[width:])), sight)
-        ends = F.linear(normed[:, sight.ends], weight[:width], bias[:width])
-        return *self.heads_of(ends[:, sight.end_texts], sight), *pairs
+        pairs = self.split_heads(mask.to_slots(F.linear(normed, weight[width:], bias[width:])), mask)
+        ends = F.linear(normed[:, mask.ends], weight[:width], bias[:width])
+        return *self.split_heads(ends[:, mask.end_texts], mask), *pairs
 
-    def _last_block(self, block: Block, states: Tensor, sight: Sight) -> Tensor:
-        """The block's output at EOT, the only position that anything reads from here on."""
-        looks = self.look(self.last_qkv(block, norm(states), sight), sight.end_hidden)
-        attended = self.merge(looks, len(states))[:, sight.end_pick]
-        return self._rest(block, states[:, sight.ends], attended)
-
-    def look(self, heads: tuple[Tensor, ...], hidden: Tensor) -> Tensor:
-        """Attention of queries, scaled already, to keys and values; (groups, 1, S, S) say what is hidden from what."""
+    def attend(self, heads: tuple[Tensor, ...], masked: Tensor) -> Tensor:
+        """Attention of queries, scaled already, to keys and values under a mask of (groups, 1, S, S)."""
         query, key, value = heads
-        seen = ~hidden.repeat(len(query) // len(hidden), 1, 1, 1)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
+        allowed = ~masked.repeat(len(query) // len(masked), 1, 1, 1)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=1.0)
 
     def _rest(self, block: Block, states: Tensor, attended: Tensor) -> Tensor:
-        """Everything of a block after its attention; overwrites `states` where nobody needs them."""
+        """Everything of a block after its attention; overwrites `states` where autograd does not need them."""
         states = add_linear(states, attended, block.out)
         return add_linear(states, self.activate(F.linear(norm(states), *block.fc)), block.proj)
 
     def activate(self, hidden: Tensor) -> Tensor:
-        """Overwrites `hidden` where nobody needs it."""
+        """Overwrites `hidden` where autograd does not need it."""
         if self.activation == "gelu":
             return F.gelu(hidden)
         return F.silu(hidden, inplace=not torch.is_grad_enabled())
 
 
 def add_linear(states: Tensor, rows: Tensor, affine: Affine) -> Tensor:
-    """`states` plus a linear layer of `rows`: by the matrix product itself, in place, where autograd does not look."""
+    """`states` plus a linear layer of `rows`: in place, within the matrix product, where autograd is off."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled(states.device.type):
         return states + F.linear(rows, *affine)
     weight, bias = affine
@@ -217,11 +212,11 @@ def norm(states: Tensor) -> Tensor:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Those of a tower or of a part of it."""
+    """All tensors of a tower."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, TextTower | Block):
         yield from _tensors(tuple(getattr(value, item.name) for item in fields(value)))
     elif isinstance(value, tuple):
-        for each in value:
-            yield from _tensors(each)
+        for item in value:
+            yield from _tensors(item)

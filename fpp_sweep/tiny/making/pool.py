@@ -18,7 +18,7 @@ CHUNK = 1000  # pictures per message to a worker
 
 
 def description(seed: int, index: int) -> Description:
-    """What picture `index` of the pool shows; cheap, so it is not stored."""
+    """What picture `index` of the pool shows; not stored, because it is cheap to compute."""
     return describe(generator("pool", seed, index, "description"))
 
 
@@ -35,7 +35,7 @@ def draw_chunk(path: Path, seed: int, chunk: range) -> int:
 
 
 def draw_pool(path: Path, seed: int, size: int, workers: int) -> Iterator[int]:
-    """Fill `path` with `size` pictures; yields how many more are ready. 0 workers: in-process."""
+    """Fill `path` with `size` pictures; yields the sizes of finished chunks. 0 workers: in this process."""
     np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(size, CANVAS, CANVAS, 3))
     chunks = [range(start, min(start + CHUNK, size)) for start in range(0, size, CHUNK)]
     if workers == 0:

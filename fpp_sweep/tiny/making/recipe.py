@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-# The shipped weights: a cosine over 2,800 steps, left at step 1,250 for a short way down to zero. All targets were met
-# by then, in half of the time.
+# of the shipped weights: a cosine over 2,800 steps, replaced at step 1,250, when all targets were met, by a short
+# linear decay to zero
 STEPS = 2800
 COOL_AT = 1250
 COOL_STEPS = 250
@@ -17,8 +17,8 @@ class Recipe:
     """Everything that decides the weights, besides library versions and the machine."""
 
     steps: int = STEPS  # of the cosine
-    cool_at: int | None = None  # leave the cosine here, ...
-    cool_steps: int = 200  # ... and bring the rate down to zero in so many steps
+    cool_at: int | None = None  # end the cosine at this step ...
+    cool_steps: int = 200  # ... and decay linearly to zero in that many
     seed: int = 0
     threads: int = 2
     pool: int = 80_000
@@ -41,11 +41,11 @@ class Recipe:
 
     @property
     def last(self) -> int:
-        """How many steps are taken in all."""
+        """The number of steps in total."""
         return self.steps if self.cool_at is None else self.cool_at + self.cool_steps
 
     def rate_at(self, step: int) -> float:
-        """Linear warm-up times a cosine that reaches zero after the last step, or a line to zero."""
+        """Linear warm-up times a cosine that reaches zero after the last step; linear to zero from `cool_at`."""
         if self.cool_at is not None and step > self.cool_at:
             left = 1 - (step - self.cool_at) / self.cool_steps
             return left * self.rate_at(self.cool_at)
@@ -53,7 +53,7 @@ class Recipe:
         return self.rate * warm * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
     def is_like(self, other: Recipe, steps: int) -> bool:
-        """Do both take the same first `steps` steps? Then one may go on where the other stopped."""
+        """Whether the first `steps` steps are the same, so that one run may resume the other's checkpoint."""
         cooled = any(r.cool_at is not None and r.cool_at < steps for r in (self, other))
         if cooled:
             return self == other

@@ -1,4 +1,4 @@
-"""How good a trained model is, and the file that it is shipped as."""
+"""Evaluating a trained model and writing its file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ECE_BINS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Per cent, on one data set."""
+    """Per cent, on one dataset."""
 
     accuracy: float
     ece: float
@@ -65,7 +65,7 @@ def zero_shot(model: CLIP, dataset: TinyDataset, split: str = "test", count: int
 
 def zero_shot_table(model: CLIP, count: int) -> dict[str, Score]:
     scores = {}
-    print(f"{'data set':14}{'classes':>8}{'accuracy':>10}{'ECE':>8}{'confidence':>12}")
+    print(f"{'dataset':14}{'classes':>8}{'accuracy':>10}{'ECE':>8}{'confidence':>12}")
     for name, dataset in TINY_DATASETS.items():
         score = scores[name] = zero_shot(model, dataset, count=count)
         print(
@@ -87,7 +87,7 @@ def describe_run(recipe: Recipe, command: str) -> dict[str, str]:
 
 
 def finish(trained: CLIP, out: Path, metadata: dict[str, str], evaluated: int) -> None:
-    """Write the file; score what was read back from it, not what was trained; write the scores."""
+    """Write the file, score the model that is read back from it, and add the scores to the file."""
     tiny_model.save(with_full_embedding(trained), out, metadata)
     model, _ = tiny_model.load(out)
     scale = tiny_model.embedding_scale(model)

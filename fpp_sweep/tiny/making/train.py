@@ -1,7 +1,7 @@
 """Train the embedded CLIP: python -m fpp_sweep.tiny.making.train --out tiny.safetensors
 
-How is told in `training`. Repeated with the same arguments on the same machine and libraries, it
-writes the same weights; elsewhere the last bits differ, which is why the weights are shipped.
+`training` describes how. With the same arguments, machine and libraries it writes the same weights again; elsewhere
+the last bits differ, which is why the weights are shipped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fpp_sweep.tiny.making.recipe import COOL_AT, COOL_STEPS, STEPS, Recipe
 
-EVALUATED = 1000  # pictures per data set in the final table
+EVALUATED = 1000  # pictures per dataset in the final table
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,26 +23,22 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="the safetensors file to write")
     add("--steps", type=int, default=STEPS, help="of the cosine; default: %(default)s")
-    add("--cool-at", type=int, default=COOL_AT, metavar="STEP", help="leave it here; default: %(default)s")
-    add("--cool-steps", type=int, default=COOL_STEPS, help="and stop so much later; default: %(default)s")
-    add("--whole", dest="cool_at", action="store_const", const=None, help="or follow it to its end")
+    add("--cool-at", type=int, default=COOL_AT, metavar="STEP", help="end it at this step; default: %(default)s")
+    add("--cool-steps", type=int, default=COOL_STEPS, help="steps of linear decay after it; default: %(default)s")
+    add("--whole", dest="cool_at", action="store_const", const=None, help="take all steps of the cosine")
     add("--seed", type=int, default=0, help="default: %(default)s")
     add("--threads", type=int, default=2, help="default: %(default)s; changes the last bits")
     add("--workers", type=int, default=2, help="processes that draw the pictures; 0: this one")
-    add("--resume", action="store_true", help="go on from OUT.checkpoint, if there is one")
+    add("--resume", action="store_true", help="continue from OUT.checkpoint if it exists")
     add("--quick", action="store_true", help="a few steps, to test the script itself")
     return parser
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
-    if not args.quick:
-        return Recipe(
-            steps=args.steps, cool_at=args.cool_at, cool_steps=args.cool_steps, seed=args.seed, threads=args.threads
-        )
-    return Recipe(
-        steps=min(args.steps, 6), seed=args.seed, threads=args.threads,
-        pool=256, batch=32, pairs=8, captions=8, warmup=2,
-    )  # fmt: skip
+    common = {"seed": args.seed, "threads": args.threads}
+    if args.quick:
+        return Recipe(steps=min(args.steps, 6), pool=256, batch=32, pairs=8, captions=8, warmup=2, **common)
+    return Recipe(steps=args.steps, cool_at=args.cool_at, cool_steps=args.cool_steps, **common)
 
 
 def command_of(args: argparse.Namespace, recipe: Recipe) -> str:

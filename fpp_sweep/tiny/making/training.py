@@ -1,15 +1,15 @@
-"""How the embedded CLIP is trained, from nothing; `train` is the command.
+"""How the embedded CLIP is trained from scratch; `train` is the command.
 
-A pool of pictures is drawn once. Every step shows a batch of them, cropped and jittered, and scores
-each against captions of the same step, through both towers and one learned logit scale:
+A pool of pictures is drawn once. Every step compares a batch of them, cropped and jittered, with captions of the same
+step, through both towers and one learned logit scale:
 
-1. one caption per name (80), per colour (12) and per texture (13), in random templates, so that
-   every class is a negative at every step;
+1. one caption per name (80), per colour (12) and per texture (13), in random templates, so that every class is a
+   negative at every step;
 2. "{colour} {shape}" captions of objects in the batch;
-3. captions of free composition, where a caption fits every picture it is true of.
+3. captions that combine several facts, each a positive for every picture that it is true of.
 
 AdamW; warm-up and cosine by step (`Recipe.rate_at`). Every draw comes from (seed, step), so a run that is killed
-and resumed, or repeated with as many threads, ends in the same bits.
+and resumed, or repeated with the same number of threads, gives the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fpp_sweep.files import written_whole
 from fpp_sweep.tiny import model as tiny_model
 from fpp_sweep.tiny.captions import FACTS, UNSTATED, agrees, caption, encode, encode_picture, fill_template, split_words
 from fpp_sweep.tiny.drawing import generator
@@ -43,7 +43,7 @@ from fpp_sweep.tiny.pictures import COLOUR_NAMES, NAMES, SHAPE_NAMES, TEXTURE_NA
 if TYPE_CHECKING:
     from open_clip import CLIP
 
-SHORT, LONG = 16, 28  # tokens; two fixed lengths: with ever-changing shapes memory only grows
+SHORT, LONG = 16, 28  # tokens; two fixed lengths, because memory grows with every new shape
 PAIRS = tuple((colour, shape) for colour, shape in product(COLOUR_NAMES, SHAPE_NAMES) if not is_held_out(shape, colour))
 GROUPS = (  # fact, its captions' phrases, weight in the loss
     ("name", NAMES, 1.0),
@@ -66,7 +66,7 @@ class Lexicon:
         self.word = cache(lambda word: [self.row_of[token] for token in tokenizer.encode(word)])
 
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
-        """(texts, length), padded with zeros behind the end token, where the mask hides them."""
+        """(texts, length), padded with zeros behind the end token, where they are masked."""
         rows = torch.zeros(len(texts), length, dtype=torch.long)
         for row, text in zip(rows, texts, strict=True):
             words = [token for word in split_words(text) for token in self.word(word)]
@@ -80,7 +80,7 @@ class Lexicon:
 def text_features(model: CLIP, tokens: Tensor) -> Tensor:
     """Unit-norm features of (rows, length) tokens.
 
-    Any length that holds the end tokens gives the same: attention never looks ahead.
+    Attention is causal, so tokens after the end of text can be left out.
     """
     length = tokens.shape[1]
     hidden = model.token_embedding(tokens) + model.positional_embedding[:length]
@@ -138,7 +138,7 @@ def colour_jitter(pixels: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def augment(pictures: NDArray[np.uint8], flippable: NDArray[np.bool_], rng: np.random.Generator) -> Tensor:
-    """A third of the batch whole, resized just as in evaluation; the rest as random crops."""
+    """A third of the batch resized as in evaluation, the rest as random crops."""
     pixels, whole = to_unit(pictures), len(pictures) // 3
     views = [resize(pixels[:whole]), crops(pixels[whole:], flippable[whole:], rng)]
     return standardise(colour_jitter(torch.cat(views), rng))
@@ -157,7 +157,7 @@ def pairs_of(batch: Sequence[Description], count: int, rng: np.random.Generator)
 
 
 def matching_loss(logits: Tensor, fits: Tensor) -> Tensor:
-    """Contrastive loss both ways where several captions may fit a picture and the reverse."""
+    """Contrastive loss in both directions, where a picture may have several matching captions and vice versa."""
     captioned = fits.sum(dim=1) > 0
     by_picture, by_caption = logits[captioned].log_softmax(1), logits.log_softmax(0)
     share = fits[captioned] / fits[captioned].sum(dim=1, keepdim=True)
@@ -183,7 +183,7 @@ def step_loss(
     free = [caption(d, rng) for d in shown[: recipe.captions]]
 
     flippable = np.array([may_flip(d) for d in shown])
-    # The first pictures of a batch are the whole ones and the captioned ones: mix them.
+    # `augment` does not crop the first pictures of a batch and `free` captions describe them: shuffle
     order = rng.permutation(len(shown))
     images = image_features(model, augment(pictures[order], flippable[order], rng))
     facts = facts[order]
@@ -212,13 +212,13 @@ def step_loss(
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean over the pictures that have a target; zero, not NaN, if none has."""
+    """The mean over pictures that have a target; zero if none has."""
     stated = (target != UNSTATED).sum().clamp(min=1)
     return F.cross_entropy(logits, target, ignore_index=UNSTATED, reduction="sum") / stated
 
 
 def start_model(lexicon: Lexicon, seed: int) -> CLIP:
-    """A fresh model with the compact embedding: 6 million unused weights would slow each step."""
+    """A fresh model with an embedding of the vocabulary only: 6 million unused weights would slow each step."""
     torch.manual_seed(seed)
     model = tiny_model.build()
     compact = nn.Embedding(len(lexicon.row_of), tiny_model.WIDTH)
@@ -249,7 +249,7 @@ def with_full_embedding(trained: CLIP) -> CLIP:
 
 
 def batch_indices(recipe: Recipe, step: int) -> NDArray[np.int64]:
-    """Epochs over the pool, each in its own random order; an incomplete last batch is left out."""
+    """Epochs over the pool, each in a random order of its own, without an incomplete last batch."""
     epoch, position = divmod(step, recipe.pool // recipe.batch)
     order = generator("train", recipe.seed, "epoch", epoch).permutation(recipe.pool)
     return order[position * recipe.batch : (position + 1) * recipe.batch]
@@ -288,13 +288,12 @@ class Progress:
 
 def save_checkpoint(path: Path, recipe: Recipe, done: int, model: CLIP, optimizer: torch.optim.Optimizer) -> None:
     content = {"recipe": asdict(recipe), "step": done, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    partial = path.with_name(f"{path.name}.{uuid4().hex}")
-    torch.save(content, partial)
-    partial.replace(path)
+    with written_whole(path) as partial:
+        torch.save(content, partial)
 
 
 def load_checkpoint(path: Path, recipe: Recipe, model: CLIP, optimizer: torch.optim.Optimizer) -> int:
-    """Restore both in place; how many steps they have behind them."""
+    """Restore both in place; returns the number of steps taken."""
     saved = torch.load(path, weights_only=True)
     if not recipe.is_like(Recipe(**saved["recipe"]), saved["step"]):
         raise ValueError(f"{path}: made by another recipe, {saved['recipe']}")
@@ -313,7 +312,7 @@ def read_pool(path: Path, recipe: Recipe, workers: int) -> NDArray[np.uint8]:
 
 
 def train(recipe: Recipe, checkpoint: Path, resume: bool, workers: int, every: int = 50) -> CLIP:
-    """The trained model; `checkpoint` is rewritten now and then and taken up again by `resume`."""
+    """The trained model; `checkpoint` is rewritten regularly; `resume` continues from it."""
     lexicon = Lexicon()
     model = start_model(lexicon, recipe.seed)
     optimizer = make_optimizer(model, recipe)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import DATASETS, open_dataset
-from fpp_sweep.core.datasets.base import fair_order
+from fpp_sweep.core.datasets.base import hash_order
 from fpp_sweep.core.datasets.coop import SplitJson, read_split_file
 from fpp_sweep.errors import InputError
 from tests.builders import CLASSES, COOP, PARTS, build_coop, write_image
@@ -39,14 +39,14 @@ def test_each_dataset_opens_from_its_own_folders(tmp_path: Path, name: str, spli
     assert (dataset.group, dataset.augmix, dataset.flip) == ("fine_grained", True, True)
 
 
-def test_samples_come_in_fair_order_whatever_the_order_of_the_file(tmp_path: Path) -> None:
+def test_samples_come_in_hash_order_whatever_the_order_of_the_file(tmp_path: Path) -> None:
     file = build_coop(tmp_path, "dtd")
     ids = open_dataset("dtd", "test", tmp_path).ids
     document = json.loads(file.read_text())
     document["test"].reverse()
     file.write_text(json.dumps(document))
     assert open_dataset("dtd", "test", tmp_path).ids == ids
-    assert fair_order("dtd", list(ids)) == list(range(len(ids)))
+    assert hash_order("dtd", list(ids)) == list(range(len(ids)))
 
 
 def test_a_class_that_only_one_split_shows_is_still_a_class(tmp_path: Path) -> None:

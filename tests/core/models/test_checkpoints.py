@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fpp_sweep.core.models import checkpoints
-from fpp_sweep.core.models.checkpoints import read_checkpoint, read_tensors, read_torchscript
+from fpp_sweep.core.models.checkpoints import read_checkpoint, read_tensors
 from fpp_sweep.errors import InputError
 from tests.core.models.clip_files import OPENAI_SETTINGS, halved, save_openai_archive, small_clip
 
@@ -58,6 +58,12 @@ class Unusual(nn.Module):
 def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Tensor]]:
     path = tmp_path_factory.mktemp("archive") / "openai.pt"
     return path, save_openai_archive(path)
+
+
+def read_torchscript(path):
+    """The tensors of an archive, settings included."""
+    with checkpoints._as_input_errors(path):
+        return checkpoints._archive_tensors(path)
 
 
 def assert_same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> None:
@@ -136,9 +142,9 @@ REWRITE_CLASS = b"\x80\x02c__torch__\nM\n(N}(X\x04\x00\x00\x00nameX\x01\x00\x00\
 
 @pytest.mark.parametrize("pickled", [REWRITE_FUNCTION, REWRITE_CLASS])
 def test_an_archive_cannot_change_our_functions_and_classes(tmp_path: Path, pickled: bytes) -> None:
-    before = [(dict(vars(checkpoints.Inert))), checkpoints._same.__defaults__]
+    before = [(dict(vars(checkpoints.Placeholder))), checkpoints._identity.__defaults__]
     message(archive_of(tmp_path / "evil.pt", pickled), read_torchscript)
-    assert [(dict(vars(checkpoints.Inert))), checkpoints._same.__defaults__] == before
+    assert [(dict(vars(checkpoints.Placeholder))), checkpoints._identity.__defaults__] == before
 
 
 def test_a_tensor_larger_than_its_storage_is_refused(tmp_path: Path) -> None:

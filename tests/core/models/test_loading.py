@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fpp_sweep.core.models import loading as models
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import BpeTokenizer, ModelSpec, load, names, parse
-from fpp_sweep.core.text.layout import Layout
+from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.errors import InputError
 from tests.core.models.clip_files import OPENAI_SETTINGS, SMALL, halved, save_openai_archive, small_clip
 
@@ -109,10 +109,10 @@ def saved(path: Path, state: object) -> Path:
 def text_features(clip: Clip, texts: Sequence[str]) -> Tensor:
     """Through the engine: SOS shared by all texts, the rest packed."""
     rows = [torch.tensor([*clip.tokenizer.encode(text), clip.tokenizer.eot]) for text in texts]
-    layout = Layout.of_lengths([len(row) for row in rows])
-    packed = torch.cat([rows[int(text)] for text in layout.order])
+    packing = Packing.of_lengths([len(row) for row in rows])
+    packed = torch.cat([rows[int(text)] for text in packing.order])
     table = clip.text.token_embedding
-    return clip.text.features(table[[clip.tokenizer.sos]][None], table[packed][None], layout)[0]
+    return clip.text.features(table[[clip.tokenizer.sos]][None], table[packed][None], packing)[0]
 
 
 def assert_computes_as(clip: Clip, model: Any) -> None:

@@ -46,7 +46,7 @@ def test_underscores_are_spaces_and_the_full_stop_follows_the_name():
 def test_shared_noise_is_the_same_noise_for_every_class():
     pair = twins()
     generator = torch.Generator().manual_seed(0)
-    sizes = {"sos": 1, "context": 4, "suffix": pair.texts.longest}
+    sizes = {"sos": 1, "context": 4, "suffix": pair.texts.packing.longest}
     shared = {name: 0.2 * torch.randn(3, 1, size, 32, generator=generator) for name, size in sizes.items()}
     each = {name: draw.expand(-1, len(CLASSES), -1, -1) for name, draw in shared.items()}
     first = pair.texts.noisy_features(pair.context, Noise(**shared))
@@ -58,7 +58,7 @@ def test_shared_noise_is_the_same_noise_for_every_class():
 def test_gaussian_classes_are_two_random_tokens_and_eot():
     clip = random_clip()
     texts = ClassTexts.of_gaussians(clip.text, clip.tokenizer, 2000, torch.Generator().manual_seed(0))
-    assert texts.layout.buckets == ((2000, 3),)
+    assert texts.packing.lengths == (3,) * 2000
     rows = texts.nodes.view(2000, 3, -1)
     assert torch.equal(rows[7, 2], clip.text.token_embedding[clip.tokenizer.eot])
     assert rows[:, :2].std().item() == pytest.approx(clip.text.token_embedding.std().item(), rel=0.02)

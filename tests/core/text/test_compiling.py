@@ -18,7 +18,7 @@ from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.penalties import dispersion
 from fpp_sweep.core.methods.tpt import Start, Tpt
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.compiling import MOST, OFTEN, Compiler, eagerly
+from fpp_sweep.core.text.compiling import EAGER_CALLS, MAX_SHAPES, Compiler, eagerly
 from fpp_sweep.core.text.memory import halving
 from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.trial.worker import Worker
@@ -51,7 +51,7 @@ def both(device):
     pair = twins()
     tower = pair.texts.tower.on(device)
     texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
-    views = pair.views(BATCH * (OFTEN + 4), 8).to(device)
+    views = pair.views(BATCH * (EAGER_CALLS + 4), 8).to(device)
     compiled = replace(texts, tower=tower.compiled())
     counters.clear()
     return texts, compiled, pair.context.to(device), views
@@ -62,7 +62,7 @@ def test_features_equal_the_eager_ones(device):
     texts, compiled, context, _ = both(device)
     contexts = context + torch.randn(BATCH, *context.shape, generator=torch.Generator().manual_seed(0)).to(device) / 10
     with torch.no_grad():
-        found = [TextModel(texts=compiled, logit_scale=100.0).features(contexts) for _ in range(OFTEN + 1)][-1]
+        found = [TextModel(texts=compiled, logit_scale=100.0).features(contexts) for _ in range(EAGER_CALLS + 1)][-1]
         assert compilations() == 1
         torch.testing.assert_close(found, texts.features(contexts), atol=1e-5, rtol=0)
 
@@ -74,9 +74,9 @@ def test_results_stay_when_the_same_graph_runs_again(device):
         first, compiled_first = (ByPullback(each, context) for each in (texts, compiled))
         gradients = torch.randn(2 * BATCH, *first.features.shape, generator=torch.Generator().manual_seed(0)).to(device)
         compiled_first._at_once = BATCH
-        found = [compiled_first.back(gradients) for _ in range(OFTEN)][-1]
+        found = [compiled_first.backward(gradients) for _ in range(EAGER_CALLS)][-1]
         assert compilations() == 1
-        torch.testing.assert_close(found, first.back(gradients), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found, first.backward(gradients), atol=1e-5, rtol=1e-5)
 
 
 @DEVICES
@@ -124,7 +124,7 @@ def test_fifty_steps_of_pretraining_equal_the_eager_ones(knobs, device):
 @DEVICES
 def test_noise_of_each_class_is_left_eager(device):
     _, compiled, context, _ = both(device)
-    config = FppConfig(steps=OFTEN + 2, draws=2, noise_shared=False)
+    config = FppConfig(steps=EAGER_CALLS + 2, draws=2, noise_shared=False)
     noise = draw_noise(compiled, len(context), config, torch.Generator().manual_seed(0))
     pretrain(compiled, context, config, flatness_weight=1.7, start=context, noise=noise)
     assert not compilations()
@@ -134,11 +134,11 @@ def test_noise_of_each_class_is_left_eager(device):
 def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(device):
     compiler = Compiler(torch.device(device), frozen=[], known=())
     counters.clear()
-    for size in range(1, MOST + 5):
-        for _ in range(OFTEN + 1):
+    for size in range(1, MAX_SHAPES + 5):
+        for _ in range(EAGER_CALLS + 1):
             rows = torch.arange(size, device=device)
             assert compiler(doubled, rows).tolist() == [2 * row for row in range(size)]
-    assert compilations() == MOST
+    assert compilations() == MAX_SHAPES
 
 
 def doubled(rows):
@@ -150,7 +150,7 @@ def doubled(rows):
 def test_a_shortage_in_compiled_code_halves_the_batch():
     compiler = Compiler(torch.device("cpu"), frozen=[], known=())
     counters.clear()
-    for _ in range(OFTEN + 2):
+    for _ in range(EAGER_CALLS + 2):
         found = halving(lambda part: compiler(greedy, part), torch.arange(2), 2)
         assert found.shape == (2, 0)
     assert compilations() == 2
@@ -168,7 +168,7 @@ def test_towers_are_eager_unless_asked():
 @pytest.mark.skipif(MISSING, reason="no C++ compiler")
 def test_a_run_and_a_worker_compile_when_asked(tmp_path):
     line = [sys.executable, "-m", "fpp_sweep.evaluate", "--device", "cpu", "--datasets", "digits", "--limit", "12"]
-    line += ["--method", "tpt", "--prompt", "fpp", "--set", f"fpp.steps={OFTEN + 4}"]
+    line += ["--method", "tpt", "--prompt", "fpp", "--set", f"fpp.steps={EAGER_CALLS + 4}"]
     line += ["--cache", str(tmp_path / "cache")]
     found = {}
     for name, options in (("eager", []), ("compiled", ["--compile"])):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, first_gradient, jacobian_costs, pullback_costs
+from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, first_gradient, jacobian_cost, pullback_cost
 from fpp_sweep.core.text.pullback import Pullback
 from tests.reference import naive
 from tests.texts import CLASSES, twins
@@ -37,25 +37,25 @@ def test_gradients_equal_autograd_through_the_naive_tower(form, sizes):
     expected = naive.prompt_features(pair.naive, pair.token_ids, pair.context)
     torch.testing.assert_close(first.features, expected, atol=2e-6, rtol=0)
     gradients = torch.randn(3, *expected.shape, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(first.back(gradients), expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(first.backward(gradients), expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
 def test_gelu_towers_too(form):
     pair = twins(activation="gelu")
     gradients = torch.randn(2, len(CLASSES), 16, generator=torch.Generator().manual_seed(0))
-    found = form(pair.texts, pair.context).back(gradients)
+    found = form(pair.texts, pair.context).backward(gradients)
     torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
 def test_texts_in_groups_too(form, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.layout.ONE_GROUP", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.layout.GROUP", 12)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
     pair = twins(classes=SHARED)
-    assert pair.texts.layout.sight(5).groups > 1
+    assert pair.texts.packing.attention_mask(5).groups > 1
     gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
-    found = form(pair.texts, pair.context).back(gradients)
+    found = form(pair.texts, pair.context).backward(gradients)
     torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
@@ -67,8 +67,8 @@ def test_the_way_back_is_the_first_prompts_whatever_shares_its_forward_pass():
     prefix = texts.prefix(torch.cat([pair.context[None], others]))
     gradients = torch.randn(1, len(CLASSES), 16, generator=generator)
     with torch.no_grad():
-        together = Pullback(texts.tower, prefix, nodes, texts.layout)
-        expected = texts.tower.features(prefix, nodes, texts.layout)
+        together = Pullback(texts.tower, prefix, nodes, texts.packing)
+        expected = texts.tower.features(prefix, nodes, texts.packing)
     torch.testing.assert_close(together.features, expected, atol=1e-6, rtol=0)
     found = together(gradients, torch.arange(1, 5))
     torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
@@ -88,7 +88,7 @@ def test_a_jacobian_that_does_not_fit_is_not_built(monkeypatch):
 
 def test_the_costs_break_even_where_they_say():
     pair = twins(width=64, layers=3, embed_dim=32)
-    jacobian, pullback = jacobian_costs(pair.texts, 4), pullback_costs(pair.texts, 4)
-    even = jacobian.once / (pullback.each - jacobian.each)
+    jacobian, pullback = jacobian_cost(pair.texts, 4), pullback_cost(pair.texts, 4)
+    even = jacobian.fixed / (pullback.per_sample - jacobian.per_sample)
     assert jacobian.total(round(even * 2)) < pullback.total(round(even * 2))
     assert jacobian.total(round(even / 2)) > pullback.total(round(even / 2))

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.text.layout import Layout
+from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.tower import TextTower
 from tests.reference.naive import NaiveText, random_weights
 
@@ -30,8 +30,8 @@ def random_texts(lengths, prefix, generator):
     return ids
 
 
-def packed(ids, lengths, prefix, tower, layout):
-    rows = [ids[text, prefix : prefix + lengths[text]] for text in layout.order.tolist()]
+def packed(ids, lengths, prefix, tower, packing):
+    rows = [ids[text, prefix : prefix + lengths[text]] for text in packing.order.tolist()]
     return tower.token_embedding[torch.cat(rows)]
 
 
@@ -41,8 +41,8 @@ def test_features_equal_the_naive_tower(sizes, activation):
     fast, naive = towers(*sizes, activation=activation)
     lengths = [3, 6, 3, 2, 9, 6, 4]
     ids = random_texts(lengths, 5, torch.Generator().manual_seed(1))
-    layout = Layout.of_lengths(lengths)
-    found = fast.features(fast.token_embedding[ids[:1, :5]], packed(ids, lengths, 5, fast, layout)[None], layout)
+    packing = Packing.of_lengths(lengths)
+    found = fast.features(fast.token_embedding[ids[:1, :5]], packed(ids, lengths, 5, fast, packing)[None], packing)
     torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
@@ -51,20 +51,20 @@ def test_features_equal_the_naive_tower(sizes, activation):
 def test_any_lengths_in_any_order_with_any_prefix(lengths, prefix, seed):
     fast, naive = towers(32, 2, 2, 16)
     ids = random_texts(lengths, prefix, torch.Generator().manual_seed(seed))
-    layout = Layout.of_lengths(lengths)
+    packing = Packing.of_lengths(lengths)
     shared = fast.token_embedding[ids[:1, :prefix]]
-    found = fast.features(shared, packed(ids, lengths, prefix, fast, layout)[None], layout)
+    found = fast.features(shared, packed(ids, lengths, prefix, fast, packing)[None], packing)
     torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
 def test_a_batch_of_prefixes_is_a_row_of_single_ones():
     fast, _ = towers(32, 2, 2, 16)
     lengths = [2, 5, 3]
-    layout = Layout.of_lengths(lengths)
+    packing = Packing.of_lengths(lengths)
     tokens = torch.randn(1, sum(lengths), 32)
     prefixes = torch.randn(4, 5, 32)
-    together = fast.features(prefixes, tokens, layout)
-    apart = torch.cat([fast.features(prefix[None], tokens, layout) for prefix in prefixes])
+    together = fast.features(prefixes, tokens, packing)
+    apart = torch.cat([fast.features(prefix[None], tokens, packing) for prefix in prefixes])
     torch.testing.assert_close(together, apart, atol=1e-6, rtol=0)
 
 
@@ -72,10 +72,10 @@ def test_gradients_reach_prefix_and_tokens_as_in_the_naive_tower():
     fast, naive = towers(32, 2, 2, 16)
     lengths = [3, 5]
     ids = random_texts(lengths, 5, torch.Generator().manual_seed(2))
-    layout = Layout.of_lengths(lengths)
+    packing = Packing.of_lengths(lengths)
     weights = torch.randn(2, 16)
     prefix = fast.token_embedding[ids[:1, :5]].clone().requires_grad_()
-    found = fast.features(prefix, packed(ids, lengths, 5, fast, layout)[None], layout)[0]
+    found = fast.features(prefix, packed(ids, lengths, 5, fast, packing)[None], packing)[0]
     (fast_gradient,) = torch.autograd.grad((weights * found).sum(), prefix)
     whole = naive.embed(ids).clone().requires_grad_()
     (naive_gradient,) = torch.autograd.grad((weights * naive.features(whole, ids)).sum(), whole)
@@ -87,82 +87,82 @@ def test_texts_that_begin_alike_share_nodes_and_keep_their_features():
     generator = torch.Generator().manual_seed(3)
     starts = torch.randint(1, EOT, (2, 4), generator=generator).tolist()
     texts = [[*starts[text % 2][: 1 + text % 5], *([7] * (text % 3)), 5, EOT] for text in range(12)]
-    layout = Layout.of(texts)
-    assert layout.spread is not None
-    assert len(layout) < sum(map(len, texts))
+    packing = Packing.of(texts)
+    assert packing.node_of is not None
+    assert len(packing) < sum(map(len, texts))
     ids = torch.zeros(12, 77, dtype=torch.long)
     ids[:, :3] = torch.tensor([1, 2, 3])
     for row, text in zip(ids, texts, strict=True):
         row[3 : 3 + len(text)] = torch.tensor(text)
-    packed_ids = torch.tensor([token for text in layout.order.tolist() for token in texts[text]])
-    nodes = fast.token_embedding[layout.to_nodes(packed_ids[None])]
-    found = fast.features(fast.token_embedding[ids[:1, :3]], nodes, layout)
+    packed_ids = torch.tensor([token for text in packing.order.tolist() for token in texts[text]])
+    nodes = fast.token_embedding[packing.to_nodes(packed_ids[None])]
+    found = fast.features(fast.token_embedding[ids[:1, :3]], nodes, packing)
     torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
 def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.layout.ONE_GROUP", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.layout.GROUP", 12)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
     fast, naive = towers(32, 2, 2, 16)
     texts = [[1 + text % 3, *([7] * (text % 4)), text, EOT] for text in range(3, 20)]
-    layout = Layout.of(texts)
-    sight = layout.sight(3)
-    assert layout.spread is not None
-    assert sight.groups > 3
-    assert len(sight.rows) > len(layout) + 3 * sight.groups, "no beginning is repeated and no group is padded"
+    packing = Packing.of(texts)
+    mask = packing.attention_mask(3)
+    assert packing.node_of is not None
+    assert mask.groups > 3
+    assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no beginning is repeated and no group is padded"
     ids = torch.zeros(len(texts), 77, dtype=torch.long)
     ids[:, :3] = torch.tensor([1, 2, 3])
     for row, text in zip(ids, texts, strict=True):
         row[3 : 3 + len(text)] = torch.tensor(text)
-    packed_ids = torch.tensor([token for text in layout.order.tolist() for token in texts[text]])
-    nodes = fast.token_embedding[layout.to_nodes(packed_ids[None])]
-    found = fast.features(fast.token_embedding[ids[:1, :3]].expand(2, -1, -1), nodes, layout)
+    packed_ids = torch.tensor([token for text in packing.order.tolist() for token in texts[text]])
+    nodes = fast.token_embedding[packing.to_nodes(packed_ids[None])]
+    found = fast.features(fast.token_embedding[ids[:1, :3]].expand(2, -1, -1), nodes, packing)
     torch.testing.assert_close(found[1], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=12), st.integers(0, 4))
-def test_a_node_sees_the_prefix_and_its_own_beginning(texts, prefix):
+def test_a_node_attends_to_the_prefix_and_its_own_beginning(texts, prefix):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fpp_sweep.core.text.layout.ONE_GROUP", 8)
-        patch.setattr("fpp_sweep.core.text.layout.GROUP", 8)
-        layout = Layout.of([[*text, EOT] for text in texts])
-        sight = layout.sight(prefix)
-    total = prefix + len(layout)
-    rows = torch.arange(total) if sight.rows is None else sight.rows
-    slots = torch.arange(total) if sight.pick is None else sight.pick
-    size = sight.hidden.shape[-1]
-    begins = {prefix + node: path[: place + 1] for path in layout.paths() for place, node in enumerate(path)}
+        patch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 8)
+        patch.setattr("fpp_sweep.core.text.packing.GROUP", 8)
+        packing = Packing.of([[*text, EOT] for text in texts])
+        mask = packing.attention_mask(prefix)
+    total = prefix + len(packing)
+    rows = torch.arange(total) if mask.row_of is None else mask.row_of
+    slots = torch.arange(total) if mask.slot_of is None else mask.slot_of
+    size = mask.masked.shape[-1]
+    begins = {prefix + node: path[: place + 1] for path in packing.paths() for place, node in enumerate(path)}
     for row, slot in enumerate(slots.tolist()):
         group, place = divmod(slot, size)
-        seen = rows[group * size : (group + 1) * size][~sight.hidden[group, 0, place]]
+        seen = rows[group * size : (group + 1) * size][~mask.masked[group, 0, place]]
         nodes = [prefix + node for node in begins[row]] if row >= prefix else []
         assert sorted(seen.tolist()) == sorted([*range(min(prefix, row + 1)), *nodes])
 
 
 def test_half_precision_and_gradients_leave_what_they_are_given():
     fast, _ = towers(32, 2, 2, 16)
-    layout = Layout.of_lengths([2, 5, 3])
+    packing = Packing.of_lengths([2, 5, 3])
     prefix, nodes = torch.randn(1, 5, 32), torch.randn(1, 10, 32)
     before = prefix.clone(), nodes.clone()
     with torch.no_grad():
-        exact = fast.features(prefix, nodes, layout)
+        exact = fast.features(prefix, nodes, packing)
         with torch.autocast("cpu"):
-            half = fast.features(prefix, nodes, layout)
-    torch.testing.assert_close(fast.features(prefix, nodes, layout), exact, atol=1e-6, rtol=0)
+            half = fast.features(prefix, nodes, packing)
+    torch.testing.assert_close(fast.features(prefix, nodes, packing), exact, atol=1e-6, rtol=0)
     assert 0 < (half - exact).abs().max() < 0.05
     assert torch.equal(prefix, before[0])
     assert torch.equal(nodes, before[1])
 
 
 def test_a_text_that_occurs_twice_is_computed_once():
-    layout = Layout.of([[1, 2, EOT], [1, 2, EOT], [3, EOT], [1, 2, EOT]])
-    assert len(layout) == 5
-    assert len(set(layout.ends.tolist())) == 2
+    packing = Packing.of([[1, 2, EOT], [1, 2, EOT], [3, EOT], [1, 2, EOT]])
+    assert len(packing) == 5
+    assert len(set(packing.ends.tolist())) == 2
 
 
-def test_a_layout_with_a_prefix_for_each_text_is_packed_alike():
-    layout = Layout.of_lengths([3, 1, 2, 1])
-    longer = layout.apart(4)
-    assert longer.buckets == ((2, 5), (1, 6), (1, 7))
-    assert torch.equal(longer.order, layout.order)
+def test_a_packing_with_a_prefix_for_each_text_is_packed_alike():
+    packing = Packing.of_lengths([3, 1, 2, 1])
+    longer = packing.unshared(4)
+    assert longer.lengths == (5, 5, 6, 7)
+    assert torch.equal(longer.order, packing.order)
