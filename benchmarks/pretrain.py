@@ -59,8 +59,8 @@ def check(world: World) -> None:
     generator = torch.Generator().manual_seed(0)
     start = draw_start(world.context, config, generator)
     draws = [naive_noise(world, world.texts.longest, generator) for _ in range(STEPS_COMPARED)]
-    weight = config.weight(len(world.texts))
-    found = pretrain(world.texts, world.context, config, weight=weight, start=start, noise=map(scaled, draws))
+    weight = config.flatness_weight(len(world.texts))
+    found = pretrain(world.texts, world.context, config, flatness_weight=weight, start=start, noise=map(scaled, draws))
     expected = naive.pretrain(world.naive, world.token_ids, world.context, start, draws, weight=weight)
     equal(found.losses, expected.losses, f"K = {len(world.texts)}, losses of {STEPS_COMPARED} steps")
 
@@ -136,7 +136,7 @@ def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[P
     def tick() -> None:
         clocks.append(now(device))
 
-    found = pretrain(world.texts, world.context, config, weight=1.0, start=start, noise=noise, on_step=tick)
+    found = pretrain(world.texts, world.context, config, flatness_weight=1.0, start=start, noise=noise, on_step=tick)
     return found, (clocks[-1] - clocks[0]) * (1 / steps)
 
 
