@@ -21,7 +21,7 @@ from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.compiling import MOST, OFTEN, Compiler, eagerly
 from fpp_sweep.core.text.memory import halving
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.run import worker_spec
+from fpp_sweep.sweep.preflight import worker_spec
 from fpp_sweep.trial.worker import Worker
 from tests.clips import WordTokenizer
 from tests.texts import CLASSES, twins
