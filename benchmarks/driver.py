@@ -18,11 +18,30 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import optuna
+import ray
+
 from fpp_sweep.cli import Parser, parser, run
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.facts import DatasetFacts, ModelFacts
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.search.conductor import Conductor, conduct
+from fpp_sweep.search.coordinator import Brief
+from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.handle import Options
+from fpp_sweep.sweep.preflight import begun
+from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.trial import Plan
+from fpp_sweep.workers.keeper import Keeper
+from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds
+from fpp_sweep.workers.session import session
+from fpp_sweep.workers.watch import Watch
 
 SPACE = """
 params:
@@ -57,10 +76,6 @@ def space_of(trials: int) -> Space:
 
 def asked(count: int) -> float:
     """Seconds for the next ask, a median of five; the study is filled with random trials."""
-    import optuna
-
-    from fpp_sweep.search.study import SweepStudy
-
     space = space_of(10 * count)
     with tempfile.TemporaryDirectory() as scratch:
         study = SweepStudy(Path(scratch) / "study.db", "asked", space)
@@ -88,21 +103,6 @@ def asked(count: int) -> float:
 
 
 def print_overhead(trials: int) -> None:
-    from fpp_sweep.core.metrics import Predictions
-    from fpp_sweep.facts import DatasetFacts, ModelFacts
-    from fpp_sweep.keys import TaskKeys
-    from fpp_sweep.search.conductor import Conductor, conduct
-    from fpp_sweep.search.coordinator import Brief
-    from fpp_sweep.search.study import SweepStudy
-    from fpp_sweep.sweep.handle import Options
-    from fpp_sweep.sweep.preflight import begun
-    from fpp_sweep.trial.results import TaskResult
-    from fpp_sweep.trial.store import TaskStore
-    from fpp_sweep.trial.trial import Plan
-    from fpp_sweep.workers.keeper import Keeper
-    from fpp_sweep.workers.session import session
-    from fpp_sweep.workers.watch import Watch
-
     here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
     model = ModelFacts(name="none", digest="none", embedding_scale=1.0, **here)
     shape: dict[str, Any] = {"group": "tiny", "classes": ("a", "b", "c"), "size": SAMPLES, "digest": "", "images": ""}
@@ -115,8 +115,6 @@ def print_overhead(trials: int) -> None:
             self.facts = model
 
         async def run(self, task: Any, needs: Any, adapter: str) -> TaskResult:
-            import numpy as np
-
             if not hasattr(task, "start"):
                 return TaskResult(prompt=b"prompt", seconds={"pretrain": 0.0})
             probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)
@@ -131,9 +129,6 @@ def print_overhead(trials: int) -> None:
 
     space = space_of(trials)
     with tempfile.TemporaryDirectory() as scratch, session(None, cpus=2, verbose=False):
-        import ray
-
-        from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds
 
         class IdleKeeper(KeeperActor):
             def __init__(self, tasks: Path) -> None:
@@ -171,7 +166,7 @@ def print_overhead(trials: int) -> None:
         brief = Brief(
             folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
-        conduct(conductor, brief, scratch, ray.util.get_node_ip_address())
+        conduct(conductor, brief, scratch)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"{len(ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")

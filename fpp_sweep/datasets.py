@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.cli import parser, run
 from fpp_sweep.errors import InputError
+from fpp_sweep.progress import Bar
 
-if TYPE_CHECKING:
-    from fpp_sweep.core.datasets import ImageSource, Listing, Spec
+if TYPE_CHECKING:  # core.datasets loads numpy, so functions import it: `--help` does without
+    from fpp_sweep.core.datasets import Listing, Spec
 
 WIDTH = 100  # columns
 BATCH = 256  # images that wait to be verified; a queue of all of ImageNet's would fill the memory
@@ -141,28 +142,23 @@ def verify(surveys: Sequence[Survey]) -> int:
 
 def read_all(label: str, listing: Listing) -> list[str]:
     """What is wrong with the images of a split. Decoding leaves Python, so threads share it."""
-    from fpp_sweep.progress import Bar
+    from fpp_sweep.core.datasets import BadImageError
+
+    def reason(sample: str) -> str | None:
+        try:
+            listing.source.image(sample)
+        except BadImageError as error:
+            return str(error)
+        return None
 
     damaged: list[str] = []
     total = len(listing.ids)
     with ThreadPoolExecutor(os.cpu_count()) as pool, Bar(label, total, "images") as bar:
         for start in range(0, total, BATCH):
             batch = listing.ids[start : start + BATCH]
-            reasons = pool.map(reason, [listing.source] * len(batch), batch)
-            damaged += (text for text in reasons if text is not None)
+            damaged += filter(None, pool.map(reason, batch))
             bar.advance(len(batch))
     return damaged
-
-
-def reason(source: ImageSource, sample: str) -> str | None:
-    """Why an image cannot be read, if it cannot."""
-    from fpp_sweep.core.datasets import BadImageError
-
-    try:
-        source.image(sample)
-    except BadImageError as error:
-        return str(error)
-    return None
 
 
 if __name__ == "__main__":

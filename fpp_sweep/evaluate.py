@@ -24,6 +24,7 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.facts import DatasetFacts, PluginFile, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.progress import Bar
+from fpp_sweep.space.configfile import read_config
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.trial.trial import Plan, run_trial
     from fpp_sweep.trial.worker import Worker
 
-    worker = Worker(spec_of(args, files), lambda label, total, unit: Bar(label, total, unit))
+    worker = Worker(spec_of(args, files), Bar)
     datasets = tuple(worker.describe(names_of(args), args.split))
     check(worker, datasets, trials)
     model = worker.facts()
@@ -119,8 +120,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
-    from fpp_sweep.space.configfile import read_config
-
     if args.limit is not None and args.limit < 1:
         raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
     name = args.preset if args.preset != "auto" else ("tiny" if args.model == "tiny" else "code")

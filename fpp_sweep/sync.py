@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep.cli import parser, run
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.tracking import DEFAULT_URI, check_store, parent_url, ship, ui_command
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep.records.folder import SweepFolder
-    from fpp_sweep.tracking import DEFAULT_URI, check_store, parent_url, ship, ui_command
-
     folder = SweepFolder.open(args.folder)
     uri = args.tracking_uri or folder.info().tracking_uri or DEFAULT_URI
     check_store(uri)

@@ -17,13 +17,15 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-
-if TYPE_CHECKING:
-    from fpp_sweep.space.space import Space
+from fpp_sweep.space.configfile import read_config
+from fpp_sweep.space.reading import load_space
+from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.display import final_table
+from fpp_sweep.sweep.handle import InterruptedSweep, Options
+from fpp_sweep.tracking import parent_url, ui_command
 
 # flags that are short for a key of the space
 SHORT = {
@@ -48,12 +50,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugins.load(files)
     space = read_space(args)
     if args.dry_run:
-        from fpp_sweep.sweep.estimate import dry_run
+        from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
         print(dry_run(space))
         return
-    from fpp_sweep.sweep.handle import InterruptedSweep, Options
-    from fpp_sweep.sweep.run import run_sweep
+    from fpp_sweep.sweep.run import run_sweep  # loads numpy, and what else a sweep needs
 
     words = sys.argv[1:] if argv is None else argv
     options = Options(
@@ -72,9 +73,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         again = words if args.resume else [*words, "--resume"]
         print(f"interrupted; to go on:\n    {shlex.join(['python', '-m', 'fpp_sweep.tune', *again])}", file=sys.stderr)
         sys.exit(130)
-    from fpp_sweep.sweep.display import final_table
-    from fpp_sweep.tracking import parent_url, ui_command
-
     info = sweep.info
     if info.tags.get("ended"):
         print(f"ended: {info.tags['ended']}", file=sys.stderr)
@@ -123,9 +121,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def read_space(args: argparse.Namespace) -> Space:
     """The space file with everything that the command line says otherwise; later flags win."""
-    from fpp_sweep.space.configfile import read_config
-    from fpp_sweep.space.reading import load_space
-
     found = []
     for flag, key in SHORT.items():
         value = getattr(args, flag)

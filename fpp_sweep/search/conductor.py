@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.search import Searcher
@@ -265,8 +266,9 @@ class Conductor(Searcher):
         self._records[record.name] = record
 
 
-def conduct(conductor: Conductor, brief: Brief, storage: str, node: str) -> None:
+def conduct(conductor: Conductor, brief: Brief, storage: str) -> None:
     """Let Tune run until the conductor has nothing left."""
+    node = ray.util.get_node_ip_address()
     trainable = tune.with_resources(tune.with_parameters(Coordinator, brief=brief), {"cpu": 0, f"node:{node}": 0.001})
     tuner = Tuner(
         trainable,

@@ -3,6 +3,8 @@
 Trial n is the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named
 after the sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two
 parameters even, tries what the undisturbed one tries.
+
+Optuna takes a second to load, so it is imported where a study is opened.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class SweepStudy:
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._space = space
         self._queue = space.queue()
+        self._states = optuna.trial.TrialState
         self._study: Study = optuna.create_study(
             storage=f"sqlite:///{file.resolve()}",
             study_name=name,
@@ -53,15 +56,11 @@ class SweepStudy:
 
     def unfinished(self) -> list[int]:
         """Trials that were begun and not told."""
-        from optuna.trial import TrialState
-
-        return [each.number for each in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
+        return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,))]
 
     def begun(self) -> int:
         """How many trials there are; one that waits has not begun."""
-        from optuna.trial import TrialState
-
-        return sum(each.state != TrialState.WAITING for each in self._study.get_trials(deepcopy=False))
+        return sum(trial.state != self._states.WAITING for trial in self._study.get_trials(deepcopy=False))
 
     def ask(self) -> tuple[int, str, dict[str, Any]]:
         """The next trial's number, where it comes from, and its values."""
@@ -76,8 +75,6 @@ class SweepStudy:
 
     def tell(self, record: TrialRecord) -> None:
         """What came of a trial; one that failed or was stopped has no values. Telling it again changes nothing."""
-        from optuna.trial import TrialState
-
         assert record.number is not None
         trial = self._asked.pop(record.number, None)
         if trial is None:
@@ -89,7 +86,7 @@ class SweepStudy:
         trial.set_user_attr("key", record.key)
         if record.state != "complete" or record.values is None:
             trial.set_user_attr("reason", record.reason or "")
-            state = TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL
+            state = self._states.PRUNED if record.state == "stopped" else self._states.FAIL
             self._study.tell(record.number, state=state)
             return
         with warnings.catch_warnings():

@@ -16,7 +16,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from fpp_sweep import catalogue
 from fpp_sweep.cli import cores
@@ -24,12 +26,12 @@ from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
+from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
+from fpp_sweep.sweep.timing import Speed
 from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 from fpp_sweep.trial.trial import Plan
-
-if TYPE_CHECKING:
-    from fpp_sweep.sweep.timing import Speed
+from fpp_sweep.trial.worker import Worker
 
 WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
@@ -39,12 +41,6 @@ SHOWN = 8  # trials printed
 
 def dry_run(space: Space) -> str:
     """Everything that a user wants to see before starting."""
-    # the border to torch: whatever is timed runs here
-    import torch
-
-    from fpp_sweep.sweep.timing import measure
-    from fpp_sweep.trial.worker import Worker
-
     gpu = torch.cuda.is_available() and space.work.gpus_per_worker != 0
     with tempfile.TemporaryDirectory() as cache:
         # a cache of its own: features that are at hand would look free
@@ -54,7 +50,7 @@ def dry_run(space: Space) -> str:
         workers = space.work.workers or (1 if gpu else max(1, int(cores() / space.work.cpus_per_worker)))
         start = space.start()
         with busy(min(workers, cores()) - 1):
-            speeds = {facts.name: measure(worker, start, facts) for facts in plan.datasets[space.search.split]}
+            speeds = {facts.name: timing.measure(worker, start, facts) for facts in plan.datasets[space.search.split]}
     configs = dict(expected(space))
     lines = [*described(space, configs), *(f"note: {note}" for note in notes), ""]
     return "\n".join([*lines, *costs(space, plan, configs, speeds, workers, TaskKeys(worker.facts(), plan.known()))])

@@ -77,7 +77,7 @@ class Run:
     """A sweep that is under way."""
 
     def __init__(self, space: Space, folder: SweepFolder, opened: Ready, options: Options, uri: str) -> None:
-        # the border to Optuna and Ray Tune, which take seconds to load
+        # Ray Tune and Optuna take seconds to load, and Ray must not be loaded before `session` has set its environment
         from fpp_sweep.search.conductor import Conductor
         from fpp_sweep.search.study import SweepStudy
 
@@ -100,8 +100,6 @@ class Run:
 
     def go(self) -> None:
         """To the end."""
-        import ray
-
         from fpp_sweep.search.conductor import conduct
         from fpp_sweep.search.coordinator import Brief
 
@@ -119,7 +117,7 @@ class Run:
             plugins=self.options.plugins,
         )
         with scratch() as storage:
-            conduct(self.conductor, brief, storage, ray.util.get_node_ip_address())
+            conduct(self.conductor, brief, storage)
         self.folder.write_info(tagged(self.folder.info(), {"ended": self.conductor.why_stopped or ""}))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")
