@@ -22,7 +22,7 @@ import numpy as np
 import optuna
 import ray
 
-from fpp_sweep.cli import Parser, parser, run
+from fpp_sweep.cli import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.facts import DatasetFacts, ModelFacts
 from fpp_sweep.keys import TaskKeys
@@ -63,8 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options: Parser = parser("driver", __doc__ or "")
-    options.prog = "python -m benchmarks.driver"
+    options = parser("benchmarks.driver", __doc__ or "")
     options.add_argument("--trials", type=int, default=200, metavar="N", help="that do nothing")
     options.add_argument("--asked", type=int, nargs="*", default=[100, 500, 2000], metavar="N", help="sizes of a study")
     return options.parse_args(argv)

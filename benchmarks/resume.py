@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("resume", __doc__ or "")
+    options = parser("benchmarks.resume", __doc__ or "")
     options.add_argument("--kills", type=int, default=20, metavar="N")
     options.add_argument("--trials", type=int, default=30, metavar="N")
     options.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")

@@ -49,8 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("store", __doc__ or "")
-    options.prog = "python -m benchmarks.store"
+    options = parser("benchmarks.store", __doc__ or "")
     options.add_argument("--pairs", type=int, default=3, metavar="N")
     options.add_argument("--trials", type=int, default=8, metavar="N", help="of the perturb space")
     return options.parse_args(argv)

@@ -96,8 +96,9 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
     weights = random_weights(
         width=shape.width, layers=shape.layers, embed_dim=shape.embed_dim, vocabulary=tokenizer.vocabulary
     )
+    on_cpu = {name: value.cpu() for name, value in weights.items()}
     weights = {name: value.to(device) for name, value in weights.items()}
-    tower = TextTower.from_state(_on_cpu(weights), heads=shape.heads, activation="quick_gelu").on(device)
+    tower = TextTower.from_state(on_cpu, heads=shape.heads, activation="quick_gelu").on(device)
     texts = ClassTexts.of_names(tower, tokenizer, names)
     context = tower.token_embedding[torch.tensor(tokenizer.encode(PROMPT), device=device)]
     with torch.no_grad():
@@ -109,10 +110,6 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
         context=context,
         views=random_views(features, samples=samples, views=VIEWS, logit_scale=LOGIT_SCALE).to(device),
     )
-
-
-def _on_cpu(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.cpu() for name, value in weights.items()}
 
 
 def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("cache", "The cache of image features.")
+    options = parser("fpp_sweep.cache", "The cache of image features.")
     commands = options.add_subparsers(dest="command", required=True)
     where = Parser(add_help=False)
     where.add_argument(

@@ -22,11 +22,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(module: str, description: str) -> Parser:
-    """The parser of `python -m fpp_sweep.<module>`."""
+    """The parser of `python -m <module>`."""
     return Parser(
-        prog=f"python -m fpp_sweep.{module}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=f"python -m {module}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
 

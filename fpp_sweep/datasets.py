@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("datasets", __doc__ or "")
+    options = parser("fpp_sweep.datasets", __doc__ or "")
     options.epilog = EXIT_STATUS
     add = options.add_argument
     add("--data-root", type=Path, metavar="DIR", help="folder of the datasets in CoOp's layout")
@@ -104,15 +104,8 @@ def table(surveys: Sequence[Survey], root: Path | None) -> Iterator[str]:
         cells = [f"{item.name:{width}}", f"{found:5}", *(f"{c:>7}" for c in (classes, *counts))]
         yield "  ".join(cells)
         for note in notes(item):
-            indent = " " * 4
-            yield textwrap.fill(
-                note,
-                WIDTH,
-                initial_indent=indent,
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            indented = textwrap.TextWrapper(WIDTH, "    ", "    ", break_long_words=False, break_on_hyphens=False)
+            yield indented.fill(note)
 
 
 def notes(item: Survey) -> Iterator[str]:

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("sync", __doc__ or "")
+    options = parser("fpp_sweep.sync", __doc__ or "")
     add = options.add_argument
     add("folder", type=Path, metavar="SWEEP_FOLDER", help="such as sweeps/perturb-20261120-185232")
     add("--tracking-uri", metavar="URI", help="default: the sweep's own")
