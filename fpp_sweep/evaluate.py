@@ -9,6 +9,7 @@ small CLIP and its datasets. With a real CLIP:
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.facts import DatasetFacts, PluginFile, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.progress import Bar
-from fpp_sweep.space.configfile import read_config
+from fpp_sweep.space.published import preset_for
+from fpp_sweep.space.reading import read_config
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -66,12 +68,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         done.append(trial)
     print(evaluation.comparison(done))
     with told_of(out):
-        evaluation.write_results(out, model, args.split, done, arguments_of(args))
+        arguments = json.loads(json.dumps(vars(args), default=str))
+        evaluation.write_results(out, model, args.split, done, arguments)
     print(f"results, prompts, predictions and reliability diagrams: {out}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("evaluate", __doc__ or "")
+    options = parser("fpp_sweep.evaluate", __doc__ or "")
     add = options.add_argument
     add("--model", default="tiny", help="tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint")
     add("--data-root", type=Path, metavar="DIR", help="folder of the datasets in CoOp's layout")
@@ -122,13 +125,12 @@ def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
     if args.limit is not None and args.limit < 1:
         raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
-    name = args.preset if args.preset != "auto" else ("tiny" if args.model == "tiny" else "code")
     settings = parse_settings(args.set)
     for key in ("method", "prompt", "init"):
         if key in settings:
             raise InputError(f"--set {key}={settings[key]}: use --{key}")
     chosen = read_config(args.config) if args.config else {}
-    base = preset(name).replace(chosen).replace(settings)
+    base = preset(preset_for(args.preset, args.model)).replace(chosen).replace(settings)
     init = args.init or base.init
     if init == "fpp":
         raise InputError("--init fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
@@ -204,17 +206,6 @@ def told_of(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror or error}; give a folder elsewhere") from error
-
-
-def arguments_of(args: argparse.Namespace) -> dict[str, object]:
-    """The command line as it was understood, for the record."""
-    return {name: _plain(value) for name, value in vars(args).items()}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 if __name__ == "__main__":

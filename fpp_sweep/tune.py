@@ -15,13 +15,12 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-from fpp_sweep.space.configfile import read_config
-from fpp_sweep.space.reading import load_space
+from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.display import final_table
 from fpp_sweep.sweep.handle import InterruptedSweep, Options
@@ -77,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if info.tags.get("ended"):
         print(f"ended: {info.tags['ended']}", file=sys.stderr)
     print(final_table(info, sweep.trials()))
-    print(f"\n{work_line(info.tags)}")
+    tags = info.tags
+    work = f"{tags['work_tasks']} tasks run, {tags['work_at_hand']} results at hand"
+    print(f"\nwork: {work}, {tags['work_model_loads']} model loads, {tags['work_workers_lost']} workers lost")
     print(f"sweep: {sweep.folder.path}   best configs: {sweep.folder.report / 'best'}")
     url = parent_url(sweep.folder, info.tracking_uri)
     print(f"MLflow: {url}" if url else f"MLflow UI: {ui_command(info.tracking_uri)}")
@@ -85,14 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(1)
 
 
-def work_line(tags: Mapping[str, str]) -> str:
-    """What the sweep took."""
-    tasks, known, loads, lost = (tags[f"work_{key}"] for key in ("tasks", "at_hand", "model_loads", "workers_lost"))
-    return f"work: {tasks} tasks run, {known} results at hand, {loads} model loads, {lost} workers lost"
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("tune", __doc__ or "")
+    options = parser("fpp_sweep.tune", __doc__ or "")
     add = options.add_argument
     add("--space", type=Path, required=True, metavar="YAML", help="such as search_spaces/perturb.yaml")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the space file")

@@ -41,7 +41,6 @@ class Progress:
     running: set[str] = field(default_factory=set)
     finished: int = 0
     failed: int = 0
-    stopped: int = 0
     seconds: list[float] = field(default_factory=list)  # of finished trials
 
 
@@ -61,7 +60,10 @@ class Conductor(Searcher):
     ) -> None:
         """`on_change` hears of a record and of the split that it begins, or has just ended."""
         super().__init__()
-        self.progress = Progress(total=self._budget(space, study))
+        total = space.search.trials
+        if space.search.sampler == "grid":
+            total = min(total or study.queued, study.queued)
+        self.progress = Progress(total=total)
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
         self._plan, self._watch = plan, watch
@@ -75,12 +77,6 @@ class Conductor(Searcher):
         self._tests: list[str] | None = None
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
-
-    @staticmethod
-    def _budget(space: Space, study: SweepStudy) -> int | None:
-        if space.search.sampler == "grid":
-            return min(space.search.trials or study.queued, study.queued)
-        return space.search.trials
 
     def begin(self) -> None:
         """Make folder and study agree, and find what is left to do."""
@@ -99,7 +95,6 @@ class Conductor(Searcher):
         for record in self._trials():
             self.progress.finished += record.state == "complete"
             self.progress.failed += record.state == "failed"
-            self.progress.stopped += record.state == "stopped"
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
@@ -255,7 +250,6 @@ class Conductor(Searcher):
             self._failures = 0
             self.progress.seconds.append((record.finished or 0) - record.started)
         elif record.state == "stopped":
-            self.progress.stopped += 1
             self._failures = 0
         else:
             self.progress.failed += 1

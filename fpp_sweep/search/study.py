@@ -121,11 +121,10 @@ def draw(trial: Trial, param: Param) -> Any:
     """A parameter's value, from its distribution or as the trial was told."""
     if param.kind == "choice":
         return trial.suggest_categorical(param.key, list(param.choices))
-    assert param.low is not None
-    assert param.high is not None
+    low, high = param.bounds
     if param.kind == "int":
-        return trial.suggest_int(param.key, int(param.low), int(param.high), step=int(param.step or 1), log=param.log)
-    return trial.suggest_float(param.key, param.low, param.high, step=param.step, log=param.log)
+        return trial.suggest_int(param.key, int(low), int(high), step=int(param.step or 1), log=param.log)
+    return trial.suggest_float(param.key, low, high, step=param.step, log=param.log)
 
 
 def build_sampler(search: Search, stream: str) -> BaseSampler:

@@ -173,13 +173,12 @@ def one_of(kind: str, names: Callable[[], Iterable[str]]) -> Rule:
     return Rule(check, lambda: {"enum": list(names())})
 
 
-def list_of(item: Rule, least: int = 0, most: int | None = None) -> Rule:
+def list_of(item: Rule, least: int = 0) -> Rule:
     """A list without repetitions, as a tuple."""
 
     def check(value: Any) -> tuple[Any, ...]:
         items = listed(value)
         expect(len(items) >= least, f"must have at least {least} entry, is empty")
-        expect(most is None or len(items) <= most, f"must have at most {most} entries, has {len(items)}")
         checked: list[Any] = []
         for index, entry in enumerate(items):
             with under(str(index)):
@@ -188,7 +187,7 @@ def list_of(item: Rule, least: int = 0, most: int | None = None) -> Rule:
             checked.append(entry)
         return tuple(checked)
 
-    limits = {"minItems": least or None, "maxItems": most, "uniqueItems": True}
+    limits = {"minItems": least or None, "uniqueItems": True}
     return Rule(check, lambda: _filled({"type": "array", "items": item.schema(), **limits}))
 
 

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from fpp_sweep import catalogue
-from fpp_sweep.config import PRESETS, TrialConfig, preset
+from fpp_sweep.config import PRESETS, TrialConfig, dotted, preset
 from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
 from fpp_sweep.space.objectives import Constraint, Objective, check_constraints, check_objectives, default_objectives
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.rules import NAME, check_fields, expect, one_of, set_field, text, under, word
 from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.work import Sampler, Search, Work, require_plugins
+from fpp_sweep.space.work import Sampler, Search, Work
 
 PRESET = one_of("preset", lambda: ("auto", *PRESETS))
 TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10
@@ -103,10 +103,6 @@ class Space:
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             expect(not catalogue.method(name).stateful, problem, "work.shards")
 
-    def require_plugins(self, loaded: Iterable[str]) -> None:
-        """InputError if one that the space names is not among those that are loaded."""
-        require_plugins(self.work.plugins, loaded)
-
     def start(self) -> TrialConfig:
         """The preset with the base's settings: what a trial is, apart from what is searched."""
         return preset(preset_for(self.preset, self.work.model)).replace(self.base)
@@ -167,7 +163,7 @@ class Space:
 
     def difference(self, other: Space) -> list[str]:
         """What decides results and is another in `other`, one line each; budgets and machines do not."""
-        ours, theirs = (dict(_leaves(space.plain())) for space in (self, other))
+        ours, theirs = (dict(dotted(space.plain())) for space in (self, other))
         return [
             f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}"
             for key in dict.fromkeys([*ours, *theirs])
@@ -196,11 +192,3 @@ class Space:
             key = (start.replace(values), frozenset(values) if partial else None)
             seen.setdefault(key, (origin, values))
         return list(seen.values())
-
-
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            yield from _leaves(inner, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", inner

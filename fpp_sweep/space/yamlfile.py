@@ -139,11 +139,6 @@ def of_plain(value: Any, where: str, path: str = "") -> Node:
     return Node(value, where, path)
 
 
-def at(node: Node, where: str, path: str) -> Node:
-    """The same value as if it stood elsewhere."""
-    return of_plain(node.plain(), where, path)
-
-
 def dump(value: Any) -> str:
     """YAML that `parse` reads back to the same value: words that look like its numbers are quoted.
 

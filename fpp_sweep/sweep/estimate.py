@@ -91,11 +91,9 @@ def sampled(params: Iterable[Param], draw: random.Random) -> dict[str, Any]:
         if param.kind == "choice":
             values[param.key] = draw.choice(param.choices)
             continue
-        assert param.low is not None
-        assert param.high is not None
-        low, high = (math.log(param.low), math.log(param.high)) if param.log else (param.low, param.high)
-        value = math.exp(draw.uniform(low, high)) if param.log else draw.uniform(low, high)
-        value = min(max(value, param.low), param.high)
+        low, high = param.bounds
+        value = math.exp(draw.uniform(math.log(low), math.log(high))) if param.log else draw.uniform(low, high)
+        value = min(max(value, low), high)
         values[param.key] = round(value) if param.kind == "int" else value
     return values
 

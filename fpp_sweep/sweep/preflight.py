@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -131,15 +131,11 @@ def ready(space: Space, options: Options, folder: SweepFolder, checked: Callable
             found = check(space, pool, plan)
         except TaskFailed as error:
             raise InputError(error.reason) from error
-        tell([*found.notes, *space.left_out(), *changed_images(folder.info(), space, plan)])
+        for note in (*found.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
+            print(f"note: {note}", file=sys.stderr)
         pool.begin(TaskKeys(model, plan.known()))
         folder.write_info(with_facts(folder.info(), space, model, plan, found))
         yield Ready(pool, plan, gpus)
-
-
-def tell(notes: Iterable[str]) -> None:
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:

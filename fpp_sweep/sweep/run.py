@@ -8,9 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +17,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import require_plugins
 from fpp_sweep.sweep.display import Display, Status, trial_line
 from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep
 from fpp_sweep.sweep.preflight import Ready, begun, place, ready, require_same, undone_if_refused
@@ -39,7 +38,7 @@ PARTING = 10.0  # after an interrupt
 def run_sweep(space: Space, options: Options | None = None) -> Sweep:
     """Run a space to its end, or resume it; what a first Ctrl-C interrupts can be resumed."""
     options = options or Options()
-    space.require_plugins(file.name for file in options.plugins)
+    require_plugins(space.work.plugins, (file.name for file in options.plugins))
     folder = place(space, options)
     sleep_when_idle()
     if options.verbose:
@@ -54,7 +53,11 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
             # from here on there is something to resume, whatever happens while all is opened
             folder.write_info(begun(known, space, options, folder, uri))
             try:
-                with meanwhile(check_store, uri) as checked, ready(space, options, folder, checked) as opened:
+                # importing MLflow takes seconds: its store is looked at while Ray starts
+                with (
+                    ThreadPoolExecutor(1) as threads,
+                    ready(space, options, folder, threads.submit(check_store, uri).result) as opened,
+                ):
                     _go(Run(space, folder, opened, options, uri))
             except KeyboardInterrupt:
                 if (info := folder.info()).state == "running":  # it came while all was opened
@@ -116,7 +119,8 @@ class Run:
             search_split=self.space.search.split,
             plugins=self.options.plugins,
         )
-        with scratch() as storage:
+        # Tune's own records, which nothing reads again
+        with tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as storage:
             conduct(self.conductor, brief, storage)
         self.folder.write_info(tagged(self.folder.info(), {"ended": self.conductor.why_stopped or ""}))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
@@ -202,9 +206,6 @@ class Run:
 
     def _show(self, workers: KeeperStatus) -> None:
         """Keep the terminal up to date."""
-        self.display.update(self._status(workers))
-
-    def _status(self, workers: KeeperStatus) -> Status:
         progress = self.conductor.progress
         info = self.folder.info()
         points = [list(record.values or ()) for record in self.conductor.front()]
@@ -212,7 +213,7 @@ class Run:
         volume = hypervolume(points, goals, info.reference) if info.reference is not None and points else None
         seconds = time.monotonic() - self.began
         shipping = self.shipper.status()
-        return Status(
+        status = Status(
             phase=progress.phase,
             finished=progress.finished,
             failed=progress.failed,
@@ -225,6 +226,7 @@ class Run:
             workers=workers.workers,
             note=f"MLflow is behind: {shipping.error}" if shipping.error else None,
         )
+        self.display.update(status)
 
     def _seconds_left(self, seconds: float) -> float | None:
         progress, search = self.conductor.progress, self.space.search
@@ -234,17 +236,3 @@ class Run:
             remaining = progress.total - progress.finished - progress.failed
             left.append(each * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
         return max(0.0, min(left)) if left else None
-
-
-@contextmanager
-def meanwhile(work: Callable[[str], None], word: str) -> Iterator[Callable[[], None]]:
-    """Work in a thread, as importing MLflow alone takes seconds; what is yielded waits, and raises what went wrong."""
-    with ThreadPoolExecutor(1) as threads:
-        yield threads.submit(work, word).result
-
-
-@contextmanager
-def scratch() -> Iterator[str]:
-    """Where Tune keeps its own records, which nothing reads again."""
-    with tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as folder:
-        yield folder
