@@ -47,16 +47,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def read(folder: Path) -> dict[Side, list[list[Terms]]]:
     """By side: datasets, and for each the seeds' terms, images in one order."""
-    found: dict[Side, dict[str, list[Terms]]] = {}
+    sides: dict[Side, dict[str, list[Terms]]] = {}
     document = json.loads((folder / "results.json").read_text())
     for trial in document["trials"]:
-        side = found.setdefault((trial["config"]["method"], trial["config"]["prompt"]), {})
+        side = sides.setdefault((trial["config"]["method"], trial["config"]["prompt"]), {})
         for dataset in trial["datasets"]:
             name = f"{dataset}.seed{trial['seed']}.predictions.parquet"
             rows = parquet.read_table(folder / trial["files"] / document["split"] / name).sort_by("id")
             correct = rows["label"].to_numpy() == rows["predicted"].to_numpy()
             side.setdefault(dataset, []).append(terms_of(rows["confidence"].to_numpy(), correct))
-    return {side: list(datasets.values()) for side, datasets in found.items()}
+    return {side: list(datasets.values()) for side, datasets in sides.items()}
 
 
 def terms_of(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Terms:

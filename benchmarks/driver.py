@@ -34,7 +34,7 @@ from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
-from fpp_sweep.sweep.preflight import begun
+from fpp_sweep.sweep.preflight import info_at_start
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.trial.trial import Plan
@@ -58,7 +58,7 @@ SAMPLES, CLASSES = 10, 3
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     for count in args.asked:
-        print(f"ask with {count} trials in the study: {1000 * asked(count):.0f} ms", flush=True)
+        print(f"ask with {count} trials in the study: {1000 * ask_seconds(count):.0f} ms", flush=True)
     print_overhead(args.trials)
 
 
@@ -73,7 +73,7 @@ def space_of(trials: int) -> Space:
     return parse_space(SPACE.replace("TRIALS", str(trials)), "driver.yaml")
 
 
-def asked(count: int) -> float:
+def ask_seconds(count: int) -> float:
     """Seconds for the next ask, a median of five; the study is filled with random trials."""
     space = space_of(10 * count)
     with tempfile.TemporaryDirectory() as scratch:
@@ -140,7 +140,7 @@ def print_overhead(trials: int) -> None:
 
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()
-        folder.write_info(begun(None, space, Options(), folder, ""))
+        folder.write_info(info_at_start(None, space, Options(), folder, ""))
         actor: Any = ray.remote(IdleKeeper)
         pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.tasks))
         pool.open()

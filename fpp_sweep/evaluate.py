@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     trials = trials_of(args)
-    # the border to torch: from here on a model is needed
+    # these load torch, which `--help` and a wrong flag do without
     from fpp_sweep.report import evaluation
     from fpp_sweep.trial.inline import InlineExecutor
     from fpp_sweep.trial.results import TaskFailed
@@ -56,18 +56,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     done = []
     for config, seed in trials:
         try:
-            result, found = run_trial(replace(plan, seeds=(seed,)), config, args.split, executor)
+            result, datasets_run = run_trial(replace(plan, seeds=(seed,)), config, args.split, executor)
         except TaskFailed as failure:
             raise InputError(failure.reason) from failure
         trial = evaluation.Evaluation(
-            config=config, seed=seed, result=result, datasets={each.facts.name: each for each in found}
+            config=config, seed=seed, result=result, datasets={data.facts.name: data for data in datasets_run}
         )
-        with told_of(out):
+        with writing_to(out):
             evaluation.write_trial(out, trial, args.split)
         print(evaluation.trial_table(trial, with_intervals=args.intervals), flush=True)
         done.append(trial)
     print(evaluation.comparison(done))
-    with told_of(out):
+    with writing_to(out):
         arguments = json.loads(json.dumps(vars(args), default=str))
         evaluation.write_results(out, model, args.split, done, arguments)
     print(f"results, prompts, predictions and reliability diagrams: {out}")
@@ -192,7 +192,7 @@ def names_of(args: argparse.Namespace) -> list[str]:
 
 
 def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tuple[TrialConfig, int]]) -> None:
-    """Fit every method and prompt to the model and to all class names, so that a bad one is told before any work."""
+    """Fit every method and prompt to the model and to all class names, so that a bad one ends the run at once."""
     methods = sorted({config.method for config, _ in trials})
     prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
     for note in worker.check(methods, prompts, datasets).notes:
@@ -200,8 +200,8 @@ def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tup
 
 
 @contextmanager
-def told_of(out: Path) -> Iterator[None]:
-    """A disk that is full or forbids writing, with the folder it was about."""
+def writing_to(out: Path) -> Iterator[None]:
+    """An error of the disk, full or read-only, becomes one that names the folder."""
     try:
         yield
     except OSError as error:

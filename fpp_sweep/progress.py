@@ -62,7 +62,7 @@ class Bar:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds, if that can be told."""
+        """Seconds, once some work has shown the rate."""
         return (self.total - self.done) / self.rate if self.rate else None
 
     def found(self, count: int) -> None:

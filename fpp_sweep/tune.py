@@ -116,23 +116,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def read_space(args: argparse.Namespace) -> Space:
     """The space file with everything that the command line says otherwise; later flags win."""
-    found = []
+    overrides = []
     for flag, key in SHORT.items():
         value = getattr(args, flag)
         if isinstance(value, list):
-            found.append(f"{key}=[{', '.join(value)}]")
+            overrides.append(f"{key}=[{', '.join(value)}]")
         elif value is not None:
-            found.append(f"{key}={value}")
-    found += args.set
+            overrides.append(f"{key}={value}")
+    overrides += args.set
     loaded = [file.stem for file in args.plugin]
-    space = load_space(args.space, found, loaded)
+    space = load_space(args.space, overrides, loaded)
     if args.config is None:
         return space
     searched = {param.key for param in space.searched()}
     settings = {key: value for key, value in read_config(args.config).items() if key not in searched}
     # JSON is YAML; `none` is how a setting says that it has no value, where null would take the key out
     start = [f"base.{key}={'none' if value is None else json.dumps(value)}" for key, value in settings.items()]
-    return load_space(args.space, [*start, *found], loaded)
+    return load_space(args.space, [*start, *overrides], loaded)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Drives a sweep through Ray Tune: baselines, then the search, then the front on the test split.
 
-Tune asks the conductor for the next job and tells it when one has ended; what came of it stands in the sweep's folder,
-written by the trial's own process before Tune hears of it. So a driver that dies between any two steps leaves a folder
-and a study from which `begin` goes on.
+Tune asks the conductor for the next job, a trial on one split, and reports when one has ended. By then the trial's own
+process has written its results to the sweep's folder. So a driver that dies between any two steps leaves a folder and a
+study from which `begin` continues.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Conductor(Searcher):
     def begin(self) -> None:
         """Make folder and study agree, and find what is left to do."""
         for number in self._study.unfinished():
-            record = next((each for each in self._records.values() if each.number == number), None)
+            record = next((known for known in self._records.values() if known.number == number), None)
             if record is not None and record.state in ENDED:
                 self._study.tell(record)  # the last driver died before it could
             else:
@@ -154,7 +154,7 @@ class Conductor(Searcher):
         """Nothing, likewise."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing of it is worth a place in Tune's own records, which are thrown away."""
+        """Nothing: Tune pickles its searcher into records that nothing reads again."""
         return {}
 
     # ------------------------------------------------------------ what is next
@@ -239,10 +239,10 @@ class Conductor(Searcher):
 
     def front(self) -> list[TrialRecord]:
         """The trials that no other dominates; infeasible ones are not on it."""
-        able = [record for record in self._trials() if record.state == "complete" and record.feasible]
-        points = [list(record.values or ()) for record in able]
+        feasible = [record for record in self._trials() if record.state == "complete" and record.feasible]
+        points = [list(record.values or ()) for record in feasible]
         goals = [objective.goal for objective in self._space.objectives]
-        return [able[index] for index in front(points, goals)] if points else []
+        return [feasible[index] for index in front(points, goals)] if points else []
 
     def _count(self, record: TrialRecord) -> None:
         if record.state == "complete":

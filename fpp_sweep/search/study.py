@@ -42,10 +42,10 @@ class SweepStudy:
         self._study: Study = optuna.create_study(
             storage=f"sqlite:///{file.resolve()}",
             study_name=name,
-            directions=["maximize" if each.goal == "max" else "minimize" for each in space.objectives],
+            directions=["maximize" if objective.goal == "max" else "minimize" for objective in space.objectives],
             load_if_exists=True,
         )
-        self._study.set_metric_names([each.metric for each in space.objectives])
+        self._study.set_metric_names([objective.metric for objective in space.objectives])
         self._params = space.searched()
         self._asked: dict[int, Trial] = {}
 
@@ -55,7 +55,7 @@ class SweepStudy:
         return len(self._queue)
 
     def unfinished(self) -> list[int]:
-        """Trials that were begun and not told."""
+        """Trials that were begun and have no result yet."""
         return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,))]
 
     def begun(self) -> int:
@@ -118,7 +118,7 @@ class SweepStudy:
 
 
 def draw(trial: Trial, param: Param) -> Any:
-    """A parameter's value, from its distribution or as the trial was told."""
+    """A parameter's value, from its distribution or the one that was enqueued for it."""
     if param.kind == "choice":
         return trial.suggest_categorical(param.key, list(param.choices))
     low, high = param.bounds

@@ -73,13 +73,13 @@ def keys(cls: Any) -> list[str]:
 def rules(cls: type) -> Mapping[str, Rule]:
     """The rules of a dataclass's fields, of those that have one."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    found = {}
+    checks = {}
     for field in fields(cls):
         hint = hints[field.name]
         if rule := _rule_of(field.name, hint):
             later = field.default is LATER and type(None) not in typing.get_args(hint)
-            found[field.name] = maybe(rule) if later else rule
-    return found
+            checks[field.name] = optional(rule) if later else rule
+    return checks
 
 
 def _rule_of(name: str, hint: Any) -> Rule | None:
@@ -90,7 +90,7 @@ def _rule_of(name: str, hint: Any) -> Rule | None:
         return one_of(name, lambda: arguments)
     if type(None) in arguments:
         rule = _rule_of(name, arguments[0])
-        return rule and maybe(rule)
+        return rule and optional(rule)
     if typing.get_origin(hint) is tuple:
         rule = _rule_of(name, arguments[0])
         return rule and list_of(rule)
@@ -177,7 +177,7 @@ def list_of(item: Rule, least: int = 0) -> Rule:
     """A list without repetitions, as a tuple."""
 
     def check(value: Any) -> tuple[Any, ...]:
-        items = listed(value)
+        items = as_list(value)
         expect(len(items) >= least, f"must have at least {least} entry, is empty")
         checked: list[Any] = []
         for index, entry in enumerate(items):
@@ -191,7 +191,7 @@ def list_of(item: Rule, least: int = 0) -> Rule:
     return Rule(check, lambda: _filled({"type": "array", "items": item.schema(), **limits}))
 
 
-def maybe(rule: Rule) -> Rule:
+def optional(rule: Rule) -> Rule:
     """Nothing, or what the rule says."""
 
     def check(value: Any) -> Any:
@@ -204,14 +204,14 @@ def _filled(schema: Schema) -> Schema:
     return {name: value for name, value in schema.items() if value is not None}
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     expect(isinstance(value, Mapping), f"must be a mapping (key: value), got {shown(value)}")
     expect(all(isinstance(key, str) for key in value), "must have keys that are text")
     checked: Mapping[str, Any] = value
     return checked
 
 
-def listed(value: Any) -> list[Any] | tuple[Any, ...]:
+def as_list(value: Any) -> list[Any] | tuple[Any, ...]:
     example = "..." if value is None or isinstance(value, Mapping) else value
     expect(isinstance(value, list | tuple), f"must be a list, such as [{example}], got {shown(value)}")
     items: list[Any] | tuple[Any, ...] = value

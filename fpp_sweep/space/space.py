@@ -22,7 +22,7 @@ PRESET = one_of("preset", lambda: ("auto", *PRESETS))
 TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10
 
 # what may be another when a sweep is resumed
-FREE = {
+MAY_CHANGE = {
     "name",
     "question",
     *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures")),
@@ -167,7 +167,7 @@ class Space:
         return [
             f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}"
             for key in dict.fromkeys([*ours, *theirs])
-            if key not in FREE and ours.get(key) != theirs.get(key)
+            if key not in MAY_CHANGE and ours.get(key) != theirs.get(key)
         ]
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:

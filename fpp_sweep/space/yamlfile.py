@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.space.rules import listed, mapping
+from fpp_sweep.space.rules import as_list, as_mapping
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -52,7 +52,7 @@ class Node:
     def mapping(self, known: Iterable[str] | None = None) -> dict[str, Node]:
         """Its entries; with `known` keys, no others."""
         with self.locating():
-            mapping(self.value)
+            as_mapping(self.value)
         for key, node in self.value.items():
             if known is not None and key not in known:
                 names = [_join(self.path, name) for name in known]
@@ -62,7 +62,7 @@ class Node:
 
     def items(self) -> list[Node]:
         with self.locating():
-            return list(listed(self.value))
+            return list(as_list(self.value))
 
     def key_of(self, path: str) -> str | None:
         """The key of this mapping that a dotted path begins with, which may have dots itself."""

@@ -34,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep that has been run, or is being run: read from its folder whenever it is asked."""
+    """A sweep that has been run, or is being run: every call reads its folder anew."""
 
     folder: SweepFolder
 

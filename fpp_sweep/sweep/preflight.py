@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
 
 
-class Host(Protocol):
-    """Whoever can look at models and datasets: a worker, or a pool of them."""
+class Inspector(Protocol):
+    """What can describe datasets and check prompts: a worker, or the pool of them."""
 
     def describe(self, names: Sequence[str], split: str) -> list[DatasetFacts]: ...
 
@@ -45,7 +45,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Opened:
     """All that a search needs, opened and checked."""
 
     pool: Pool
@@ -53,7 +53,7 @@ class Ready:
     gpus_per_worker: float
 
 
-def place(space: Space, options: Options) -> SweepFolder:
+def sweep_folder(space: Space, options: Options) -> SweepFolder:
     """The folder of a new sweep, or of the one to be resumed."""
     root = options.root
     if options.resume:
@@ -82,14 +82,14 @@ def _newest(root: Path, name: str) -> Path:
 def require_same(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
     """What decides results must be what it was; budgets and machines may change."""
     if changes := space_of(info.space, str(folder.info_file)).difference(space):
-        told = "; ".join(changes)
+        changed = "; ".join(changes)
         raise InputError(
-            f"{folder.path.name} cannot be resumed, its space has changed: {told}; begin a new sweep instead"
+            f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin a new sweep instead"
         )
 
 
 @contextmanager
-def undone_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[None]:
+def removed_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[None]:
     """A new sweep that bad input ended before its first trial leaves no folder."""
     try:
         yield
@@ -102,8 +102,8 @@ def undone_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[
 
 
 @contextmanager
-def ready(space: Space, options: Options, folder: SweepFolder, checked: Callable[[], None]) -> Iterator[Ready]:
-    """Ray, the first worker, and everything that the space names found to be there, and what it was."""
+def open_sweep(space: Space, options: Options, folder: SweepFolder, checked: Callable[[], None]) -> Iterator[Opened]:
+    """Start Ray and a first worker, and check that all that the space names exists and has not changed."""
     work = space.work
     cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
     with (
@@ -128,14 +128,14 @@ def ready(space: Space, options: Options, folder: SweepFolder, checked: Callable
         try:
             model = pool.open()
             plan = make_plan(space, pool)
-            found = check(space, pool, plan)
+            checks = check(space, pool, plan)
         except TaskFailed as error:
             raise InputError(error.reason) from error
-        for note in (*found.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
+        for note in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
             print(f"note: {note}", file=sys.stderr)
         pool.begin(TaskKeys(model, plan.known()))
-        folder.write_info(with_facts(folder.info(), space, model, plan, found))
-        yield Ready(pool, plan, gpus)
+        folder.write_info(with_facts(folder.info(), space, model, plan, checks))
+        yield Opened(pool, plan, gpus)
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:
@@ -156,33 +156,33 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
     )
 
 
-def make_plan(space: Space, host: Host) -> Plan:
+def make_plan(space: Space, models: Inspector) -> Plan:
     """The datasets of the space as they are where workers run; one that is missing ends it here."""
     split = space.search.split
     splits = [split] if split == "test" else [split, "test"]
-    datasets = {split: tuple(host.describe(space.work.datasets, split)) for split in splits}
+    datasets = {split: tuple(models.describe(space.work.datasets, split)) for split in splits}
     names = [facts.name for facts in datasets[split]]
-    for metric in (*(each.metric for each in space.objectives), *(each.metric for each in space.constraints)):
+    for metric in [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]:
         name = metric.partition("/")[2]
         if name and name not in names:
             raise unknown(f"dataset in metric {metric}:", name, names)
     return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.work.columns)
 
 
-def check(space: Space, host: Host, plan: Plan) -> Checked:
-    """Fit every method and prompt that may be asked for to the model and the classes."""
+def check(space: Space, models: Inspector, plan: Plan) -> Checked:
+    """Fit every method and prompt that trials may use to the model and the classes."""
     start = space.start()
     configs = [*space.baselines().values(), start]
-    asked = {key: {getattr(config, key) for config in configs} for key in ("method", "prompt", "init")}
+    used = {key: {getattr(config, key) for config in configs} for key in ("method", "prompt", "init")}
     for param in space.searched():
-        if param.key in asked:
-            asked[param.key] |= set(param.choices)
-    prompts = sorted((asked["prompt"] | asked["init"]) - {"fpp"})
+        if param.key in used:
+            used[param.key] |= set(param.choices)
+    prompts = sorted((used["prompt"] | used["init"]) - {"fpp"})
     facts = [facts for datasets in plan.datasets.values() for facts in datasets]
-    return host.check(sorted(asked["method"]), prompts, facts)
+    return models.check(sorted(used["method"]), prompts, facts)
 
 
-def begun(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
+def info_at_start(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
     """The sweep's record, as it begins or goes on."""
     if known is not None:
         return replace(known, state="running", finished=None, tracking_uri=uri, space=space.plain())
@@ -211,7 +211,7 @@ def begun(known: SweepInfo | None, space: Space, options: Options, folder: Sweep
     )
 
 
-def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, found: Checked) -> SweepInfo:
+def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, checked: Checked) -> SweepInfo:
     """What is known once a worker has opened model, datasets and prompts; it must be what it was."""
     datasets = plan.datasets[space.search.split]
     facts = {
@@ -221,8 +221,8 @@ def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, fou
         "datasets": ", ".join(facts.name for facts in datasets),
         "datasets_digest": ", ".join(facts.digest for facts in datasets),
     }
-    if found.prompts:
-        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(found.prompts.items()))
+    if checked.prompts:
+        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(checked.prompts.items()))
     for key, what in (
         ("model_digest", f"model {model.name} has other weights"),
         ("datasets_digest", "its data differ"),

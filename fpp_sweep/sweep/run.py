@@ -20,7 +20,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.sweep.display import Display, Status, trial_line
 from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep
-from fpp_sweep.sweep.preflight import Ready, begun, place, ready, require_same, undone_if_refused
+from fpp_sweep.sweep.preflight import Opened, info_at_start, open_sweep, removed_if_refused, require_same, sweep_folder
 from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.sweep.signals import terminable
@@ -39,7 +39,7 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
     """Run a space to its end, or resume it; what a first Ctrl-C interrupts can be resumed."""
     options = options or Options()
     require_plugins(space.work.plugins, (file.name for file in options.plugins))
-    folder = place(space, options)
+    folder = sweep_folder(space, options)
     sleep_when_idle()
     if options.verbose:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
@@ -49,14 +49,14 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
         if known is not None:
             require_same(known, space, folder)
             uri = absolute(options.tracking_uri) if options.tracking_uri else known.tracking_uri
-        with undone_if_refused(folder, known):
+        with removed_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened
-            folder.write_info(begun(known, space, options, folder, uri))
+            folder.write_info(info_at_start(known, space, options, folder, uri))
             try:
                 # importing MLflow takes seconds: its store is looked at while Ray starts
                 with (
                     ThreadPoolExecutor(1) as threads,
-                    ready(space, options, folder, threads.submit(check_store, uri).result) as opened,
+                    open_sweep(space, options, folder, threads.submit(check_store, uri).result) as opened,
                 ):
                     _go(Run(space, folder, opened, options, uri))
             except KeyboardInterrupt:
@@ -79,7 +79,7 @@ def _go(run: Run) -> None:
 class Run:
     """A sweep that is under way."""
 
-    def __init__(self, space: Space, folder: SweepFolder, opened: Ready, options: Options, uri: str) -> None:
+    def __init__(self, space: Space, folder: SweepFolder, opened: Opened, options: Options, uri: str) -> None:
         # Ray Tune and Optuna take seconds to load, and Ray must not be loaded before `session` has set its environment
         from fpp_sweep.search.conductor import Conductor
         from fpp_sweep.search.study import SweepStudy
@@ -128,11 +128,12 @@ class Run:
 
     def interrupted(self) -> None:
         """Mark what was running; a resumed sweep starts it again."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder bears that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder stays readable
         for record in self.folder.trials():
             if record.state == "running":
-                told = replace(record, state="interrupted", reason="the sweep was interrupted", finished=time.time())
-                self.folder.write_trial(told)
+                reason = "the sweep was interrupted"
+                ended = replace(record, state="interrupted", reason=reason, finished=time.time())
+                self.folder.write_trial(ended)
         self._end("interrupted")
 
     def close(self) -> None:
@@ -175,14 +176,16 @@ class Run:
             return
         if split == self.space.search.split:
             self._set_reference()
-            joined = record.kind == "trial" and record.name in {each.name for each in self.conductor.front()}
+            joined = record.kind == "trial" and record.name in {member.name for member in self.conductor.front()}
             self.display.event(trial_line(record, self.space.objectives, on_front=joined))
         elif split in record.results:
             average = record.results[split].average
-            told = (
-                f"{each.metric} {average[each.metric]:.2f}" for each in self.space.objectives if each.metric in average
+            averages = (
+                f"{objective.metric} {average[objective.metric]:.2f}"
+                for objective in self.space.objectives
+                if objective.metric in average
             )
-            self.display.event(f"{record.name}  on {split}: {', '.join(told)}")
+            self.display.event(f"{record.name}  on {split}: {', '.join(averages)}")
         else:
             self.display.event(f"{record.name}  {record.reason}")
 
@@ -232,7 +235,7 @@ class Run:
         progress, search = self.conductor.progress, self.space.search
         left = [] if search.wall_clock is None else [search.wall_clock - self.spent - seconds]
         if progress.total is not None and progress.seconds:
-            each = math.fsum(progress.seconds) / len(progress.seconds)
+            mean = math.fsum(progress.seconds) / len(progress.seconds)
             remaining = progress.total - progress.finished - progress.failed
-            left.append(each * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
+            left.append(mean * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
         return max(0.0, min(left)) if left else None
