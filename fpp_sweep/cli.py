@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from fpp_sweep.errors import InputError
@@ -40,6 +43,23 @@ def sleep_when_idle() -> None:
 def cores() -> int:
     """What this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM, which a machine that shuts down or a job system sends, interrupts as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run(main: Callable[[], None]) -> NoReturn:

@@ -59,9 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             result, datasets_run = run_trial(replace(plan, seeds=(seed,)), config, args.split, executor)
         except TaskFailed as failure:
             raise InputError(failure.reason) from failure
-        trial = evaluation.Evaluation(
-            config=config, seed=seed, result=result, datasets={data.facts.name: data for data in datasets_run}
-        )
+        by_name = {data.facts.name: data for data in datasets_run}
+        trial = evaluation.Evaluation(config=config, seed=seed, result=result, datasets=by_name)
         with writing_to(out):
             evaluation.write_trial(out, trial, args.split)
         print(evaluation.trial_table(trial, with_intervals=args.intervals), flush=True)
@@ -88,27 +87,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--init", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
     add("--seed", nargs="+", type=int, default=[0], metavar="N", help="of views and pretraining")
     add("--preset", choices=("auto", *PRESETS), default="auto", help="auto: tiny for the embedded model, else code")
-    add(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="such as fpp.gamma2=0.15 (docs/config.md)",
-    )
-    add(
-        "--limit",
-        type=int,
-        metavar="N",
-        help=f"images per dataset; default: all ({EMBEDDED_LIMIT} of the embedded ones)",
-    )
+    set_help = "such as fpp.gamma2=0.15 (docs/config.md)"
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=set_help)
+    images = f"images per dataset; default: all ({EMBEDDED_LIMIT} of the embedded ones)"
+    add("--limit", type=int, metavar="N", help=images)
     add("--out", type=Path, metavar="DIR", help="a new folder; default: results/<time>")
-    add(
-        "--intervals",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="95 %% bootstrap intervals in the tables",
-    )
+    intervals = "95 %% bootstrap intervals in the tables"
+    add("--intervals", action=argparse.BooleanOptionalAction, default=True, help=intervals)
     add("--cache", type=Path, metavar="DIR", help="image features; default: $FPP_SWEEP_CACHE or ~/.cache/fpp_sweep")
     add("--exact-cache", action="store_true", help="keep features in float32 rather than half precision")
     add("--on-bad-image", choices=("fail", "skip"), default="fail", help="skip: leave it out, and count it")

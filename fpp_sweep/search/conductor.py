@@ -19,9 +19,10 @@ from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.search import Searcher
 
 from fpp_sweep import keys
+from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import Kind, TrialRecord
 from fpp_sweep.search.coordinator import Brief, Coordinator, ended
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
@@ -89,8 +90,7 @@ class Conductor(Searcher):
         for name, config in self._space.baselines().items():
             known = self._records.get(f"baseline-{name}")
             if known is None or known.state not in ("complete", "stopped"):
-                values: dict[str, Any] = {"name": f"baseline-{name}", "kind": "baseline", "origin": "baseline"}
-                self._write(TrialRecord(state="waiting", config=config.flat(), key=keys.of_config(config), **values))
+                self._write(_waiting(f"baseline-{name}", "baseline", config, origin="baseline"))
                 self._baselines.append(f"baseline-{name}")
         for record in self._trials():
             self.progress.finished += record.state == "complete"
@@ -124,9 +124,8 @@ class Conductor(Searcher):
         record = self._records[name]
         if split == self._space.search.split:
             attempt = record.attempt + (record.started > 0)
-            self._write(
-                replace(record, state="running", started=time.time(), reason=None, details=None, attempt=attempt)
-            )
+            begun = replace(record, state="running", started=time.time(), attempt=attempt)
+            self._write(replace(begun, reason=None, details=None))
         self._running[trial_id] = job
         self.progress.running.add(name)
         self._order += 1
@@ -208,18 +207,8 @@ class Conductor(Searcher):
         name = f"trial-{number:04d}"
         if name not in self._records:
             config = self._space.resolve(values)
-            self._write(
-                TrialRecord(
-                    name=name,
-                    kind="trial",
-                    state="waiting",
-                    number=number,
-                    origin=origin,
-                    params=values,
-                    config=config.flat(),
-                    key=keys.of_config(config),
-                )
-            )
+            facts: dict[str, Any] = {"number": number, "origin": origin, "params": values}
+            self._write(_waiting(name, "trial", config, **facts))
         return name
 
     def _next_test(self) -> tuple[str, str] | None:
@@ -230,10 +219,9 @@ class Conductor(Searcher):
             self.progress.phase = TEST
             members = [record.name for record in self.front()]
             names = [*(f"baseline-{name}" for name in self._space.baselines()), *members]
+            records = (self._records[name] for name in names)
             self._tests = [
-                name
-                for name in names
-                if self._records[name].state == "complete" and TEST not in self._records[name].results
+                record.name for record in records if record.state == "complete" and TEST not in record.results
             ]
         return (self._tests.pop(0), TEST) if self._tests else None
 
@@ -258,6 +246,10 @@ class Conductor(Searcher):
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)
         self._records[record.name] = record
+
+
+def _waiting(name: str, kind: Kind, config: TrialConfig, **facts: Any) -> TrialRecord:
+    return TrialRecord(name=name, kind=kind, state="waiting", config=config.flat(), key=keys.of_config(config), **facts)
 
 
 def conduct(conductor: Conductor, brief: Brief, storage: str) -> None:

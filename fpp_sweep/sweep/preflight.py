@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fpp_sweep.cli import cores
+from fpp_sweep.cli import cores, terminable
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
@@ -25,7 +25,6 @@ from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.provenance import commit, tagged, versions
-from fpp_sweep.sweep.signals import terminable
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import gpus_here, session

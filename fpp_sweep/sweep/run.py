@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fpp_sweep.cli import sleep_when_idle
+from fpp_sweep.cli import sleep_when_idle, terminable
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo, TrialRecord
@@ -23,7 +23,6 @@ from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep
 from fpp_sweep.sweep.preflight import Opened, info_at_start, open_sweep, removed_if_refused, require_same, sweep_folder
 from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
-from fpp_sweep.sweep.signals import terminable
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store
 from fpp_sweep.workers.keeper import KeeperStatus
 from fpp_sweep.workers.watch import Watch
@@ -192,10 +191,9 @@ class Run:
     def _set_reference(self) -> None:
         """The hypervolume's corner: what the space says, else the worst of the baselines, fixed once they ended."""
         info = self.folder.info()
-        if info.reference is not None:
-            return
         baselines = [record for record in self.conductor.records() if record.kind == "baseline"]
-        if any(record.state in ("waiting", "running", "interrupted") for record in baselines):
+        unfinished = any(record.state in ("waiting", "running", "interrupted") for record in baselines)
+        if info.reference is not None or unfinished:
             return
         values = [record.values for record in baselines if record.values is not None]
         corner = []
