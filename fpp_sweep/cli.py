@@ -70,7 +70,7 @@ def run(main: Callable[[], None]) -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        for child in multiprocessing.active_children():  # they hold nothing to be saved, and may be anywhere
+        for child in multiprocessing.active_children():  # they have nothing to save, and may be stuck in a read
             child.kill()
             child.join()
         print("interrupted", file=sys.stderr)

@@ -170,7 +170,7 @@ def spec_of(args: argparse.Namespace, files: tuple[PluginFile, ...]) -> WorkerSp
 
 
 def names_of(args: argparse.Namespace) -> list[str]:
-    """The datasets and groups asked for; none means all of one's own, else those that belong to the data root."""
+    """Names and groups of datasets; by default all of --dataset-file, else those that suit the data root."""
     if args.datasets or args.dataset_file:
         return args.datasets or []
     return ["fine_grained" if args.data_root else "tiny"]

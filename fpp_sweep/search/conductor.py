@@ -35,7 +35,7 @@ ENDED = ("complete", "failed", "stopped")  # a trial that is not begun again
 
 @dataclass(slots=True)
 class Progress:
-    """Where a sweep is, for whoever shows it."""
+    """How far a sweep is, for the display."""
 
     phase: str = "starting"
     total: int | None = None
@@ -59,7 +59,7 @@ class Conductor(Searcher):
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
     ) -> None:
-        """`on_change` hears of a record and of the split that it begins, or has just ended."""
+        """`on_change` is called with a record and a split when the trial begins on that split and when it has ended."""
         super().__init__()
         total = space.search.trials
         if space.search.sampler == "grid":
@@ -147,10 +147,10 @@ class Conductor(Searcher):
         self._on_change(record, split)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the study and the folder are the state."""
+        """Nothing to save: the study and the folder are the state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing, likewise."""
+        """Nothing to restore, likewise."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune pickles its searcher into records that nothing reads again."""

@@ -1,4 +1,4 @@
-"""The Optuna study of a sweep: what is tried next, and what came of it. Durable, and the same after any kill.
+"""The Optuna study of a sweep: what is tried next, and the results. It survives a kill of the driver.
 
 Trial n is the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named
 after the sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two
@@ -74,7 +74,7 @@ class SweepStudy:
         return self._values(self._trial(number))
 
     def tell(self, record: TrialRecord) -> None:
-        """What came of a trial; one that failed or was stopped has no values. Telling it again changes nothing."""
+        """Report a trial's result; one that failed or was stopped has no values. Idempotent."""
         assert record.number is not None
         trial = self._asked.pop(record.number, None)
         if trial is None:

@@ -1,4 +1,4 @@
-"""Grids: blocks of settings whose values are combined, and choices that are."""
+"""Grids: blocks of settings whose values are combined, or all combinations of the parameters' choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpp_sweep.space.settings import check_setting, check_trial, settings_rule
 
 Block = Mapping[str, tuple[Any, ...]]  # values by key; by several (`a, b`) that move together, tuples of values
 
-MOST_POINTS = 2_000  # every one is resolved and checked when the space is made
+MOST_POINTS = 2_000  # all are checked when the space is read, which takes a second for so many
 
 
 def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
@@ -82,7 +82,7 @@ def block_points(block: Block) -> Iterator[dict[str, Any]]:
 
 
 def combinations(params: Sequence[Param], values: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """All values of choices, parents first; a parameter that does not exist somewhere is not varied there."""
+    """All combinations of choices, parents first; a parameter is left out where its `when` does not hold."""
     values = dict(values or {})
     if not params:
         yield values

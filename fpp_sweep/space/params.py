@@ -114,7 +114,7 @@ def divides(step: float, width: float) -> bool:
 
 
 def _conditions(when: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Of each parent the values, of which one may stand alone."""
+    """The parents and their values; one value may be written without a list."""
     for key, values in as_mapping(when).items():
         with under(key):
             yield key, settings_rule(key).check(values if isinstance(values, list | tuple) else [values])
@@ -158,7 +158,7 @@ def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
 
 
 def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tuple[dict[str, Any], ...]:
-    """Values of some parameters each, within what the parameters can take."""
+    """Points: values of some of the parameters, checked against ranges, choices and conditions."""
     by_key = {param.key: param for param in params}
     checked: list[dict[str, Any]] = []
     for index, values in enumerate(as_list(points)):

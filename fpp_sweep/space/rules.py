@@ -20,7 +20,7 @@ from fpp_sweep.errors import InputError, unknown
 
 Schema = Mapping[str, Any]
 
-LATER: Any = None  # the default of a field that its object, or the object's holder, works out from others
+LATER: Any = None  # default of a field that is filled in from others, by its object or by the one that holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def expect(holds: object, problem: str, key: str = "") -> None:
 
 @contextmanager
 def under(key: str) -> Iterator[None]:
-    """An error of a value becomes one of the key that holds it."""
+    """Put the key before the keys of errors raised within."""
     try:
         yield
     except InputError as error:
@@ -53,7 +53,7 @@ def known_name(kind: str, name: str, known: Collection[str]) -> str:
 
 
 def check_fields(checked: Any, key: str = "") -> None:
-    """Put the fields of an object, found under `key`, through the rules of their types."""
+    """Check an object's fields by the rules of their types; errors name them below `key`."""
     kind: Any = type(checked)
     for name, rule in rules(kind).items():
         with under(f"{key}.{name}" if key else name):
@@ -192,7 +192,7 @@ def list_of(item: Rule, least: int = 0) -> Rule:
 
 
 def optional(rule: Rule) -> Rule:
-    """Nothing, or what the rule says."""
+    """None, or what the rule says."""
 
     def check(value: Any) -> Any:
         return None if value is None else rule.check(value)

@@ -21,7 +21,7 @@ from fpp_sweep.space.work import Sampler, Search, Work
 PRESET = one_of("preset", lambda: ("auto", *PRESETS))
 TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10
 
-# what may be another when a sweep is resumed
+# what may differ when a sweep is resumed
 MAY_CHANGE = {
     "name",
     "question",
@@ -162,7 +162,7 @@ class Space:
         return plain
 
     def difference(self, other: Space) -> list[str]:
-        """What decides results and is another in `other`, one line each; budgets and machines do not."""
+        """What decides results and differs in `other`, a line for each; budgets and machines do not."""
         ours, theirs = (dict(dotted(space.plain())) for space in (self, other))
         return [
             f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}"
@@ -171,7 +171,7 @@ class Space:
         ]
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        """Origin, the searched part, and what does not fit."""
+        """For each published config: its origin, its values of searched settings, and those that do not fit."""
         for origin, settings in published_points(preset_for(self.preset, self.work.model)).items():
             flat = TrialConfig().replace(settings).flat()
             values: dict[str, Any] = {}
@@ -184,7 +184,7 @@ class Space:
             yield origin, values, problems
 
     def _distinct(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-        """Without those that repeat a config; a partial point is another than the config it looks like."""
+        """Without repeated configs; of a partial point the sampler chooses the rest, so it repeats only itself."""
         seen: dict[Any, tuple[str, dict[str, Any]]] = {}
         start = self.start()
         for origin, values in points:

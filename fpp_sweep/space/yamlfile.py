@@ -1,4 +1,4 @@
-"""YAML whose values know where they stand, so that a complaint names the line.
+"""YAML whose values know their file and line, so that error messages can name them.
 
 Values are those of YAML 1.2: `1e-3` is a number and `on` a word, which YAML 1.1 has the other way round. Tags, aliases
 and keys that come twice are refused: a file that is read makes no objects, and does not grow.
@@ -41,7 +41,7 @@ class Node:
 
     @contextmanager
     def locating(self) -> Iterator[None]:
-        """Errors of a value that is made of this one name the line of their key."""
+        """Errors raised while this value is checked name the line of their key."""
         try:
             yield
         except LineError:
@@ -69,7 +69,7 @@ class Node:
         return max((key for key in self.value if f"{path}.".startswith(f"{key}.")), key=len, default=None)
 
     def _find(self, path: str) -> Node:
-        """What a path leads to; a step that a short form leaves out, such as `choices`, is passed over."""
+        """The value at a path; a step that the short form leaves out, such as `choices`, is skipped."""
         if not path or not isinstance(self.value, dict | list):
             return self
         if isinstance(self.value, list):
@@ -83,7 +83,7 @@ class Node:
         return child._find(path[len(key) + 1 :])
 
     def plain(self) -> Any:
-        """The value without its whereabouts."""
+        """The value without lines and paths."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -131,7 +131,7 @@ def parse(text: str, file: str) -> Node:
 
 
 def of_plain(value: Any, where: str, path: str = "") -> Node:
-    """Values that were never YAML, as a document: those of a record, say."""
+    """Plain values, such as those of a record, as a document."""
     if isinstance(value, Mapping):
         return Node({key: of_plain(inner, where, _join(path, key)) for key, inner in value.items()}, where, path)
     if isinstance(value, list | tuple):

@@ -69,7 +69,7 @@ def busy(others: int) -> Iterator[None]:
 
 
 def expected_configs(space: Space) -> Iterator[tuple[str, TrialConfig]]:
-    """Baselines and trials by name; what a sampler will choose is drawn at random."""
+    """Baselines and trials by name; random points stand for what a sampler will choose."""
     for name, config in space.baselines().items():
         yield f"baseline-{name}", config
     queue = space.queue()

@@ -89,7 +89,7 @@ def require_same(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
 
 @contextmanager
 def removed_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[None]:
-    """A new sweep that bad input ended before its first trial leaves no folder."""
+    """Where bad input ends a sweep before its first trial: remove a new folder, restore a resumed one's record."""
     try:
         yield
     except InputError:
@@ -107,9 +107,9 @@ def open_sweep(space: Space, options: Options, folder: SweepFolder, checked: Cal
     cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
     with (
         session(options.address, cpus=cpus, verbose=options.verbose),
-        terminable(),  # Ray has taken SIGTERM
+        terminable(),  # again: ray.init has replaced the handler
     ):
-        # the border to Ray, which `session` has imported under its own environment
+        # the pool imports Ray, which `session` must have imported first, with its environment set
         from fpp_sweep.workers.pool import WorkerNeeds, require_room, start_pool
 
         gpus = work.gpus_per_worker
@@ -117,7 +117,7 @@ def open_sweep(space: Space, options: Options, folder: SweepFolder, checked: Cal
             gpus = 1.0 if gpus_here() else 0.0
         env = {key: os.environ[key] for key in SHARED if key in os.environ} if options.on_cluster else {}
         needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
-        # who gives both numbers on a cluster may mean machines that are started for them
+        # with both numbers given, a cluster may start machines for them
         may_grow = options.on_cluster and None not in (work.workers, work.gpus_per_worker)
         if note := require_room(needs, may_grow=may_grow):
             print(f"note: {note}", file=sys.stderr)
@@ -156,7 +156,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
 
 
 def make_plan(space: Space, models: Inspector) -> Plan:
-    """The datasets of the space as they are where workers run; one that is missing ends it here."""
+    """The datasets of the space as they are where workers run; a missing one is an InputError."""
     split = space.search.split
     splits = [split] if split == "test" else [split, "test"]
     datasets = {split: tuple(models.describe(space.work.datasets, split)) for split in splits}

@@ -1,4 +1,4 @@
-"""Keeps `report/` and MLflow up to date from a thread, without haste: reports cost CPU that trials want."""
+"""Keeps `report/` and MLflow up to date from a thread, at intervals: reports take CPU from trials."""
 
 from __future__ import annotations
 
