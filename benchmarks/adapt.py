@@ -62,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
     rows, raw = [], {}
     for count in classes:
-        found = measured(args, count)
-        raw[str(count)] = found
-        rows.append(row(count, found))
+        timings = measured(args, count)
+        raw[str(count)] = timings
+        rows.append(row(count, timings))
     notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall; CPU seconds beside."]
     notes.append("'with J' counts building J, spread over the test set of the dataset that K stands for.")
     if not args.quick:
@@ -188,23 +188,23 @@ def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, 
                 equal(logits.softmax(-1), expected, f"K = {len(world.texts)}, {name}, {form}", predictions=True)
 
 
-def row(classes: int, found: dict[str, Any]) -> dict[str, object]:
-    naive, jacobian = found["naive"], found["jacobian"]
-    with_once = [each + found["once"] * (1 / found["images"]) for each in jacobian]
-    slower = Ratio.of(found["otpt"], found["tpt"])
-    mark = "~" if found["naive_scaled"] else ""
+def row(classes: int, timings: dict[str, Any]) -> dict[str, object]:
+    naive, jacobian = timings["naive"], timings["jacobian"]
+    with_once = [spent + timings["once"] * (1 / timings["images"]) for spent in jacobian]
+    slower = Ratio.of(timings["otpt"], timings["tpt"])
+    mark = "~" if timings["naive_scaled"] else ""
     forms = {
         "J": Ratio.of(naive, jacobian),
         "with J": Ratio.of(naive, with_once),
-        "pullback": Ratio.of(naive, found["pullback"]),
+        "pullback": Ratio.of(naive, timings["pullback"]),
     }
-    cells: dict[str, object] = {"K": classes, "as": TEST_SETS[classes][0], "tokens": found["tokens"]}
+    cells: dict[str, object] = {"K": classes, "as": TEST_SETS[classes][0], "tokens": timings["tokens"]}
     for name, ratio in forms.items():
         cells[name] = f"{mark}{ratio.wall}"
         cells[f"{name}, CPU"] = f"{mark}{ratio.cpu.median:.1f}"
     for name in ("jacobian", "pullback"):
-        if f"compiled {name}" in found:
-            faster = Ratio.of(found[name], found[f"compiled {name}"])
+        if f"compiled {name}" in timings:
+            faster = Ratio.of(timings[name], timings[f"compiled {name}"])
             cells[f"{name}: engine / compiled"] = f"{faster.wall:.2f}"
             cells[f"{name}: engine / compiled, CPU"] = f"{faster.cpu:.2f}"
     cells["O-TPT / TPT"] = f"{slower.wall:.3f}"
@@ -213,9 +213,11 @@ def row(classes: int, found: dict[str, Any]) -> dict[str, object]:
 
 def growth(raw: dict[str, Any]) -> list[str]:
     """Whether an image's cost grows faster than the class tokens."""
-    costs = {classes: Spread.of([each.cpu for each in found["jacobian"]]).median for classes, found in raw.items()}
+    costs = {
+        classes: Spread.of([spent.cpu for spent in timings["jacobian"]]).median for classes, timings in raw.items()
+    }
     first, *rest = raw
-    per_token = {classes: costs[classes] / found["tokens"] for classes, found in raw.items()}
+    per_token = {classes: costs[classes] / timings["tokens"] for classes, timings in raw.items()}
     return [
         f"CPU seconds per image and class token, K = {classes} against K = {first}: "
         f"{per_token[classes] / per_token[first]:.2f}"

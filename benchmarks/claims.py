@@ -7,7 +7,6 @@ for both sides and all seeds; a difference is the mean over datasets and seeds.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fpp_sweep.cli import parser, run
 from fpp_sweep.core.metrics import EDGES
 
 DRAWS = 2000
@@ -36,10 +36,9 @@ Side = tuple[str, str]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
-    parser.add_argument("results", type=Path)
-    folder = parser.parse_args(argv).results
-    terms = read(folder)
+    options = parser("benchmarks.claims", __doc__ or "")
+    options.add_argument("results", type=Path)
+    terms = read(options.parse_args(argv).results)
     print("| claim | accuracy | ECE |\n| --- | --- | --- |")
     for claim, first, second in CLAIMS:
         accuracy, ece = differences(terms[first], terms[second])
@@ -48,16 +47,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def read(folder: Path) -> dict[Side, list[list[Terms]]]:
     """By side: datasets, and for each the seeds' terms, images in one order."""
-    found: dict[Side, dict[str, list[Terms]]] = {}
+    sides: dict[Side, dict[str, list[Terms]]] = {}
     document = json.loads((folder / "results.json").read_text())
     for trial in document["trials"]:
-        side = found.setdefault((trial["config"]["method"], trial["config"]["prompt"]), {})
+        side = sides.setdefault((trial["config"]["method"], trial["config"]["prompt"]), {})
         for dataset in trial["datasets"]:
             name = f"{dataset}.seed{trial['seed']}.predictions.parquet"
             rows = parquet.read_table(folder / trial["files"] / document["split"] / name).sort_by("id")
             correct = rows["label"].to_numpy() == rows["predicted"].to_numpy()
             side.setdefault(dataset, []).append(terms_of(rows["confidence"].to_numpy(), correct))
-    return {side: list(datasets.values()) for side, datasets in found.items()}
+    return {side: list(datasets.values()) for side, datasets in sides.items()}
 
 
 def terms_of(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Terms:
@@ -90,4 +89,4 @@ def shown(values: NDArray[np.float64]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

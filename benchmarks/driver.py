@@ -18,11 +18,30 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cli import Parser, parser, run
+import numpy as np
+import optuna
+import ray
+
+from fpp_sweep.cli import parser, run
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.facts import DatasetFacts, ModelFacts
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.search.conductor import Conductor, conduct
+from fpp_sweep.search.coordinator import Brief
+from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.handle import Options
+from fpp_sweep.sweep.preflight import info_at_start
+from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.trial import Plan
+from fpp_sweep.workers.keeper import Keeper
+from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds
+from fpp_sweep.workers.session import session
+from fpp_sweep.workers.watch import Watch
 
 SPACE = """
 params:
@@ -39,13 +58,12 @@ SAMPLES, CLASSES = 10, 3
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     for count in args.asked:
-        print(f"ask with {count} trials in the study: {1000 * asked(count):.0f} ms", flush=True)
+        print(f"ask with {count} trials in the study: {1000 * ask_seconds(count):.0f} ms", flush=True)
     print_overhead(args.trials)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options: Parser = parser("driver", __doc__ or "")
-    options.prog = "python -m benchmarks.driver"
+    options = parser("benchmarks.driver", __doc__ or "")
     options.add_argument("--trials", type=int, default=200, metavar="N", help="that do nothing")
     options.add_argument("--asked", type=int, nargs="*", default=[100, 500, 2000], metavar="N", help="sizes of a study")
     return options.parse_args(argv)
@@ -55,12 +73,8 @@ def space_of(trials: int) -> Space:
     return parse_space(SPACE.replace("TRIALS", str(trials)), "driver.yaml")
 
 
-def asked(count: int) -> float:
+def ask_seconds(count: int) -> float:
     """Seconds for the next ask, a median of five; the study is filled with random trials."""
-    import optuna
-
-    from fpp_sweep.search.study import SweepStudy
-
     space = space_of(10 * count)
     with tempfile.TemporaryDirectory() as scratch:
         study = SweepStudy(Path(scratch) / "study.db", "asked", space)
@@ -88,21 +102,6 @@ def asked(count: int) -> float:
 
 
 def print_overhead(trials: int) -> None:
-    from fpp_sweep.core.metrics import Predictions
-    from fpp_sweep.facts import DatasetFacts, ModelFacts
-    from fpp_sweep.keys import TaskKeys
-    from fpp_sweep.search.conductor import Conductor, conduct
-    from fpp_sweep.search.coordinator import Brief
-    from fpp_sweep.search.study import SweepStudy
-    from fpp_sweep.sweep.handle import Options
-    from fpp_sweep.sweep.preflight import begun
-    from fpp_sweep.trial.results import TaskResult
-    from fpp_sweep.trial.store import TaskStore
-    from fpp_sweep.trial.trial import Plan
-    from fpp_sweep.workers.keeper import Keeper
-    from fpp_sweep.workers.session import session
-    from fpp_sweep.workers.watch import Watch
-
     here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
     model = ModelFacts(name="none", digest="none", embedding_scale=1.0, **here)
     shape: dict[str, Any] = {"group": "tiny", "classes": ("a", "b", "c"), "size": SAMPLES, "digest": "", "images": ""}
@@ -115,8 +114,6 @@ def print_overhead(trials: int) -> None:
             self.facts = model
 
         async def run(self, task: Any, needs: Any, adapter: str) -> TaskResult:
-            import numpy as np
-
             if not hasattr(task, "start"):
                 return TaskResult(prompt=b"prompt", seconds={"pretrain": 0.0})
             probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)
@@ -131,9 +128,6 @@ def print_overhead(trials: int) -> None:
 
     space = space_of(trials)
     with tempfile.TemporaryDirectory() as scratch, session(None, cpus=2, verbose=False):
-        import ray
-
-        from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds
 
         class IdleKeeper(KeeperActor):
             def __init__(self, tasks: Path) -> None:
@@ -146,7 +140,7 @@ def print_overhead(trials: int) -> None:
 
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()
-        folder.write_info(begun(None, space, Options(), folder, ""))
+        folder.write_info(info_at_start(None, space, Options(), folder, ""))
         actor: Any = ray.remote(IdleKeeper)
         pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.tasks))
         pool.open()
@@ -171,7 +165,7 @@ def print_overhead(trials: int) -> None:
         brief = Brief(
             folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
-        conduct(conductor, brief, scratch, ray.util.get_node_ip_address())
+        conduct(conductor, brief, scratch)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"{len(ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")

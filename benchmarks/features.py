@@ -71,6 +71,7 @@ def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
 
 
 def vit_b_16() -> torch.nn.Module:
+    # `require_open_clip` has said so where it is missing
     from open_clip import get_model_config
     from open_clip.model import CLIP
 

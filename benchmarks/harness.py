@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fpp_sweep.cli import Parser
+from fpp_sweep.cli import Parser, parser
 from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.errors import InputError
 
@@ -106,11 +105,7 @@ def rounds(works: Mapping[str, tuple[Work, float]], repeats: int, device: str) -
 
 def parse(module: str, description: str, extend: Callable[[Parser], None], argv: Sequence[str] | None = None) -> Any:
     """The options of `python -m benchmarks.<module>`: those of all benchmarks and its own."""
-    options = Parser(
-        prog=f"python -m benchmarks.{module}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = parser(f"benchmarks.{module}", description)
     options.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds; ratios are medians over them")
     options.add_argument("--threads", type=int, default=2, metavar="N", help="of torch")
     options.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")

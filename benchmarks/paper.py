@@ -156,25 +156,25 @@ def flops(work: Callable[[], object]) -> float:
     return float(counter.get_total_flops())
 
 
-def projected(found: dict[str, Any]) -> float:
+def projected(timings: dict[str, Any]) -> float:
     """Seconds of a trial on a dataset."""
-    pretraining = FppConfig().steps * found["step"].spent.median
-    return float(pretraining + found["once"].wall + found["images"] * found["image"].spent.median)
+    pretraining = FppConfig().steps * timings["step"].spent.median
+    return float(pretraining + timings["once"].wall + timings["images"] * timings["image"].spent.median)
 
 
-def row(name: str, found: dict[str, Any], limit: float) -> dict[str, object]:
-    step, image = found["step"], found["image"]
+def row(name: str, timings: dict[str, Any], limit: float) -> dict[str, object]:
+    step, image = timings["step"], timings["image"]
     return {
         "dataset": name,
         "K": CLASSES[name],
-        "images": found["images"],
-        "form": found["form"],
+        "images": timings["images"],
+        "form": timings["form"],
         "pretraining, s": f"{FppConfig().steps * step.spent.median:.0f}",
-        "set-up, s": f"{found['once'].wall:.1f}",
-        "adaptation, s": f"{found['images'] * image.spent.median:.0f}",
+        "set-up, s": f"{timings['once'].wall:.1f}",
+        "adaptation, s": f"{timings['images'] * image.spent.median:.0f}",
         "of the limit, %: pretraining": f"{100 * step.share(limit):.0f}",
         "adaptation": f"{100 * image.share(limit):.0f}",
-        "trial, s": f"{projected(found):.0f}",
+        "trial, s": f"{projected(timings):.0f}",
     }
 
 

@@ -9,6 +9,14 @@ import resource
 import sys
 from pathlib import Path
 
+import torch
+
+from benchmarks.adapt import build_jacobian, started
+from benchmarks.world import VIT_B_16, build
+from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient
+from fpp_sweep.core.methods.tpt import Tpt
+
 
 def peak_bytes() -> int:
     """The most that this process has held; Linux's own mark, which no parent's memory gets into."""
@@ -21,14 +29,6 @@ def peak_bytes() -> int:
 
 
 def main(classes: str, form: str, threads: str, device: str) -> None:
-    import torch
-
-    from benchmarks.adapt import build_jacobian, started
-    from benchmarks.world import VIT_B_16, build
-    from fpp_sweep.config import AdaptConfig
-    from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient
-    from fpp_sweep.core.methods.tpt import Tpt
-
     torch.set_num_threads(int(threads))
     world = build(VIT_B_16, int(classes), samples=2, device=device)
     method = Tpt(adapt=AdaptConfig())

@@ -60,9 +60,11 @@ def check(world: World) -> None:
     start = draw_start(world.context, config, generator)
     draws = [naive_noise(world, world.texts.packing.longest, generator) for _ in range(STEPS_COMPARED)]
     weight = config.flatness_weight(len(world.texts))
-    found = pretrain(world.texts, world.context, config, flatness_weight=weight, start=start, noise=map(scaled, draws))
+    learned = pretrain(
+        world.texts, world.context, config, flatness_weight=weight, start=start, noise=map(scaled, draws)
+    )
     expected = naive.pretrain(world.naive, world.token_ids, world.context, start, draws, weight=weight)
-    equal(found.losses, expected.losses, f"K = {len(world.texts)}, losses of {STEPS_COMPARED} steps")
+    equal(learned.losses, expected.losses, f"K = {len(world.texts)}, losses of {STEPS_COMPARED} steps")
 
 
 def naive_noise(world: World, suffix: int, generator: torch.Generator) -> naive.Noise:
@@ -90,8 +92,8 @@ def measured(world: World, args: Any) -> dict[str, list[Spent]]:
     spent: dict[str, list[Spent]] = {"naive": [], **{name: [] for name in engines}}
     for _ in range(args.repeats):
         spent["naive"].append(measure(lambda: next(step), device=args.device))
-        for name, each in engines.items():
-            spent[name].append(engine_step(each, args.device)[1])
+        for name, engine in engines.items():
+            spent[name].append(engine_step(engine, args.device)[1])
     return spent
 
 
@@ -99,10 +101,10 @@ def compiled(world: World, device: str) -> World:
     """The same, its step compiled by now."""
     other = world.compiled()
     began = now(device)
-    found, _ = engine_step(other, device, EAGER_CALLS + 1)
+    learned, _ = engine_step(other, device, EAGER_CALLS + 1)
     print(f"K = {len(world.texts)}: compiled within {(now(device) - began).wall:.0f} s")
     expected, _ = engine_step(world, device, EAGER_CALLS + 1)
-    equal(found.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {EAGER_CALLS + 2} steps")
+    equal(learned.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {EAGER_CALLS + 2} steps")
     return other
 
 
@@ -136,8 +138,8 @@ def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[P
     def tick() -> None:
         clocks.append(now(device))
 
-    found = pretrain(world.texts, world.context, config, flatness_weight=1.0, start=start, noise=noise, on_step=tick)
-    return found, (clocks[-1] - clocks[0]) * (1 / steps)
+    learned = pretrain(world.texts, world.context, config, flatness_weight=1.0, start=start, noise=noise, on_step=tick)
+    return learned, (clocks[-1] - clocks[0]) * (1 / steps)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1}
 """
 WRITES = 3  # of a trial's record
 # what a run of the same thing at another time may have otherwise
-TIMES = ("started", "finished", "attempt", "found", "details")
+TIMES = ("started", "finished", "attempt", "results", "details")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("resume", __doc__ or "")
+    options = parser("benchmarks.resume", __doc__ or "")
     options.add_argument("--kills", type=int, default=20, metavar="N")
     options.add_argument("--trials", type=int, default=30, metavar="N")
     options.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")
@@ -156,7 +156,7 @@ def finished(folder: Path) -> dict[str, str]:
     for path in (folder / "trials").glob("trial-*.json"):
         record = json.loads(path.read_text())
         if record["state"] == "complete":
-            record["found"].pop("test", None)
+            record["results"].pop("test", None)
             texts[path.stem] = json.dumps(record)
     return texts
 
@@ -167,7 +167,7 @@ def state(root: Path, name: str) -> dict[str, Any]:
     records = {}
     for path in sorted((folder / "trials").glob("[!.]*.json")):
         record = json.loads(path.read_text())
-        averages = {split: found["average"] for split, found in record["found"].items()}
+        averages = {split: result["average"] for split, result in record["results"].items()}
         records[path.stem] = {key: value for key, value in record.items() if key not in TIMES} | {"averages": averages}
     front = [member["name"] for member in json.loads((folder / "report/front.json").read_text())["members"]]
     with closing(sqlite3.connect(folder / "study.db")) as study:

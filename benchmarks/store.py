@@ -49,8 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("store", __doc__ or "")
-    options.prog = "python -m benchmarks.store"
+    options = parser("benchmarks.store", __doc__ or "")
     options.add_argument("--pairs", type=int, default=3, metavar="N")
     options.add_argument("--trials", type=int, default=8, metavar="N", help="of the perturb space")
     return options.parse_args(argv)
@@ -93,20 +92,20 @@ def module(name: str) -> list[str]:
 
 def spent(sweep: Path) -> float:
     records = [json.loads(path.read_text()) for path in (sweep / "trials").glob("[!.]*.json")]
-    return float(max(each["finished"] for each in records) - min(each["started"] for each in records))
+    return float(max(trial["finished"] for trial in records) - min(trial["started"] for trial in records))
 
 
 def holdings(database: Path) -> dict[str, set[object]]:
     """What is there, by name; nothing may be there twice."""
-    found: dict[str, set[object]] = {}
+    held: dict[str, set[object]] = {}
     for table, rows in contents(database).items():
         names = [
             (*row[: KEYS[table]], *row[STEP : STEP + 1]) if table == "metrics" else row[: KEYS[table]] for row in rows
         ]
-        found[table] = set(names)
+        held[table] = set(names)
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InputError(f"{table}: {twice[:5]} are there more than once")
-    return found
+    return held
 
 
 def compare(up: dict[str, set[object]], down: dict[str, set[object]]) -> None:

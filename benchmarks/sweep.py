@@ -27,6 +27,7 @@ from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.keys import TaskKeys
+from fpp_sweep.tiny.model import load as load_weights
 from fpp_sweep.trial.inline import InlineExecutor
 from fpp_sweep.trial.running import class_texts, flatness_weight
 from fpp_sweep.trial.trial import Plan, run_trial
@@ -144,8 +145,6 @@ def _options(options: Parser) -> None:
 
 def prepared(args: Any, folder: Path) -> Trial:
     """The embedded model with features of a dataset; what open_clip takes to load is behind us then."""
-    from fpp_sweep.tiny.model import load as load_weights
-
     config = preset("tiny").replace({"prompt": "fpp"})
     if args.quick:
         config = config.replace({"fpp.steps": 10, "views.count": 16})

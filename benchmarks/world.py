@@ -96,8 +96,9 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
     weights = random_weights(
         width=shape.width, layers=shape.layers, embed_dim=shape.embed_dim, vocabulary=tokenizer.vocabulary
     )
+    on_cpu = {name: value.cpu() for name, value in weights.items()}
     weights = {name: value.to(device) for name, value in weights.items()}
-    tower = TextTower.from_state(_on_cpu(weights), heads=shape.heads, activation="quick_gelu").on(device)
+    tower = TextTower.from_state(on_cpu, heads=shape.heads, activation="quick_gelu").on(device)
     texts = ClassTexts.of_names(tower, tokenizer, names)
     context = tower.token_embedding[torch.tensor(tokenizer.encode(PROMPT), device=device)]
     with torch.no_grad():
@@ -111,10 +112,6 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
     )
 
 
-def _on_cpu(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.cpu() for name, value in weights.items()}
-
-
 def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:
     """The whole prompts of the classes, 77 ids each."""
     ids = torch.zeros(len(names), 77, dtype=torch.long)
@@ -126,6 +123,7 @@ def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:
 
 def tokenised() -> dict[str, Any]:
     """What belongs into the file, by open_clip's tokenizer."""
+    # load open_clip, without which the file can be read
     from fpp_sweep.core.datasets.imagenet import imagenet_classes
     from fpp_sweep.core.models.loading import BpeTokenizer
 

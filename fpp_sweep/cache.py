@@ -50,11 +50,10 @@ class Listed:
         else:
             kinds = [kind for kind in ("augmix", "flip") if facts.get(kind)]
             views = " ".join([f"{facts.get('count')} of area {facts.get('min_area')}-{facts.get('max_area')}", *kinds])
-        model, dataset, split, seed, dtype = (
-            str(facts.get(name, "?")) for name in ("model", "dataset", "split", "seed", "dtype")
-        )
-        data = f"{dataset}/{split}"
-        return self.folder.name, model, data, seed, views, dtype, readable_size(self.size), _age(now - self.used)
+        known = {name: str(facts.get(name, "?")) for name in ("model", "dataset", "split", "seed", "dtype")}
+        data = f"{known['dataset']}/{known['split']}"
+        use = (readable_size(self.size), _age(now - self.used))
+        return self.folder.name, known["model"], data, known["seed"], views, known["dtype"], *use
 
 
 COLUMNS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("cache", "The cache of image features.")
+    options = parser("fpp_sweep.cache", "The cache of image features.")
     commands = options.add_subparsers(dest="command", required=True)
     where = Parser(add_help=False)
     where.add_argument(
@@ -116,20 +115,14 @@ def read_entry(folder: Path) -> Listed:
     except (OSError, ValueError):
         manifest, used = {}, folder.stat().st_mtime
     files = tuple(sorted(folder.iterdir()))
-    return Listed(
-        folder=folder,
-        manifest=manifest if isinstance(manifest, dict) else {},
-        files=files,
-        size=sum(_bytes(file) for file in files),
-        used=used,
-    )
+    facts = manifest if isinstance(manifest, dict) else {}
+    return Listed(folder=folder, manifest=facts, files=files, size=sum(map(_bytes, files)), used=used)
 
 
 def select(entries: Iterable[Listed], age: float | None, size: float | None) -> list[Listed]:
     now = time.time()
-    return [
-        entry for entry in entries if (age is None or now - entry.used > age) and (size is None or entry.size > size)
-    ]
+    old = (entry for entry in entries if age is None or now - entry.used > age)
+    return [entry for entry in old if size is None or entry.size > size]
 
 
 def show(root: Path, entries: Sequence[Listed]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from fpp_sweep.errors import InputError
@@ -22,11 +25,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(module: str, description: str) -> Parser:
-    """The parser of `python -m fpp_sweep.<module>`."""
+    """The parser of `python -m <module>`."""
     return Parser(
-        prog=f"python -m fpp_sweep.{module}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=f"python -m {module}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
 
@@ -44,6 +45,23 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM, which a machine that shuts down or a job system sends, interrupts as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main and turn what happens into an exit status; a bug still shows its traceback."""
     try:
@@ -52,7 +70,7 @@ def run(main: Callable[[], None]) -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        for child in multiprocessing.active_children():  # they hold nothing to be saved, and may be anywhere
+        for child in multiprocessing.active_children():  # they have nothing to save, and may be stuck in a read
             child.kill()
             child.join()
         print("interrupted", file=sys.stderr)

@@ -13,8 +13,10 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 from fpp_sweep import catalogue
@@ -166,7 +168,7 @@ class TrialConfig:
         >>> TrialConfig().flat()["fpp.gamma2"]
         15.0
         """
-        return dict(_flatten(self))
+        return dict(zip(setting_types(), attrgetter(*setting_types())(self), strict=True))
 
     def replace(self, values: Mapping[str, Any]) -> TrialConfig:
         """A copy with dotted keys set; values may be text, as on a command line.
@@ -223,7 +225,9 @@ def preset(name: str) -> TrialConfig:
 @functools.cache
 def setting_types() -> Mapping[str, Any]:
     """The type of every dotted key."""
-    return dict(_hints())
+    nested = {**_type_hints(TrialConfig)}
+    nested |= {name: _type_hints(hint) for name, hint in nested.items() if hint in (FppConfig, AdaptConfig, ViewConfig)}
+    return dict(dotted(nested))
 
 
 @functools.cache
@@ -239,7 +243,22 @@ def convert(key: str, value: Any) -> Any:
     """
     if key not in setting_types():
         raise unknown("config key", key, setting_types())
-    return _convert(key, value, setting_types()[key], _defaults()[key])
+    hint, default = setting_types()[key], _defaults()[key]
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in kinds and (value is None or value == "none"):
+        return None
+    kind = kinds[0]
+    if typing.get_origin(kind) is Literal or kind is str:
+        _require(isinstance(value, str), key, "text", value)
+        return value
+    if kind is bool:
+        words = {"true": True, "on": True, "false": False, "off": False}
+        known = isinstance(value, bool) or (isinstance(value, str) and value.lower() in words)
+        _require(known, key, "true or false", value)
+        return value if isinstance(value, bool) else words[value.lower()]
+    if isinstance(value, str) and value.startswith("x") and kind is float and isinstance(default, float):
+        return default * _number(key, value[1:], float)
+    return _number(key, value, kind)
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:
@@ -268,51 +287,21 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key.startswith(read)}
 
 
-def _flatten(config: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        if dataclasses.is_dataclass(value):
-            yield from _flatten(value, f"{prefix}{item.name}.")
+def dotted(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """
+    >>> dict(dotted({"method": "tpt", "fpp": {"draws": 4}}))
+    {'method': 'tpt', 'fpp.draws': 4}
+    """
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{item.name}", value
-
-
-def _hints(cls: type = TrialConfig, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, hint in _type_hints(cls).items():
-        if dataclasses.is_dataclass(hint):
-            yield from _hints(typing.cast(type, hint), f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", hint
-
-
-def _convert(key: str, value: Any, hint: Any, default: Any) -> Any:
-    """A value, often text, as the type of its field."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if type(None) in kinds and (value is None or value == "none"):
-        return None
-    kind = kinds[0]
-    if typing.get_origin(kind) is Literal or kind is str:
-        if not isinstance(value, str):
-            raise InputError(f"{key} must be text, got {value!r}")
-        return value
-    if kind is bool:
-        known = {True: True, False: False, "true": True, "on": True, "false": False, "off": False}
-        if (
-            isinstance(value, bool | str)
-            and (found := known.get(value.lower() if isinstance(value, str) else value)) is not None
-        ):
-            return found
-        raise InputError(f"{key} must be true or false, got {value!r}")
-    if isinstance(value, str) and value.startswith("x") and kind is float and isinstance(default, float):
-        return default * _number(key, value[1:], float)
-    return _number(key, value, kind)
+            yield f"{prefix}{key}", value
 
 
 def _number(key: str, value: Any, kind: type[int] | type[float]) -> int | float:
-    wanted = "a whole number" if kind is int else "a number"
-    if isinstance(value, bool) or (kind is int and isinstance(value, float) and not value.is_integer()):
-        raise InputError(f"{key} must be {wanted}, got {value!r}")
-    try:
-        return kind(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{key} must be {wanted}, got {value!r}") from None
+    rounded = kind is int and isinstance(value, float) and not value.is_integer()
+    with suppress(TypeError, ValueError, OverflowError):
+        if not (rounded or isinstance(value, bool)):
+            return kind(value)
+    raise InputError(f"{key} must be {'a whole number' if kind is int else 'a number'}, got {value!r}")

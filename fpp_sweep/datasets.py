@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.cli import parser, run
 from fpp_sweep.errors import InputError
+from fpp_sweep.progress import Bar
 
-if TYPE_CHECKING:
-    from fpp_sweep.core.datasets import ImageSource, Listing, Spec
+if TYPE_CHECKING:  # core.datasets loads numpy, so functions import it: `--help` does without
+    from fpp_sweep.core.datasets import Listing, Spec
 
 WIDTH = 100  # columns
 BATCH = 256  # images that wait to be verified; a queue of all of ImageNet's would fill the memory
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("datasets", __doc__ or "")
+    options = parser("fpp_sweep.datasets", __doc__ or "")
     options.epilog = EXIT_STATUS
     add = options.add_argument
     add("--data-root", type=Path, metavar="DIR", help="folder of the datasets in CoOp's layout")
@@ -103,15 +104,8 @@ def table(surveys: Sequence[Survey], root: Path | None) -> Iterator[str]:
         cells = [f"{item.name:{width}}", f"{found:5}", *(f"{c:>7}" for c in (classes, *counts))]
         yield "  ".join(cells)
         for note in notes(item):
-            indent = " " * 4
-            yield textwrap.fill(
-                note,
-                WIDTH,
-                initial_indent=indent,
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            indented = textwrap.TextWrapper(WIDTH, "    ", "    ", break_long_words=False, break_on_hyphens=False)
+            yield indented.fill(note)
 
 
 def notes(item: Survey) -> Iterator[str]:
@@ -141,28 +135,23 @@ def verify(surveys: Sequence[Survey]) -> int:
 
 def read_all(label: str, listing: Listing) -> list[str]:
     """What is wrong with the images of a split. Decoding leaves Python, so threads share it."""
-    from fpp_sweep.progress import Bar
+    from fpp_sweep.core.datasets import BadImageError
+
+    def reason(sample: str) -> str | None:
+        try:
+            listing.source.image(sample)
+        except BadImageError as error:
+            return str(error)
+        return None
 
     damaged: list[str] = []
     total = len(listing.ids)
     with ThreadPoolExecutor(os.cpu_count()) as pool, Bar(label, total, "images") as bar:
         for start in range(0, total, BATCH):
             batch = listing.ids[start : start + BATCH]
-            reasons = pool.map(reason, [listing.source] * len(batch), batch)
-            damaged += (text for text in reasons if text is not None)
+            damaged += filter(None, pool.map(reason, batch))
             bar.advance(len(batch))
     return damaged
-
-
-def reason(source: ImageSource, sample: str) -> str | None:
-    """Why an image cannot be read, if it cannot."""
-    from fpp_sweep.core.datasets import BadImageError
-
-    try:
-        source.image(sample)
-    except BadImageError as error:
-        return str(error)
-    return None
 
 
 if __name__ == "__main__":

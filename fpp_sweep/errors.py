@@ -26,12 +26,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     InputError("unknown method 'ctp', did you mean 'ctpt'? known: ctpt, otpt, tpt")
     """
     names = sorted(set(known))
-    close = _case_blind(name, names)
-    hint = f", did you mean {close[0]!r}?" if close else ";"
+    lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    hint = f", did you mean {lower[close[0]]!r}?" if close else ";"
     listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
     return InputError(f"unknown {kind} {name!r}{hint} known: {listed}")
-
-
-def _case_blind(name: str, names: list[str]) -> list[str]:
-    lower = {known.lower(): known for known in names}
-    return [lower[match] for match in difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)]

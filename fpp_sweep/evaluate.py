@@ -9,6 +9,7 @@ small CLIP and its datasets. With a real CLIP:
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.facts import DatasetFacts, PluginFile, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.progress import Bar
+from fpp_sweep.space.published import preset_for
+from fpp_sweep.space.reading import read_config
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -35,14 +38,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     trials = trials_of(args)
-    # the border to torch: from here on a model is needed
+    # these load torch, which `--help` and a wrong flag do without
     from fpp_sweep.report import evaluation
     from fpp_sweep.trial.inline import InlineExecutor
     from fpp_sweep.trial.results import TaskFailed
     from fpp_sweep.trial.trial import Plan, run_trial
     from fpp_sweep.trial.worker import Worker
 
-    worker = Worker(spec_of(args, files), lambda label, total, unit: Bar(label, total, unit))
+    worker = Worker(spec_of(args, files), Bar)
     datasets = tuple(worker.describe(names_of(args), args.split))
     check(worker, datasets, trials)
     model = worker.facts()
@@ -53,24 +56,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     done = []
     for config, seed in trials:
         try:
-            result, found = run_trial(replace(plan, seeds=(seed,)), config, args.split, executor)
+            result, datasets_run = run_trial(replace(plan, seeds=(seed,)), config, args.split, executor)
         except TaskFailed as failure:
             raise InputError(failure.reason) from failure
-        trial = evaluation.Evaluation(
-            config=config, seed=seed, result=result, datasets={each.facts.name: each for each in found}
-        )
-        with told_of(out):
+        by_name = {data.facts.name: data for data in datasets_run}
+        trial = evaluation.Evaluation(config=config, seed=seed, result=result, datasets=by_name)
+        with writing_to(out):
             evaluation.write_trial(out, trial, args.split)
         print(evaluation.trial_table(trial, with_intervals=args.intervals), flush=True)
         done.append(trial)
     print(evaluation.comparison(done))
-    with told_of(out):
-        evaluation.write_results(out, model, args.split, done, arguments_of(args))
+    with writing_to(out):
+        arguments = json.loads(json.dumps(vars(args), default=str))
+        evaluation.write_results(out, model, args.split, done, arguments)
     print(f"results, prompts, predictions and reliability diagrams: {out}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("evaluate", __doc__ or "")
+    options = parser("fpp_sweep.evaluate", __doc__ or "")
     add = options.add_argument
     add("--model", default="tiny", help="tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint")
     add("--data-root", type=Path, metavar="DIR", help="folder of the datasets in CoOp's layout")
@@ -84,27 +87,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--init", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
     add("--seed", nargs="+", type=int, default=[0], metavar="N", help="of views and pretraining")
     add("--preset", choices=("auto", *PRESETS), default="auto", help="auto: tiny for the embedded model, else code")
-    add(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="such as fpp.gamma2=0.15 (docs/config.md)",
-    )
-    add(
-        "--limit",
-        type=int,
-        metavar="N",
-        help=f"images per dataset; default: all ({EMBEDDED_LIMIT} of the embedded ones)",
-    )
+    set_help = "such as fpp.gamma2=0.15 (docs/config.md)"
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=set_help)
+    images = f"images per dataset; default: all ({EMBEDDED_LIMIT} of the embedded ones)"
+    add("--limit", type=int, metavar="N", help=images)
     add("--out", type=Path, metavar="DIR", help="a new folder; default: results/<time>")
-    add(
-        "--intervals",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="95 %% bootstrap intervals in the tables",
-    )
+    intervals = "95 %% bootstrap intervals in the tables"
+    add("--intervals", action=argparse.BooleanOptionalAction, default=True, help=intervals)
     add("--cache", type=Path, metavar="DIR", help="image features; default: $FPP_SWEEP_CACHE or ~/.cache/fpp_sweep")
     add("--exact-cache", action="store_true", help="keep features in float32 rather than half precision")
     add("--on-bad-image", choices=("fail", "skip"), default="fail", help="skip: leave it out, and count it")
@@ -119,17 +108,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
-    from fpp_sweep.space.configfile import read_config
-
     if args.limit is not None and args.limit < 1:
         raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
-    name = args.preset if args.preset != "auto" else ("tiny" if args.model == "tiny" else "code")
     settings = parse_settings(args.set)
     for key in ("method", "prompt", "init"):
         if key in settings:
             raise InputError(f"--set {key}={settings[key]}: use --{key}")
     chosen = read_config(args.config) if args.config else {}
-    base = preset(name).replace(chosen).replace(settings)
+    base = preset(preset_for(args.preset, args.model)).replace(chosen).replace(settings)
     init = args.init or base.init
     if init == "fpp":
         raise InputError("--init fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
@@ -184,14 +170,14 @@ def spec_of(args: argparse.Namespace, files: tuple[PluginFile, ...]) -> WorkerSp
 
 
 def names_of(args: argparse.Namespace) -> list[str]:
-    """The datasets and groups asked for; none means all of one's own, else those that belong to the data root."""
+    """Names and groups of datasets; by default all of --dataset-file, else those that suit the data root."""
     if args.datasets or args.dataset_file:
         return args.datasets or []
     return ["fine_grained" if args.data_root else "tiny"]
 
 
 def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tuple[TrialConfig, int]]) -> None:
-    """Fit every method and prompt to the model and to all class names, so that a bad one is told before any work."""
+    """Fit every method and prompt to the model and to all class names, so that a bad one ends the run at once."""
     methods = sorted({config.method for config, _ in trials})
     prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
     for note in worker.check(methods, prompts, datasets).notes:
@@ -199,23 +185,12 @@ def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tup
 
 
 @contextmanager
-def told_of(out: Path) -> Iterator[None]:
-    """A disk that is full or forbids writing, with the folder it was about."""
+def writing_to(out: Path) -> Iterator[None]:
+    """An error of the disk, full or read-only, becomes one that names the folder."""
     try:
         yield
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror or error}; give a folder elsewhere") from error
-
-
-def arguments_of(args: argparse.Namespace) -> dict[str, object]:
-    """The command line as it was understood, for the record."""
-    return {name: _plain(value) for name, value in vars(args).items()}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TextIO
 
 REFRESH = 0.1  # seconds between two states of the line on a terminal
@@ -49,9 +48,7 @@ class Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -65,7 +62,7 @@ class Bar:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds, if that can be told."""
+        """Seconds, once some work has shown the rate."""
         return (self.total - self.done) / self.rate if self.rate else None
 
     def found(self, count: int) -> None:
@@ -77,7 +74,8 @@ class Bar:
         self._worked += count
         self._now = self._clock()
         if self._now - self._drawn >= (REFRESH if self._terminal else LOG):
-            self._draw(self._state())
+            left = "" if self.remaining is None else f", {duration(self.remaining)} left"
+            self._draw(f"{self._count()}, {self.rate:.1f}/s{left}")
 
     def note(self, line: str) -> None:
         """A line of its own."""
@@ -99,10 +97,6 @@ class Bar:
 
     def _count(self) -> str:
         return f"{self.label}: {self.done}/{self.total} {self.unit}"
-
-    def _state(self) -> str:
-        left = "" if self.remaining is None else f", {duration(self.remaining)} left"
-        return f"{self._count()}, {self.rate:.1f}/s{left}"
 
     def _draw(self, text: str) -> None:
         self._drawn = self._now

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep.cli import parser, run
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.tracking import DEFAULT_URI, check_store, parent_url, ship, ui_command
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep.records.folder import SweepFolder
-    from fpp_sweep.tracking import DEFAULT_URI, check_store, parent_url, ship, ui_command
-
     folder = SweepFolder.open(args.folder)
     uri = args.tracking_uri or folder.info().tracking_uri or DEFAULT_URI
     check_store(uri)
@@ -29,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("sync", __doc__ or "")
+    options = parser("fpp_sweep.sync", __doc__ or "")
     add = options.add_argument
     add("folder", type=Path, metavar="SWEEP_FOLDER", help="such as sweeps/perturb-20261120-185232")
     add("--tracking-uri", metavar="URI", help="default: the sweep's own")

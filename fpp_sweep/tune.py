@@ -15,15 +15,16 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-
-if TYPE_CHECKING:
-    from fpp_sweep.space.space import Space
+from fpp_sweep.space.reading import load_space, read_config
+from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.display import final_table
+from fpp_sweep.sweep.handle import InterruptedSweep, Options
+from fpp_sweep.tracking import parent_url, ui_command
 
 # flags that are short for a key of the space
 SHORT = {
@@ -48,12 +49,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugins.load(files)
     space = read_space(args)
     if args.dry_run:
-        from fpp_sweep.sweep.estimate import dry_run
+        from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
         print(dry_run(space))
         return
-    from fpp_sweep.sweep.handle import InterruptedSweep, Options
-    from fpp_sweep.sweep.run import run_sweep
+    from fpp_sweep.sweep.run import run_sweep  # loads numpy, and what else a sweep needs
 
     words = sys.argv[1:] if argv is None else argv
     options = Options(
@@ -72,14 +72,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         again = words if args.resume else [*words, "--resume"]
         print(f"interrupted; to go on:\n    {shlex.join(['python', '-m', 'fpp_sweep.tune', *again])}", file=sys.stderr)
         sys.exit(130)
-    from fpp_sweep.sweep.display import final_table
-    from fpp_sweep.tracking import parent_url, ui_command
-
     info = sweep.info
     if info.tags.get("ended"):
         print(f"ended: {info.tags['ended']}", file=sys.stderr)
     print(final_table(info, sweep.trials()))
-    print(f"\n{work_line(info.tags)}")
+    tags = info.tags
+    work = f"{tags['work_tasks']} tasks run, {tags['work_at_hand']} results at hand"
+    print(f"\nwork: {work}, {tags['work_model_loads']} model loads, {tags['work_workers_lost']} workers lost")
     print(f"sweep: {sweep.folder.path}   best configs: {sweep.folder.report / 'best'}")
     url = parent_url(sweep.folder, info.tracking_uri)
     print(f"MLflow: {url}" if url else f"MLflow UI: {ui_command(info.tracking_uri)}")
@@ -87,14 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(1)
 
 
-def work_line(tags: Mapping[str, str]) -> str:
-    """What the sweep took."""
-    tasks, known, loads, lost = (tags[f"work_{key}"] for key in ("tasks", "at_hand", "model_loads", "workers_lost"))
-    return f"work: {tasks} tasks run, {known} results at hand, {loads} model loads, {lost} workers lost"
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("tune", __doc__ or "")
+    options = parser("fpp_sweep.tune", __doc__ or "")
     add = options.add_argument
     add("--space", type=Path, required=True, metavar="YAML", help="such as search_spaces/perturb.yaml")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the space file")
@@ -123,26 +116,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def read_space(args: argparse.Namespace) -> Space:
     """The space file with everything that the command line says otherwise; later flags win."""
-    from fpp_sweep.space.configfile import read_config
-    from fpp_sweep.space.reading import load_space
-
-    found = []
+    overrides = []
     for flag, key in SHORT.items():
         value = getattr(args, flag)
         if isinstance(value, list):
-            found.append(f"{key}=[{', '.join(value)}]")
+            overrides.append(f"{key}=[{', '.join(value)}]")
         elif value is not None:
-            found.append(f"{key}={value}")
-    found += args.set
+            overrides.append(f"{key}={value}")
+    overrides += args.set
     loaded = [file.stem for file in args.plugin]
-    space = load_space(args.space, found, loaded)
+    space = load_space(args.space, overrides, loaded)
     if args.config is None:
         return space
     searched = {param.key for param in space.searched()}
     settings = {key: value for key, value in read_config(args.config).items() if key not in searched}
     # JSON is YAML; `none` is how a setting says that it has no value, where null would take the key out
     start = [f"base.{key}={'none' if value is None else json.dumps(value)}" for key, value in settings.items()]
-    return load_space(args.space, [*start, *found], loaded)
+    return load_space(args.space, [*start, *overrides], loaded)
 
 
 if __name__ == "__main__":

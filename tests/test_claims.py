@@ -19,8 +19,8 @@ def test_the_first_value_is_the_difference_of_the_metrics():
     (first, left), (second, right), (third, other) = side(0), side(1), side(2)
     accuracy, ece = differences([[left, other]], [[right, right]])
     assert len(accuracy) == len(ece) == 1 + DRAWS
-    assert accuracy[0] == pytest.approx((first.accuracy + third.accuracy) / 2 - second.accuracy)
-    assert ece[0] == pytest.approx((first.ece + third.ece) / 2 - second.ece)
+    assert accuracy[0] == pytest.approx((first["accuracy"] + third["accuracy"]) / 2 - second["accuracy"])
+    assert ece[0] == pytest.approx((first["ece"] + third["ece"]) / 2 - second["ece"])
 
 
 def test_a_side_does_not_differ_from_itself_on_any_resample():

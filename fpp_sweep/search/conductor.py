@@ -1,8 +1,8 @@
 """Drives a sweep through Ray Tune: baselines, then the search, then the front on the test split.
 
-Tune asks the conductor for the next job and tells it when one has ended; what came of it stands in the sweep's folder,
-written by the trial's own process before Tune hears of it. So a driver that dies between any two steps leaves a folder
-and a study from which `begin` goes on.
+Tune asks the conductor for the next job, a trial on one split, and reports when one has ended. By then the trial's own
+process has written its results to the sweep's folder. So a driver that dies between any two steps leaves a folder and a
+study from which `begin` continues.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.search import Searcher
 
 from fpp_sweep import keys
+from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import Kind, TrialRecord
 from fpp_sweep.search.coordinator import Brief, Coordinator, ended
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
@@ -33,14 +35,13 @@ ENDED = ("complete", "failed", "stopped")  # a trial that is not begun again
 
 @dataclass(slots=True)
 class Progress:
-    """Where a sweep is, for whoever shows it."""
+    """How far a sweep is, for the display."""
 
     phase: str = "starting"
     total: int | None = None
     running: set[str] = field(default_factory=set)
     finished: int = 0
     failed: int = 0
-    stopped: int = 0
     seconds: list[float] = field(default_factory=list)  # of finished trials
 
 
@@ -58,9 +59,12 @@ class Conductor(Searcher):
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
     ) -> None:
-        """`on_change` hears of a record and of the split that it begins, or has just ended."""
+        """`on_change` is called with a record and a split when the trial begins on that split and when it has ended."""
         super().__init__()
-        self.progress = Progress(total=self._budget(space, study))
+        total = space.search.trials
+        if space.search.sampler == "grid":
+            total = min(total or study.queued, study.queued)
+        self.progress = Progress(total=total)
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
         self._plan, self._watch = plan, watch
@@ -75,16 +79,10 @@ class Conductor(Searcher):
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
 
-    @staticmethod
-    def _budget(space: Space, study: SweepStudy) -> int | None:
-        if space.search.sampler == "grid":
-            return min(space.search.trials or study.queued, study.queued)
-        return space.search.trials
-
     def begin(self) -> None:
         """Make folder and study agree, and find what is left to do."""
         for number in self._study.unfinished():
-            record = next((each for each in self._records.values() if each.number == number), None)
+            record = next((known for known in self._records.values() if known.number == number), None)
             if record is not None and record.state in ENDED:
                 self._study.tell(record)  # the last driver died before it could
             else:
@@ -92,13 +90,11 @@ class Conductor(Searcher):
         for name, config in self._space.baselines().items():
             known = self._records.get(f"baseline-{name}")
             if known is None or known.state not in ("complete", "stopped"):
-                values: dict[str, Any] = {"name": f"baseline-{name}", "kind": "baseline", "origin": "baseline"}
-                self._write(TrialRecord(state="waiting", config=config.flat(), key=keys.of_config(config), **values))
+                self._write(_waiting(f"baseline-{name}", "baseline", config, origin="baseline"))
                 self._baselines.append(f"baseline-{name}")
         for record in self._trials():
             self.progress.finished += record.state == "complete"
             self.progress.failed += record.state == "failed"
-            self.progress.stopped += record.state == "stopped"
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
@@ -128,9 +124,8 @@ class Conductor(Searcher):
         record = self._records[name]
         if split == self._space.search.split:
             attempt = record.attempt + (record.started > 0)
-            self._write(
-                replace(record, state="running", started=time.time(), reason=None, details=None, attempt=attempt)
-            )
+            begun = replace(record, state="running", started=time.time(), attempt=attempt)
+            self._write(replace(begun, reason=None, details=None))
         self._running[trial_id] = job
         self.progress.running.add(name)
         self._order += 1
@@ -152,13 +147,13 @@ class Conductor(Searcher):
         self._on_change(record, split)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the study and the folder are the state."""
+        """Nothing to save: the study and the folder are the state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing, likewise."""
+        """Nothing to restore, likewise."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing of it is worth a place in Tune's own records, which are thrown away."""
+        """Nothing: Tune pickles its searcher into records that nothing reads again."""
         return {}
 
     # ------------------------------------------------------------ what is next
@@ -212,18 +207,8 @@ class Conductor(Searcher):
         name = f"trial-{number:04d}"
         if name not in self._records:
             config = self._space.resolve(values)
-            self._write(
-                TrialRecord(
-                    name=name,
-                    kind="trial",
-                    state="waiting",
-                    number=number,
-                    origin=origin,
-                    params=values,
-                    config=config.flat(),
-                    key=keys.of_config(config),
-                )
-            )
+            facts: dict[str, Any] = {"number": number, "origin": origin, "params": values}
+            self._write(_waiting(name, "trial", config, **facts))
         return name
 
     def _next_test(self) -> tuple[str, str] | None:
@@ -234,19 +219,18 @@ class Conductor(Searcher):
             self.progress.phase = TEST
             members = [record.name for record in self.front()]
             names = [*(f"baseline-{name}" for name in self._space.baselines()), *members]
+            records = (self._records[name] for name in names)
             self._tests = [
-                name
-                for name in names
-                if self._records[name].state == "complete" and TEST not in self._records[name].results
+                record.name for record in records if record.state == "complete" and TEST not in record.results
             ]
         return (self._tests.pop(0), TEST) if self._tests else None
 
     def front(self) -> list[TrialRecord]:
         """The trials that no other dominates; infeasible ones are not on it."""
-        able = [record for record in self._trials() if record.state == "complete" and record.feasible]
-        points = [list(record.values or ()) for record in able]
+        feasible = [record for record in self._trials() if record.state == "complete" and record.feasible]
+        points = [list(record.values or ()) for record in feasible]
         goals = [objective.goal for objective in self._space.objectives]
-        return [able[index] for index in front(points, goals)] if points else []
+        return [feasible[index] for index in front(points, goals)] if points else []
 
     def _count(self, record: TrialRecord) -> None:
         if record.state == "complete":
@@ -254,7 +238,6 @@ class Conductor(Searcher):
             self._failures = 0
             self.progress.seconds.append((record.finished or 0) - record.started)
         elif record.state == "stopped":
-            self.progress.stopped += 1
             self._failures = 0
         else:
             self.progress.failed += 1
@@ -265,8 +248,13 @@ class Conductor(Searcher):
         self._records[record.name] = record
 
 
-def conduct(conductor: Conductor, brief: Brief, storage: str, node: str) -> None:
+def _waiting(name: str, kind: Kind, config: TrialConfig, **facts: Any) -> TrialRecord:
+    return TrialRecord(name=name, kind=kind, state="waiting", config=config.flat(), key=keys.of_config(config), **facts)
+
+
+def conduct(conductor: Conductor, brief: Brief, storage: str) -> None:
     """Let Tune run until the conductor has nothing left."""
+    node = ray.util.get_node_ip_address()
     trainable = tune.with_resources(tune.with_parameters(Coordinator, brief=brief), {"cpu": 0, f"node:{node}": 0.001})
     tuner = Tuner(
         trainable,

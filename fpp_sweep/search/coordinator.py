@@ -1,4 +1,4 @@
-"""A trial's own process under Ray Tune: runs one trial on one split at a time, and writes down what came of it."""
+"""A trial's own process under Ray Tune: runs one trial on one split at a time, and records the result."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Coordinator(tune.Trainable):
         return {"done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: what has been computed is on disk by task."""
+        """Nothing to save: results are on disk, task by task."""
 
 
 def run_job(brief: Brief, name: str, split: str, order: int) -> None:
-    """Run a trial on a split and write down what came of it."""
+    """Run a trial on a split and record its result, or why it has none."""
     folder = brief.folder
     record = folder.trial(name)
     try:

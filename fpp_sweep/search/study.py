@@ -1,8 +1,10 @@
-"""The Optuna study of a sweep: what is tried next, and what came of it. Durable, and the same after any kill.
+"""The Optuna study of a sweep: what is tried next, and the results. It survives a kill of the driver.
 
 Trial n is the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named
 after the sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two
 parameters even, tries what the undisturbed one tries.
+
+Optuna takes a second to load, so it is imported where a study is opened.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ class SweepStudy:
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._space = space
         self._queue = space.queue()
+        self._states = optuna.trial.TrialState
         self._study: Study = optuna.create_study(
             storage=f"sqlite:///{file.resolve()}",
             study_name=name,
-            directions=["maximize" if each.goal == "max" else "minimize" for each in space.objectives],
+            directions=["maximize" if objective.goal == "max" else "minimize" for objective in space.objectives],
             load_if_exists=True,
         )
-        self._study.set_metric_names([each.metric for each in space.objectives])
+        self._study.set_metric_names([objective.metric for objective in space.objectives])
         self._params = space.searched()
         self._asked: dict[int, Trial] = {}
 
@@ -52,16 +55,12 @@ class SweepStudy:
         return len(self._queue)
 
     def unfinished(self) -> list[int]:
-        """Trials that were begun and not told."""
-        from optuna.trial import TrialState
-
-        return [each.number for each in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
+        """Trials that were begun and have no result yet."""
+        return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,))]
 
     def begun(self) -> int:
         """How many trials there are; one that waits has not begun."""
-        from optuna.trial import TrialState
-
-        return sum(each.state != TrialState.WAITING for each in self._study.get_trials(deepcopy=False))
+        return sum(trial.state != self._states.WAITING for trial in self._study.get_trials(deepcopy=False))
 
     def ask(self) -> tuple[int, str, dict[str, Any]]:
         """The next trial's number, where it comes from, and its values."""
@@ -75,9 +74,7 @@ class SweepStudy:
         return self._values(self._trial(number))
 
     def tell(self, record: TrialRecord) -> None:
-        """What came of a trial; one that failed or was stopped has no values. Telling it again changes nothing."""
-        from optuna.trial import TrialState
-
+        """Report a trial's result; one that failed or was stopped has no values. Idempotent."""
         assert record.number is not None
         trial = self._asked.pop(record.number, None)
         if trial is None:
@@ -89,7 +86,7 @@ class SweepStudy:
         trial.set_user_attr("key", record.key)
         if record.state != "complete" or record.values is None:
             trial.set_user_attr("reason", record.reason or "")
-            state = TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL
+            state = self._states.PRUNED if record.state == "stopped" else self._states.FAIL
             self._study.tell(record.number, state=state)
             return
         with warnings.catch_warnings():
@@ -121,14 +118,13 @@ class SweepStudy:
 
 
 def draw(trial: Trial, param: Param) -> Any:
-    """A parameter's value, from its distribution or as the trial was told."""
+    """A parameter's value, from its distribution or the one that was enqueued for it."""
     if param.kind == "choice":
         return trial.suggest_categorical(param.key, list(param.choices))
-    assert param.low is not None
-    assert param.high is not None
+    low, high = param.bounds
     if param.kind == "int":
-        return trial.suggest_int(param.key, int(param.low), int(param.high), step=int(param.step or 1), log=param.log)
-    return trial.suggest_float(param.key, param.low, param.high, step=param.step, log=param.log)
+        return trial.suggest_int(param.key, int(low), int(high), step=int(param.step or 1), log=param.log)
+    return trial.suggest_float(param.key, low, high, step=param.step, log=param.log)
 
 
 def build_sampler(search: Search, stream: str) -> BaseSampler:

@@ -1,4 +1,4 @@
-"""Grids: blocks of settings whose values are combined, and choices that are."""
+"""Grids: blocks of settings whose values are combined, or all combinations of the parameters' choices."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.rules import Rule, expect, list_of, listed, mapping, under
-from fpp_sweep.space.settings import check_trial, setting, settings
+from fpp_sweep.space.rules import Rule, as_list, as_mapping, expect, list_of, under
+from fpp_sweep.space.settings import check_setting, check_trial, settings_rule
 
 Block = Mapping[str, tuple[Any, ...]]  # values by key; by several (`a, b`) that move together, tuples of values
 
-MOST_POINTS = 2_000  # every one is resolved and checked when the space is made
+MOST_POINTS = 2_000  # all are checked when the space is read, which takes a second for so many
 
 
 def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
     """The blocks, each a list of values for each key."""
     blocks: list[Block] = []
-    for index, values in enumerate(listed(grid)):
+    for index, values in enumerate(as_list(grid)):
         with under(str(index)):
-            blocks.append(_check_block(mapping(values)))
+            blocks.append(_check_block(as_mapping(values)))
             check_size(sum(math.prod(map(len, block.values())) for block in blocks), "a sampler")
             parts = _parts(blocks[-1])
             for point in block_points(blocks[-1]):
@@ -54,15 +54,15 @@ def _check_axis(keys: Sequence[str], values: Sequence[Any]) -> tuple[Any, ...]:
     def together(value: Any) -> tuple[Any, ...]:
         values = value if isinstance(value, list | tuple) else [value] * len(keys)
         expect(len(values) == len(keys), f"must be one value, or {len(keys)}: one for each key")
-        return tuple(map(setting, keys, values))
+        return tuple(map(check_setting, keys, values))
 
-    rule = settings(keys[0]) if len(keys) == 1 else list_of(Rule(together, dict), least=1)
+    rule = settings_rule(keys[0]) if len(keys) == 1 else list_of(Rule(together, dict), least=1)
     checked: tuple[Any, ...] = rule.check(values)
     return checked
 
 
 def _parts(block: Block) -> dict[str, dict[str, Any]]:
-    """Each value of the block, with its place."""
+    """For each value of the block, by its dotted key there: a point that has only that."""
     axes = ((names, index, value) for names, values in block.items() for index, value in enumerate(values))
     return {f"{names}.{index}": next(block_points({names: (value,)})) for names, index, value in axes}
 
@@ -82,7 +82,7 @@ def block_points(block: Block) -> Iterator[dict[str, Any]]:
 
 
 def combinations(params: Sequence[Param], values: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """All values of choices, parents first; a parameter that does not exist somewhere is not varied there."""
+    """All combinations of choices, parents first; a parameter is left out where its `when` does not hold."""
     values = dict(values or {})
     if not params:
         yield values

@@ -24,7 +24,13 @@ def override(root: Node, assignment: str) -> None:
 
 def _put(node: Node, path: str, new: Node) -> None:
     if isinstance(node.value, list):
-        _put_in_list(node, path, new)
+        index, _, rest = path.partition(".")
+        if not index.isdecimal() or int(index) >= len(node.value):
+            raise InputError(f"{new.where}: {node.path} is a list of {len(node.value)}, which has no item {index!r}")
+        if rest:
+            _put(node.value[int(index)], rest, new)
+        else:
+            node.value[int(index)] = new
         return
     if node.value is None:
         node.value = {}
@@ -39,16 +45,6 @@ def _put(node: Node, path: str, new: Node) -> None:
         node.value.pop(key, None)
     else:
         node.value[key] = new
-
-
-def _put_in_list(node: Node, path: str, new: Node) -> None:
-    index, _, rest = path.partition(".")
-    if not index.isdecimal() or int(index) >= len(node.value):
-        raise InputError(f"{new.where}: {node.path} is a list of {len(node.value)}, which has no item {index!r}")
-    if rest:
-        _put(node.value[int(index)], rest, new)
-    else:
-        node.value[int(index)] = new
 
 
 def _new_key(node: Node, path: str) -> str:

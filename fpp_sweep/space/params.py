@@ -9,12 +9,12 @@ from typing import Any
 
 from fpp_sweep.config import TrialConfig, setting_types
 from fpp_sweep.space.rules import (
+    as_list,
+    as_mapping,
     expect,
     flag,
     keys,
     known_name,
-    listed,
-    mapping,
     number,
     set_field,
     text,
@@ -22,7 +22,7 @@ from fpp_sweep.space.rules import (
     whole,
     word,
 )
-from fpp_sweep.space.settings import Kind, check_trial, range_kind, setting, settings
+from fpp_sweep.space.settings import Kind, check_setting, check_trial, range_kind, settings_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class Param:
             absent = getattr(self, name) is None or getattr(self, name) is False
             expect(absent, "does not go with choices", name)
         with under("choices"):
-            set_field(self, "choices", settings(self.key).check(self.choices))
+            set_field(self, "choices", settings_rule(self.key).check(self.choices))
 
     def _check_range(self) -> None:
         expect(self.kind != "choice", "has no range; give choices")
         for name in ("low", "high"):
             expect(getattr(self, name) is not None, f"needs {name}, or choices")
             with under(name):
-                set_field(self, name, setting(self.key, getattr(self, name)))
+                set_field(self, name, check_setting(self.key, getattr(self, name)))
                 expect(getattr(self, name) is not None, "must be a number, got none")
         low, high = self.bounds
         expect(low < high, f"low must be < high, got {low:g} and {high:g}")
@@ -114,10 +114,10 @@ def divides(step: float, width: float) -> bool:
 
 
 def _conditions(when: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Of each parent the values, of which one may stand alone."""
-    for key, values in mapping(when).items():
+    """The parents and their values; one value may be written without a list."""
+    for key, values in as_mapping(when).items():
         with under(key):
-            yield key, settings(key).check(values if isinstance(values, list | tuple) else [values])
+            yield key, settings_rule(key).check(values if isinstance(values, list | tuple) else [values])
 
 
 def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialConfig) -> tuple[Param, ...]:
@@ -158,12 +158,12 @@ def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
 
 
 def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tuple[dict[str, Any], ...]:
-    """Values of some parameters each, within what the parameters can take."""
+    """Points: values of some of the parameters, checked against ranges, choices and conditions."""
     by_key = {param.key: param for param in params}
     checked: list[dict[str, Any]] = []
-    for index, values in enumerate(listed(points)):
+    for index, values in enumerate(as_list(points)):
         with under(str(index)):
-            point = {key: _check_value(key, value, by_key) for key, value in mapping(values).items()}
+            point = {key: _check_value(key, value, by_key) for key, value in as_mapping(values).items()}
             expect(point, "is an empty point")
             for key in point:
                 for parent in set(by_key[key].when) & set(point):
@@ -178,6 +178,6 @@ def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tu
 def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
     with under(key):
         param = params[known_name("parameter", key, params)]
-        value = setting(key, value)
+        value = check_setting(key, value)
         expect(not param.problem(value), str(param.problem(value)))
         return value

@@ -1,4 +1,4 @@
-"""Search spaces as people write them: a YAML file (docs/spaces.md) and `--set`; a complaint names the line."""
+"""What people write: search spaces in YAML (docs/spaces.md) with `--set`, and configs; a complaint names the line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import InputError
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.overrides import override
 from fpp_sweep.space.params import PARAM_KEYS, Param
 from fpp_sweep.space.rules import keys, rules
+from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work, require_plugins
 from fpp_sweep.space.yamlfile import Node, of_plain, parse, read
@@ -36,6 +39,16 @@ def parse_space(text: str, where: str, overrides: Sequence[str] = (), loaded: It
 def space_of(plain: Mapping[str, Any], where: str, loaded: Iterable[str] | None = None) -> Space:
     """The same of `Space.plain()`, as a record of a sweep holds it."""
     return _space(of_plain(plain, where), Path(where).stem, (), loaded)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Settings by dotted key from a file with `config:`, as a sweep's report writes its best ones."""
+    entries = read(path, "config").mapping(["config"])
+    if "config" not in entries:
+        raise InputError(f"{path}: has no `config:`; a sweep's best/*.yaml does")
+    node = entries["config"]
+    with node.locating():
+        return check_settings(node.plain(), TrialConfig())
 
 
 def _space(root: Node, stem: str, overrides: Sequence[str], loaded: Iterable[str] | None) -> Space:

@@ -20,7 +20,7 @@ from fpp_sweep.errors import InputError, unknown
 
 Schema = Mapping[str, Any]
 
-LATER: Any = None  # the default of a field that its object, or the object's holder, works out from others
+LATER: Any = None  # default of a field that is filled in from others, by its object or by the one that holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def expect(holds: object, problem: str, key: str = "") -> None:
 
 @contextmanager
 def under(key: str) -> Iterator[None]:
-    """An error of a value becomes one of the key that holds it."""
+    """Put the key before the keys of errors raised within."""
     try:
         yield
     except InputError as error:
@@ -53,7 +53,7 @@ def known_name(kind: str, name: str, known: Collection[str]) -> str:
 
 
 def check_fields(checked: Any, key: str = "") -> None:
-    """Put the fields of an object, found under `key`, through the rules of their types."""
+    """Check an object's fields by the rules of their types; errors name them below `key`."""
     kind: Any = type(checked)
     for name, rule in rules(kind).items():
         with under(f"{key}.{name}" if key else name):
@@ -73,13 +73,13 @@ def keys(cls: Any) -> list[str]:
 def rules(cls: type) -> Mapping[str, Rule]:
     """The rules of a dataclass's fields, of those that have one."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    found = {}
+    checks = {}
     for field in fields(cls):
         hint = hints[field.name]
         if rule := _rule_of(field.name, hint):
             later = field.default is LATER and type(None) not in typing.get_args(hint)
-            found[field.name] = maybe(rule) if later else rule
-    return found
+            checks[field.name] = optional(rule) if later else rule
+    return checks
 
 
 def _rule_of(name: str, hint: Any) -> Rule | None:
@@ -90,7 +90,7 @@ def _rule_of(name: str, hint: Any) -> Rule | None:
         return one_of(name, lambda: arguments)
     if type(None) in arguments:
         rule = _rule_of(name, arguments[0])
-        return rule and maybe(rule)
+        return rule and optional(rule)
     if typing.get_origin(hint) is tuple:
         rule = _rule_of(name, arguments[0])
         return rule and list_of(rule)
@@ -173,13 +173,12 @@ def one_of(kind: str, names: Callable[[], Iterable[str]]) -> Rule:
     return Rule(check, lambda: {"enum": list(names())})
 
 
-def list_of(item: Rule, least: int = 0, most: int | None = None) -> Rule:
+def list_of(item: Rule, least: int = 0) -> Rule:
     """A list without repetitions, as a tuple."""
 
     def check(value: Any) -> tuple[Any, ...]:
-        items = listed(value)
+        items = as_list(value)
         expect(len(items) >= least, f"must have at least {least} entry, is empty")
-        expect(most is None or len(items) <= most, f"must have at most {most} entries, has {len(items)}")
         checked: list[Any] = []
         for index, entry in enumerate(items):
             with under(str(index)):
@@ -188,12 +187,12 @@ def list_of(item: Rule, least: int = 0, most: int | None = None) -> Rule:
             checked.append(entry)
         return tuple(checked)
 
-    limits = {"minItems": least or None, "maxItems": most, "uniqueItems": True}
+    limits = {"minItems": least or None, "uniqueItems": True}
     return Rule(check, lambda: _filled({"type": "array", "items": item.schema(), **limits}))
 
 
-def maybe(rule: Rule) -> Rule:
-    """Nothing, or what the rule says."""
+def optional(rule: Rule) -> Rule:
+    """None, or what the rule says."""
 
     def check(value: Any) -> Any:
         return None if value is None else rule.check(value)
@@ -205,14 +204,14 @@ def _filled(schema: Schema) -> Schema:
     return {name: value for name, value in schema.items() if value is not None}
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     expect(isinstance(value, Mapping), f"must be a mapping (key: value), got {shown(value)}")
     expect(all(isinstance(key, str) for key in value), "must have keys that are text")
     checked: Mapping[str, Any] = value
     return checked
 
 
-def listed(value: Any) -> list[Any] | tuple[Any, ...]:
+def as_list(value: Any) -> list[Any] | tuple[Any, ...]:
     example = "..." if value is None or isinstance(value, Mapping) else value
     expect(isinstance(value, list | tuple), f"must be a list, such as [{example}], got {shown(value)}")
     items: list[Any] | tuple[Any, ...] = value

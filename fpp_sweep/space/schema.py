@@ -119,7 +119,7 @@ def written(value: Any, depth: int = 0) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser("spaceschema", __doc__ or "").parse_args(argv)
+    parser("fpp_sweep.space.schema", __doc__ or "").parse_args(argv)
     print(written(schema()))
 
 

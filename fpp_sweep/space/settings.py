@@ -11,12 +11,12 @@ from typing import Any, Literal
 from fpp_sweep import catalogue
 from fpp_sweep.config import TrialConfig, convert, setting_types
 from fpp_sweep.errors import InputError
-from fpp_sweep.space.rules import Rule, expect, list_of, mapping, shown, under
+from fpp_sweep.space.rules import Rule, as_mapping, expect, list_of, shown, under
 
 Kind = Literal["float", "int", "choice"]
 
 
-def setting(key: str, value: Any) -> Any:
+def check_setting(key: str, value: Any) -> Any:
     """One value as its setting's type, a number for x0.1; whether a trial can have it, `check_trial` says."""
     expect(not isinstance(value, Mapping | list | tuple), f"must be a single value, got {shown(value)}")
     for name in setting_types():
@@ -30,17 +30,17 @@ def setting(key: str, value: Any) -> Any:
     return value
 
 
-def settings(key: str) -> Rule:
+def settings_rule(key: str) -> Rule:
     """A list of values of one setting."""
-    return list_of(Rule(lambda value: setting(key, value), dict), least=1)
+    return list_of(Rule(lambda value: check_setting(key, value), dict), least=1)
 
 
 def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
     """Settings by dotted key that a trial can have together."""
     checked = {}
-    for key, value in mapping(values).items():
+    for key, value in as_mapping(values).items():
         with under(key):
-            checked[key] = setting(key, value)
+            checked[key] = check_setting(key, value)
     check_trial(start, checked, {key: {key: value} for key, value in checked.items()})
     return checked
 

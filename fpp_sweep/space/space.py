@@ -9,20 +9,20 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from fpp_sweep import catalogue
-from fpp_sweep.config import PRESETS, TrialConfig, preset
+from fpp_sweep.config import PRESETS, TrialConfig, dotted, preset
 from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
 from fpp_sweep.space.objectives import Constraint, Objective, check_constraints, check_objectives, default_objectives
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.rules import NAME, check_fields, expect, one_of, set_field, text, under, word
 from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.work import Sampler, Search, Work, require_plugins
+from fpp_sweep.space.work import Sampler, Search, Work
 
 PRESET = one_of("preset", lambda: ("auto", *PRESETS))
 TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10
 
-# what may be another when a sweep is resumed
-FREE = {
+# what may differ when a sweep is resumed
+MAY_CHANGE = {
     "name",
     "question",
     *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures")),
@@ -103,10 +103,6 @@ class Space:
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             expect(not catalogue.method(name).stateful, problem, "work.shards")
 
-    def require_plugins(self, loaded: Iterable[str]) -> None:
-        """InputError if one that the space names is not among those that are loaded."""
-        require_plugins(self.work.plugins, loaded)
-
     def start(self) -> TrialConfig:
         """The preset with the base's settings: what a trial is, apart from what is searched."""
         return preset(preset_for(self.preset, self.work.model)).replace(self.base)
@@ -166,16 +162,16 @@ class Space:
         return plain
 
     def difference(self, other: Space) -> list[str]:
-        """What decides results and is another in `other`, one line each; budgets and machines do not."""
-        ours, theirs = (dict(_leaves(space.plain())) for space in (self, other))
+        """What decides results and differs in `other`, a line for each; budgets and machines do not."""
+        ours, theirs = (dict(dotted(space.plain())) for space in (self, other))
         return [
             f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}"
             for key in dict.fromkeys([*ours, *theirs])
-            if key not in FREE and ours.get(key) != theirs.get(key)
+            if key not in MAY_CHANGE and ours.get(key) != theirs.get(key)
         ]
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        """Origin, the searched part, and what does not fit."""
+        """For each published config: its origin, its values of searched settings, and those that do not fit."""
         for origin, settings in published_points(preset_for(self.preset, self.work.model)).items():
             flat = TrialConfig().replace(settings).flat()
             values: dict[str, Any] = {}
@@ -188,7 +184,7 @@ class Space:
             yield origin, values, problems
 
     def _distinct(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-        """Without those that repeat a config; a partial point is another than the config it looks like."""
+        """Without repeated configs; of a partial point the sampler chooses the rest, so it repeats only itself."""
         seen: dict[Any, tuple[str, dict[str, Any]]] = {}
         start = self.start()
         for origin, values in points:
@@ -196,11 +192,3 @@ class Space:
             key = (start.replace(values), frozenset(values) if partial else None)
             seen.setdefault(key, (origin, values))
         return list(seen.values())
-
-
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            yield from _leaves(inner, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", inner

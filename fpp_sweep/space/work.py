@@ -29,7 +29,7 @@ class Search:
     sampler: Sampler = LATER  # grid where the space has one, else tpe
     trials: Positive | None = None  # finished ones, baselines not counted; none: no limit
     wall_clock: Seconds | None = None
-    gpu_hours: Annotated[float, number(above=0)] | None = None  # that workers were held, with GPUs or without
+    gpu_hours: Annotated[float, number(above=0)] | None = None  # hours that workers were held, times the GPUs of each
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Annotated[int, whole(0)] = 0
     split: Split = "val"  # what the objectives are measured on
@@ -56,7 +56,7 @@ class Work:
     cpus_per_worker: Share = 1.0
     threads: Positive | None = None  # of torch, in a worker; none: its CPUs
     loaders: Annotated[int, whole(0)] | None = None  # processes of a worker that read images and draw views; none: 0
-    compile: bool = False  # as of `evaluate`
+    compile: bool = False  # as `evaluate --compile`
     cache: str | None = None  # folder of image features
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0

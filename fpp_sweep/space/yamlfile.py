@@ -1,4 +1,4 @@
-"""YAML whose values know where they stand, so that a complaint names the line.
+"""YAML whose values know their file and line, so that error messages can name them.
 
 Values are those of YAML 1.2: `1e-3` is a number and `on` a word, which YAML 1.1 has the other way round. Tags, aliases
 and keys that come twice are refused: a file that is read makes no objects, and does not grow.
@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.space.rules import listed, mapping
+from fpp_sweep.space.rules import as_list, as_mapping
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -41,7 +41,7 @@ class Node:
 
     @contextmanager
     def locating(self) -> Iterator[None]:
-        """Errors of a value that is made of this one name the line of their key."""
+        """Errors raised while this value is checked name the line of their key."""
         try:
             yield
         except LineError:
@@ -52,7 +52,7 @@ class Node:
     def mapping(self, known: Iterable[str] | None = None) -> dict[str, Node]:
         """Its entries; with `known` keys, no others."""
         with self.locating():
-            mapping(self.value)
+            as_mapping(self.value)
         for key, node in self.value.items():
             if known is not None and key not in known:
                 names = [_join(self.path, name) for name in known]
@@ -62,14 +62,14 @@ class Node:
 
     def items(self) -> list[Node]:
         with self.locating():
-            return list(listed(self.value))
+            return list(as_list(self.value))
 
     def key_of(self, path: str) -> str | None:
         """The key of this mapping that a dotted path begins with, which may have dots itself."""
         return max((key for key in self.value if f"{path}.".startswith(f"{key}.")), key=len, default=None)
 
     def _find(self, path: str) -> Node:
-        """What a path leads to; a step that a short form leaves out, such as `choices`, is passed over."""
+        """The value at a path; a step that the short form leaves out, such as `choices`, is skipped."""
         if not path or not isinstance(self.value, dict | list):
             return self
         if isinstance(self.value, list):
@@ -83,7 +83,7 @@ class Node:
         return child._find(path[len(key) + 1 :])
 
     def plain(self) -> Any:
-        """The value without its whereabouts."""
+        """The value without lines and paths."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -131,17 +131,12 @@ def parse(text: str, file: str) -> Node:
 
 
 def of_plain(value: Any, where: str, path: str = "") -> Node:
-    """Values that were never YAML, as a document: those of a record, say."""
+    """Plain values, such as those of a record, as a document."""
     if isinstance(value, Mapping):
         return Node({key: of_plain(inner, where, _join(path, key)) for key, inner in value.items()}, where, path)
     if isinstance(value, list | tuple):
         return Node([of_plain(item, where, _join(path, str(index))) for index, item in enumerate(value)], where, path)
     return Node(value, where, path)
-
-
-def at(node: Node, where: str, path: str) -> Node:
-    """The same value as if it stood elsewhere."""
-    return of_plain(node.plain(), where, path)
 
 
 def dump(value: Any) -> str:

@@ -16,7 +16,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from fpp_sweep import catalogue
 from fpp_sweep.cli import cores
@@ -24,12 +26,12 @@ from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
+from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
+from fpp_sweep.sweep.timing import Speed
 from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 from fpp_sweep.trial.trial import Plan
-
-if TYPE_CHECKING:
-    from fpp_sweep.sweep.timing import Speed
+from fpp_sweep.trial.worker import Worker
 
 WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
@@ -38,31 +40,25 @@ SHOWN = 8  # trials printed
 
 
 def dry_run(space: Space) -> str:
-    """Everything that a user wants to see before starting."""
-    # the border to torch: whatever is timed runs here
-    import torch
-
-    from fpp_sweep.sweep.timing import measure
-    from fpp_sweep.trial.worker import Worker
-
+    """The configs, tasks and cost of a sweep, as text."""
     gpu = torch.cuda.is_available() and space.work.gpus_per_worker != 0
     with tempfile.TemporaryDirectory() as cache:
-        # a cache of its own: features that are at hand would look free
+        # an empty cache: reading features that exist already would be timed instead of computing them
         worker = Worker(replace(worker_spec(space, 1.0 if gpu else 0.0), cache=cache))
         plan = make_plan(space, worker)
         notes = [*check(space, worker, plan).notes, *space.left_out()]
         workers = space.work.workers or (1 if gpu else max(1, int(cores() / space.work.cpus_per_worker)))
         start = space.start()
         with busy(min(workers, cores()) - 1):
-            speeds = {facts.name: measure(worker, start, facts) for facts in plan.datasets[space.search.split]}
-    configs = dict(expected(space))
-    lines = [*described(space, configs), *(f"note: {note}" for note in notes), ""]
-    return "\n".join([*lines, *costs(space, plan, configs, speeds, workers, TaskKeys(worker.facts(), plan.known()))])
+            speeds = {facts.name: timing.measure(worker, start, facts) for facts in plan.datasets[space.search.split]}
+    configs, keys = dict(expected_configs(space)), TaskKeys(worker.facts(), plan.known())
+    lines = [*config_lines(space, configs), *(f"note: {note}" for note in notes), ""]
+    return "\n".join([*lines, *cost_lines(space, plan, configs, speeds, workers, keys)])
 
 
 @contextmanager
 def busy(others: int) -> Iterator[None]:
-    """Keep so many more cores at work, as the other workers will: a core whose neighbours rest is faster."""
+    """Keep so many more cores busy, as the other workers will: a core is faster while others are idle."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
     try:
         yield
@@ -72,8 +68,8 @@ def busy(others: int) -> Iterator[None]:
             loop.wait()
 
 
-def expected(space: Space) -> Iterator[tuple[str, TrialConfig]]:
-    """Baselines and trials by name; what a sampler will choose is drawn at random."""
+def expected_configs(space: Space) -> Iterator[tuple[str, TrialConfig]]:
+    """Baselines and trials by name; random points stand for what a sampler will choose."""
     for name, config in space.baselines().items():
         yield f"baseline-{name}", config
     queue = space.queue()
@@ -82,11 +78,11 @@ def expected(space: Space) -> Iterator[tuple[str, TrialConfig]]:
     if space.search.sampler == "grid":
         total = min(total, len(queue))
     for number in range(total):
-        values = queue[number][1] if number < len(queue) else sampled(space.searched(), draw)
+        values = queue[number][1] if number < len(queue) else sample_point(space.searched(), draw)
         yield f"trial-{number:04d}", space.resolve(values)
 
 
-def sampled(params: Iterable[Param], draw: random.Random) -> dict[str, Any]:
+def sample_point(params: Iterable[Param], draw: random.Random) -> dict[str, Any]:
     """A point of the space."""
     values: dict[str, Any] = {}
     for param in params:
@@ -95,22 +91,20 @@ def sampled(params: Iterable[Param], draw: random.Random) -> dict[str, Any]:
         if param.kind == "choice":
             values[param.key] = draw.choice(param.choices)
             continue
-        assert param.low is not None
-        assert param.high is not None
-        low, high = (math.log(param.low), math.log(param.high)) if param.log else (param.low, param.high)
-        value = math.exp(draw.uniform(low, high)) if param.log else draw.uniform(low, high)
-        value = min(max(value, param.low), param.high)
+        low, high = param.bounds
+        value = math.exp(draw.uniform(math.log(low), math.log(high))) if param.log else draw.uniform(low, high)
+        value = min(max(value, low), high)
         values[param.key] = round(value) if param.kind == "int" else value
     return values
 
 
-def described(space: Space, configs: dict[str, TrialConfig]) -> Iterator[str]:
+def config_lines(space: Space, configs: dict[str, TrialConfig]) -> Iterator[str]:
     """What is the same in all configs, and what is not in the first few."""
     flat = {name: relevant(config.flat()) for name, config in configs.items()}
-    keys = list(dict.fromkeys(key for each in flat.values() for key in each))
-    seen = {key: {str(each[key]) for each in flat.values() if key in each} for key in keys}
+    keys = list(dict.fromkeys(key for settings in flat.values() for key in settings))
+    seen = {key: {str(settings[key]) for settings in flat.values() if key in settings} for key in keys}
     same = [
-        f"{key}={_short(next(each[key] for each in flat.values() if key in each))}"
+        f"{key}={_short(next(settings[key] for settings in flat.values() if key in settings))}"
         for key in keys
         if len(seen[key]) == 1
     ]
@@ -121,8 +115,8 @@ def described(space: Space, configs: dict[str, TrialConfig]) -> Iterator[str]:
     for name in shown:
         drawn = name.startswith("trial") and int(name[-4:]) >= queue
         line = ", ".join(f"{key}={_short(value)}" for key, value in flat[name].items() if len(seen[key]) > 1)
-        told = f"{name}: {line}{' (drawn at random here)' if drawn else ''}"
-        yield textwrap.fill(told, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
+        text = f"{name}: {line}{' (drawn at random here)' if drawn else ''}"
+        yield textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
     if len(flat) > len(shown):
         yield f"  ... and {len(flat) - len(shown)} more"
 
@@ -131,7 +125,7 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def costs(
+def cost_lines(
     space: Space, plan: Plan, configs: dict[str, TrialConfig], speeds: dict[str, Speed], workers: int, keys: TaskKeys
 ) -> Iterator[str]:
     """Tasks, and the seconds that they take."""

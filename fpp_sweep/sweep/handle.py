@@ -1,4 +1,4 @@
-"""A sweep as its users hold it: what to run it with, and reading it from its folder."""
+"""The public interface of a sweep: options to run it with, and reading it from its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is not the space's: where the sweep lives, and how it talks."""
+    """How to run a space: the sweep's folder, the cluster, MLflow, and how much is printed."""
 
     root: Path = Path("sweeps")
     name: str | None = None  # none: the space's name and the time
@@ -34,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep that has been run, or is being run: read from its folder whenever it is asked."""
+    """A sweep that has been run, or is being run: every call reads its folder anew."""
 
     folder: SweepFolder
 

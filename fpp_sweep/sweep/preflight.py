@@ -8,14 +8,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fpp_sweep.cli import cores
+from fpp_sweep.cli import cores, terminable
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
@@ -25,7 +25,6 @@ from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.provenance import commit, tagged, versions
-from fpp_sweep.sweep.signals import terminable
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import gpus_here, session
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
 
 
-class Host(Protocol):
-    """Whoever can look at models and datasets: a worker, or a pool of them."""
+class Inspector(Protocol):
+    """What can describe datasets and check prompts: a worker, or the pool of them."""
 
     def describe(self, names: Sequence[str], split: str) -> list[DatasetFacts]: ...
 
@@ -45,7 +44,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Opened:
     """All that a search needs, opened and checked."""
 
     pool: Pool
@@ -53,7 +52,7 @@ class Ready:
     gpus_per_worker: float
 
 
-def place(space: Space, options: Options) -> SweepFolder:
+def sweep_folder(space: Space, options: Options) -> SweepFolder:
     """The folder of a new sweep, or of the one to be resumed."""
     root = options.root
     if options.resume:
@@ -82,15 +81,15 @@ def _newest(root: Path, name: str) -> Path:
 def require_same(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
     """What decides results must be what it was; budgets and machines may change."""
     if changes := space_of(info.space, str(folder.info_file)).difference(space):
-        told = "; ".join(changes)
+        changed = "; ".join(changes)
         raise InputError(
-            f"{folder.path.name} cannot be resumed, its space has changed: {told}; begin a new sweep instead"
+            f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin a new sweep instead"
         )
 
 
 @contextmanager
-def undone_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[None]:
-    """A new sweep that bad input ended before its first trial leaves no folder."""
+def removed_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[None]:
+    """Where bad input ends a sweep before its first trial: remove a new folder, restore a resumed one's record."""
     try:
         yield
     except InputError:
@@ -102,15 +101,15 @@ def undone_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[
 
 
 @contextmanager
-def ready(space: Space, options: Options, folder: SweepFolder, checked: Callable[[], None]) -> Iterator[Ready]:
-    """Ray, the first worker, and everything that the space names found to be there, and what it was."""
+def open_sweep(space: Space, options: Options, folder: SweepFolder, checked: Callable[[], None]) -> Iterator[Opened]:
+    """Start Ray and a first worker, and check that all that the space names exists and has not changed."""
     work = space.work
     cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
     with (
         session(options.address, cpus=cpus, verbose=options.verbose),
-        terminable(),  # Ray has taken SIGTERM
+        terminable(),  # again: ray.init has replaced the handler
     ):
-        # the border to Ray, which `session` has imported under its own environment
+        # the pool imports Ray, which `session` must have imported first, with its environment set
         from fpp_sweep.workers.pool import WorkerNeeds, require_room, start_pool
 
         gpus = work.gpus_per_worker
@@ -118,7 +117,7 @@ def ready(space: Space, options: Options, folder: SweepFolder, checked: Callable
             gpus = 1.0 if gpus_here() else 0.0
         env = {key: os.environ[key] for key in SHARED if key in os.environ} if options.on_cluster else {}
         needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
-        # who gives both numbers on a cluster may mean machines that are started for them
+        # with both numbers given, a cluster may start machines for them
         may_grow = options.on_cluster and None not in (work.workers, work.gpus_per_worker)
         if note := require_room(needs, may_grow=may_grow):
             print(f"note: {note}", file=sys.stderr)
@@ -128,18 +127,14 @@ def ready(space: Space, options: Options, folder: SweepFolder, checked: Callable
         try:
             model = pool.open()
             plan = make_plan(space, pool)
-            found = check(space, pool, plan)
+            checks = check(space, pool, plan)
         except TaskFailed as error:
             raise InputError(error.reason) from error
-        tell([*found.notes, *space.left_out(), *changed_images(folder.info(), space, plan)])
+        for note in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
+            print(f"note: {note}", file=sys.stderr)
         pool.begin(TaskKeys(model, plan.known()))
-        folder.write_info(with_facts(folder.info(), space, model, plan, found))
-        yield Ready(pool, plan, gpus)
-
-
-def tell(notes: Iterable[str]) -> None:
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        folder.write_info(with_facts(folder.info(), space, model, plan, checks))
+        yield Opened(pool, plan, gpus)
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:
@@ -160,33 +155,33 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
     )
 
 
-def make_plan(space: Space, host: Host) -> Plan:
-    """The datasets of the space as they are where workers run; one that is missing ends it here."""
+def make_plan(space: Space, models: Inspector) -> Plan:
+    """The datasets of the space as they are where workers run; a missing one is an InputError."""
     split = space.search.split
     splits = [split] if split == "test" else [split, "test"]
-    datasets = {split: tuple(host.describe(space.work.datasets, split)) for split in splits}
+    datasets = {split: tuple(models.describe(space.work.datasets, split)) for split in splits}
     names = [facts.name for facts in datasets[split]]
-    for metric in (*(each.metric for each in space.objectives), *(each.metric for each in space.constraints)):
+    for metric in [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]:
         name = metric.partition("/")[2]
         if name and name not in names:
             raise unknown(f"dataset in metric {metric}:", name, names)
     return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.work.columns)
 
 
-def check(space: Space, host: Host, plan: Plan) -> Checked:
-    """Fit every method and prompt that may be asked for to the model and the classes."""
+def check(space: Space, models: Inspector, plan: Plan) -> Checked:
+    """Fit every method and prompt that trials may use to the model and the classes."""
     start = space.start()
     configs = [*space.baselines().values(), start]
-    asked = {key: {getattr(config, key) for config in configs} for key in ("method", "prompt", "init")}
+    used = {key: {getattr(config, key) for config in configs} for key in ("method", "prompt", "init")}
     for param in space.searched():
-        if param.key in asked:
-            asked[param.key] |= set(param.choices)
-    prompts = sorted((asked["prompt"] | asked["init"]) - {"fpp"})
+        if param.key in used:
+            used[param.key] |= set(param.choices)
+    prompts = sorted((used["prompt"] | used["init"]) - {"fpp"})
     facts = [facts for datasets in plan.datasets.values() for facts in datasets]
-    return host.check(sorted(asked["method"]), prompts, facts)
+    return models.check(sorted(used["method"]), prompts, facts)
 
 
-def begun(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
+def info_at_start(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
     """The sweep's record, as it begins or goes on."""
     if known is not None:
         return replace(known, state="running", finished=None, tracking_uri=uri, space=space.plain())
@@ -215,7 +210,7 @@ def begun(known: SweepInfo | None, space: Space, options: Options, folder: Sweep
     )
 
 
-def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, found: Checked) -> SweepInfo:
+def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, checked: Checked) -> SweepInfo:
     """What is known once a worker has opened model, datasets and prompts; it must be what it was."""
     datasets = plan.datasets[space.search.split]
     facts = {
@@ -225,8 +220,8 @@ def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, fou
         "datasets": ", ".join(facts.name for facts in datasets),
         "datasets_digest": ", ".join(facts.digest for facts in datasets),
     }
-    if found.prompts:
-        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(found.prompts.items()))
+    if checked.prompts:
+        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(checked.prompts.items()))
     for key, what in (
         ("model_digest", f"model {model.name} has other weights"),
         ("datasets_digest", "its data differ"),

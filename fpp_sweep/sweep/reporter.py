@@ -1,4 +1,4 @@
-"""Keeps `report/` and MLflow up to date from a thread, without haste: reports cost CPU that trials want."""
+"""Keeps `report/` and MLflow up to date from a thread, at intervals: reports take CPU from trials."""
 
 from __future__ import annotations
 
@@ -36,11 +36,8 @@ class Reporter:
         self._write(pages=True)
 
     def _work(self) -> None:
-        while not self._over.is_set():
-            self._changed.wait()
+        while self._changed.wait() and not self._over.is_set():
             self._changed.clear()
-            if self._over.is_set():
-                return
             pages = time.monotonic() - self._pages_at >= PAGES_EVERY
             self._write(pages=pages)
             if pages:

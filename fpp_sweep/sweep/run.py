@@ -8,23 +8,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fpp_sweep.cli import sleep_when_idle
+from fpp_sweep.cli import sleep_when_idle, terminable
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import require_plugins
 from fpp_sweep.sweep.display import Display, Status, trial_line
 from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep
-from fpp_sweep.sweep.preflight import Ready, begun, place, ready, require_same, undone_if_refused
+from fpp_sweep.sweep.preflight import Opened, info_at_start, open_sweep, removed_if_refused, require_same, sweep_folder
 from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
-from fpp_sweep.sweep.signals import terminable
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store
 from fpp_sweep.workers.keeper import KeeperStatus
 from fpp_sweep.workers.watch import Watch
@@ -39,8 +37,8 @@ PARTING = 10.0  # after an interrupt
 def run_sweep(space: Space, options: Options | None = None) -> Sweep:
     """Run a space to its end, or resume it; what a first Ctrl-C interrupts can be resumed."""
     options = options or Options()
-    space.require_plugins(file.name for file in options.plugins)
-    folder = place(space, options)
+    require_plugins(space.work.plugins, (file.name for file in options.plugins))
+    folder = sweep_folder(space, options)
     sleep_when_idle()
     if options.verbose:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
@@ -50,11 +48,15 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
         if known is not None:
             require_same(known, space, folder)
             uri = absolute(options.tracking_uri) if options.tracking_uri else known.tracking_uri
-        with undone_if_refused(folder, known):
+        with removed_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened
-            folder.write_info(begun(known, space, options, folder, uri))
+            folder.write_info(info_at_start(known, space, options, folder, uri))
             try:
-                with meanwhile(check_store, uri) as checked, ready(space, options, folder, checked) as opened:
+                # importing MLflow takes seconds: its store is looked at while Ray starts
+                with (
+                    ThreadPoolExecutor(1) as threads,
+                    open_sweep(space, options, folder, threads.submit(check_store, uri).result) as opened,
+                ):
                     _go(Run(space, folder, opened, options, uri))
             except KeyboardInterrupt:
                 if (info := folder.info()).state == "running":  # it came while all was opened
@@ -76,8 +78,8 @@ def _go(run: Run) -> None:
 class Run:
     """A sweep that is under way."""
 
-    def __init__(self, space: Space, folder: SweepFolder, opened: Ready, options: Options, uri: str) -> None:
-        # the border to Optuna and Ray Tune, which take seconds to load
+    def __init__(self, space: Space, folder: SweepFolder, opened: Opened, options: Options, uri: str) -> None:
+        # Ray Tune and Optuna take seconds to load, and Ray must not be loaded before `session` has set its environment
         from fpp_sweep.search.conductor import Conductor
         from fpp_sweep.search.study import SweepStudy
 
@@ -100,8 +102,6 @@ class Run:
 
     def go(self) -> None:
         """To the end."""
-        import ray
-
         from fpp_sweep.search.conductor import conduct
         from fpp_sweep.search.coordinator import Brief
 
@@ -118,19 +118,21 @@ class Run:
             search_split=self.space.search.split,
             plugins=self.options.plugins,
         )
-        with scratch() as storage:
-            conduct(self.conductor, brief, storage, ray.util.get_node_ip_address())
+        # Tune's own records, which nothing reads again
+        with tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as storage:
+            conduct(self.conductor, brief, storage)
         self.folder.write_info(tagged(self.folder.info(), {"ended": self.conductor.why_stopped or ""}))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")
 
     def interrupted(self) -> None:
         """Mark what was running; a resumed sweep starts it again."""
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder bears that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder stays readable
         for record in self.folder.trials():
             if record.state == "running":
-                told = replace(record, state="interrupted", reason="the sweep was interrupted", finished=time.time())
-                self.folder.write_trial(told)
+                reason = "the sweep was interrupted"
+                ended = replace(record, state="interrupted", reason=reason, finished=time.time())
+                self.folder.write_trial(ended)
         self._end("interrupted")
 
     def close(self) -> None:
@@ -173,24 +175,25 @@ class Run:
             return
         if split == self.space.search.split:
             self._set_reference()
-            joined = record.kind == "trial" and record.name in {each.name for each in self.conductor.front()}
+            joined = record.kind == "trial" and record.name in {member.name for member in self.conductor.front()}
             self.display.event(trial_line(record, self.space.objectives, on_front=joined))
         elif split in record.results:
             average = record.results[split].average
-            told = (
-                f"{each.metric} {average[each.metric]:.2f}" for each in self.space.objectives if each.metric in average
+            averages = (
+                f"{objective.metric} {average[objective.metric]:.2f}"
+                for objective in self.space.objectives
+                if objective.metric in average
             )
-            self.display.event(f"{record.name}  on {split}: {', '.join(told)}")
+            self.display.event(f"{record.name}  on {split}: {', '.join(averages)}")
         else:
             self.display.event(f"{record.name}  {record.reason}")
 
     def _set_reference(self) -> None:
         """The hypervolume's corner: what the space says, else the worst of the baselines, fixed once they ended."""
         info = self.folder.info()
-        if info.reference is not None:
-            return
         baselines = [record for record in self.conductor.records() if record.kind == "baseline"]
-        if any(record.state in ("waiting", "running", "interrupted") for record in baselines):
+        unfinished = any(record.state in ("waiting", "running", "interrupted") for record in baselines)
+        if info.reference is not None or unfinished:
             return
         values = [record.values for record in baselines if record.values is not None]
         corner = []
@@ -204,9 +207,6 @@ class Run:
 
     def _show(self, workers: KeeperStatus) -> None:
         """Keep the terminal up to date."""
-        self.display.update(self._status(workers))
-
-    def _status(self, workers: KeeperStatus) -> Status:
         progress = self.conductor.progress
         info = self.folder.info()
         points = [list(record.values or ()) for record in self.conductor.front()]
@@ -214,7 +214,7 @@ class Run:
         volume = hypervolume(points, goals, info.reference) if info.reference is not None and points else None
         seconds = time.monotonic() - self.began
         shipping = self.shipper.status()
-        return Status(
+        status = Status(
             phase=progress.phase,
             finished=progress.finished,
             failed=progress.failed,
@@ -227,26 +227,13 @@ class Run:
             workers=workers.workers,
             note=f"MLflow is behind: {shipping.error}" if shipping.error else None,
         )
+        self.display.update(status)
 
     def _seconds_left(self, seconds: float) -> float | None:
         progress, search = self.conductor.progress, self.space.search
         left = [] if search.wall_clock is None else [search.wall_clock - self.spent - seconds]
         if progress.total is not None and progress.seconds:
-            each = math.fsum(progress.seconds) / len(progress.seconds)
+            mean = math.fsum(progress.seconds) / len(progress.seconds)
             remaining = progress.total - progress.finished - progress.failed
-            left.append(each * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
+            left.append(mean * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
         return max(0.0, min(left)) if left else None
-
-
-@contextmanager
-def meanwhile(work: Callable[[str], None], word: str) -> Iterator[Callable[[], None]]:
-    """Work in a thread, as importing MLflow alone takes seconds; what is yielded waits, and raises what went wrong."""
-    with ThreadPoolExecutor(1) as threads:
-        yield threads.submit(work, word).result
-
-
-@contextmanager
-def scratch() -> Iterator[str]:
-    """Where Tune keeps its own records, which nothing reads again."""
-    with tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as folder:
-        yield folder

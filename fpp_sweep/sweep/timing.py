@@ -1,7 +1,4 @@
-"""What the steps of a trial cost on this machine, measured with a few steps and a few images of a dataset.
-
-Loads torch: the border is `estimate.dry_run`, which imports this when it is called.
-"""
+"""What the steps of a trial cost on this machine, measured with a few steps and a few images of a dataset."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.space import objectives, params, work
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import require_plugins
 from fpp_sweep.space.yamlfile import parse
 from tests.space.nonsense import VALUES
 
@@ -193,7 +194,7 @@ def test_a_plugin_that_is_not_loaded_is_named_with_its_flag():
     told = "plugin other is not loaded; give its file with --plugin FILE (other.py)"
     assert str(error.value) == f"x.yaml:3: work.plugins.1: {told}"
     made = space(work=Work(plugins=("mine", "other")))
-    made.require_plugins(["other", "mine", "more"])
+    require_plugins(made.work.plugins, ["other", "mine", "more"])
     with pytest.raises(InputError) as error:
-        made.require_plugins(["mine"])
+        require_plugins(made.work.plugins, ["mine"])
     assert str(error.value) == f"work.plugins.1: {told}"

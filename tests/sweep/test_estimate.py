@@ -12,7 +12,7 @@ from fpp_sweep.facts import ModelFacts
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep import estimate, timing
-from fpp_sweep.sweep.estimate import costs, described, dry_run, expected, sampled
+from fpp_sweep.sweep.estimate import config_lines, cost_lines, dry_run, expected_configs, sample_point
 from fpp_sweep.sweep.preflight import make_plan, worker_spec
 from fpp_sweep.sweep.timing import Speed, measure
 from fpp_sweep.tasks import EvalTask, PretrainTask
@@ -51,7 +51,7 @@ def worker(space):
 
 
 def test_the_configs_are_those_of_the_sweep(space):
-    configs = dict(expected(space))
+    configs = dict(expected_configs(space))
     queue = space.queue()
     assert list(configs)[:2] == ["baseline-zero_shot", "baseline-tpt"]
     assert len(configs) == 2 + 6
@@ -63,27 +63,27 @@ def test_sampled_points_are_in_the_space(space):
     import random
 
     draw = random.Random(0)
-    points = [sampled(space.searched(), draw) for _ in range(50)]
+    points = [sample_point(space.searched(), draw) for _ in range(50)]
     assert all(0.1 <= point["fpp.gamma1"] <= 10 for point in points)
     assert {point["method"] for point in points} == {"tpt", "otpt"}
     assert all(("adapt.penalty" in point) == (point["method"] == "otpt") for point in points)
 
 
 def test_settings_that_nothing_reads_are_not_shown(space):
-    configs = dict(expected(space))
+    configs = dict(expected_configs(space))
     assert not [
         key for key in relevant(configs["baseline-zero_shot"].flat()) if key.startswith(("fpp.", "adapt.", "views."))
     ]
-    text = "\n".join(described(space, configs))
+    text = "\n".join(config_lines(space, configs))
     assert "fpp.steps=3" in text
     assert "baseline-tpt: method=tpt, prompt=a photo of a" in text
 
 
 def test_tasks_are_counted_once_however_many_trials_share_them(space, worker):
     plan = make_plan(space, worker)
-    configs = dict(expected(space))
+    configs = dict(expected_configs(space))
     keys = TaskKeys(MODEL, plan.known())
-    lines = list(costs(space, plan, configs, dict.fromkeys(["scenes", "digits"], SPEED), 2, keys))
+    lines = list(cost_lines(space, plan, configs, dict.fromkeys(["scenes", "digits"], SPEED), 2, keys))
     tasks = {}
     for name, config in configs.items():
         for split in ("val", "test") if name.startswith("baseline") or name <= "trial-0003" else ("val",):
@@ -134,7 +134,8 @@ FIXED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
 def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
     space = parse_space(LEAN, "space.yaml", overrides)
     plan = Plan(datasets=FACTS, seeds=(0,))
-    found = list(costs(space, plan, dict(expected(space)), {"dtd": FIXED}, workers, TaskKeys(MODEL, plan.known())))
+    configs, keys = dict(expected_configs(space)), TaskKeys(MODEL, plan.known())
+    found = list(cost_lines(space, plan, configs, {"dtd": FIXED}, workers, keys))
     assert len(found) == (4 if any("ends it earlier" in line for line in lines) else 3)
     for line, words in zip(found, lines, strict=False):
         assert words in line
@@ -145,7 +146,7 @@ def test_a_grid_is_no_longer_than_itself_and_the_budget(trials, count):
     text = "grid: [{method: [tpt, ctpt, otpt, zero_shot]}]\nsearch: {sampler: grid}\nwork: {baselines: []}"
     space = parse_space(text, "space.yaml", [f"search.trials={trials}"])
     assert len(space.queue()) == 4
-    assert list(dict(expected(space))) == [f"trial-{number:04d}" for number in range(count)]
+    assert list(dict(expected_configs(space))) == [f"trial-{number:04d}" for number in range(count)]
 
 
 @pytest.mark.parametrize(

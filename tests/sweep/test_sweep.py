@@ -13,7 +13,7 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.handle import Options, Sweep
-from fpp_sweep.sweep.preflight import Ready, check, make_plan, with_facts, worker_spec
+from fpp_sweep.sweep.preflight import Opened, check, make_plan, with_facts, worker_spec
 from fpp_sweep.sweep.run import Run, run_sweep
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
@@ -242,7 +242,7 @@ def test_sigterm_interrupts_as_ctrl_c_does_whatever_ray_makes_of_it(tmp_path, op
 def under_way(monkeypatch):
     """Makes a driver's own split of a sweep, before anything runs."""
     monkeypatch.setattr("fpp_sweep.search.study.SweepStudy", lambda *words: None)
-    return lambda folder, asked: Run(asked, folder, Ready(None, None, 0.0), Options(), "sqlite:///none.db")
+    return lambda folder, asked: Run(asked, folder, Opened(None, None, 0.0), Options(), "sqlite:///none.db")
 
 
 @pytest.mark.parametrize(
