@@ -65,7 +65,7 @@ class SweepFolder:
 
     def info(self) -> SweepInfo:
         document = _read(self.info_file)
-        objectives = tuple(Objective.recorded(**each) for each in document.pop("objectives"))
+        objectives = tuple(Objective.recorded(**objective) for objective in document.pop("objectives"))
         return SweepInfo(objectives=objectives, **document)
 
     def write_info(self, info: SweepInfo) -> None:

@@ -33,9 +33,9 @@ class Front:
     @cached_property
     def members(self) -> tuple[TrialRecord, ...]:
         """From the best at the first objective on."""
-        places = pareto.front(_points(self.trials), self.goals)
+        indices = pareto.front(_points(self.trials), self.goals)
         sign = -1 if self.goals[0] == "max" else 1
-        return tuple(sorted((self.trials[place] for place in places), key=lambda each: sign * values_of(each)[0]))
+        return tuple(sorted((self.trials[index] for index in indices), key=lambda record: sign * values_of(record)[0]))
 
     @cached_property
     def hypervolume(self) -> list[tuple[float, float]]:
@@ -43,7 +43,7 @@ class Front:
         if self.reference is None:
             return []
         volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.reference)
-        return list(zip((each.finished or 0.0 for each in self.trials), volumes, strict=True))
+        return list(zip((record.finished or 0.0 for record in self.trials), volumes, strict=True))
 
     @cached_property
     def marks(self) -> dict[str, list[str]]:
@@ -51,9 +51,9 @@ class Front:
         marks: dict[str, list[str]] = {member.name: [] for member in self.members}
         if not self.members:
             return marks
-        for place, objective in enumerate(self.objectives):
-            best = (max if objective.goal == "max" else min)(values_of(member)[place] for member in self.members)
-            winner = next(member for member in self.members if values_of(member)[place] == best)
+        for index, objective in enumerate(self.objectives):
+            best = (max if objective.goal == "max" else min)(values_of(member)[index] for member in self.members)
+            winner = next(member for member in self.members if values_of(member)[index] == best)
             marks[winner.name].append(f"best {objective.metric}")
         marks[self.members[pareto.knee(_points(self.members), self.goals)].name].append("knee")
         return marks
@@ -61,14 +61,14 @@ class Front:
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
     """The front of the trials that finished and keep all constraints."""
-    done = [each for each in records if each.state == "complete" and each.values is not None]
-    done.sort(key=lambda each: each.finished or 0.0)
-    trials = [each for each in done if each.kind == "trial"]
+    done = [record for record in records if record.state == "complete" and record.values is not None]
+    done.sort(key=lambda record: record.finished or 0.0)
+    trials = [record for record in done if record.kind == "trial"]
     return Front(
         objectives=info.objectives,
-        trials=tuple(each for each in trials if each.feasible),
-        infeasible=tuple(each for each in trials if not each.feasible),
-        baselines=tuple(sorted((each for each in done if each.kind == "baseline"), key=_usual_place)),
+        trials=tuple(record for record in trials if record.feasible),
+        infeasible=tuple(record for record in trials if not record.feasible),
+        baselines=tuple(sorted((record for record in done if record.kind == "baseline"), key=_usual_place)),
         reference=None if info.reference is None else tuple(info.reference),
     )
 
@@ -98,19 +98,19 @@ def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     return [info.search_split, *sorted(others)]
 
 
-def metric_of(found: SplitResult | None, metric: str) -> float | None:
+def metric_of(result: SplitResult | None, metric: str) -> float | None:
     """An average, or one dataset's value where the metric names it, as in `ece/dtd`."""
-    if found is None:
+    if result is None:
         return None
     name, _, dataset = metric.partition("/")
-    return (found.datasets.get(dataset, {}) if dataset else found.average).get(name)
+    return (result.datasets.get(dataset, {}) if dataset else result.average).get(name)
 
 
-def shown(metric: str, value: float | None, deviation: float | None = None) -> str:
+def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
     """A metric's value as the papers print it.
 
-    >>> shown("ece", 3.14159), shown("ece", 3.14159, 0.2), shown("nll", 0.5), shown("ece", None)
-    ('3.14', '3.14±0.20', '0.5000', '')
+    >>> format_metric("ece", 3.14159), format_metric("ece", 3.14159, 0.2), format_metric("nll", 0.5)
+    ('3.14', '3.14±0.20', '0.5000')
     """
     if value is None:
         return ""
@@ -120,10 +120,10 @@ def shown(metric: str, value: float | None, deviation: float | None = None) -> s
     return f"{value:.{decimals}f}{spread}"
 
 
-def plain(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A setting's value in a few letters, on one line.
 
-    >>> plain(0.1 + 0.2), plain(True), plain(None), plain("a photo of a")
+    >>> format_setting(0.1 + 0.2), format_setting(True), format_setting(None), format_setting("a photo of a")
     ('0.3', 'true', 'none', 'a photo of a')
     """
     if value is None or isinstance(value, bool):
@@ -131,24 +131,24 @@ def plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
 
 
-def by_key(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
+def values_by_setting(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
     """The searched settings and what each record has of them; None where a condition leaves one out."""
     keys = dict.fromkeys(key for record in records for key in record.params)
     return {key: [record.params.get(key) for record in records] for key in keys}
 
 
-def asked(info: SweepInfo, key: str) -> Mapping[str, Any]:
+def search_range(info: SweepInfo, key: str) -> Mapping[str, Any]:
     """What the space says of a setting: low, high, log, ..."""
     params = info.space.get("params")
-    found = params.get(key) if isinstance(params, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    setting = params.get(key) if isinstance(params, Mapping) else None
+    return setting if isinstance(setting, Mapping) else {}
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def pairs_of(info: SweepInfo) -> list[tuple[int, int]]:
+def objective_pairs(info: SweepInfo) -> list[tuple[int, int]]:
     """Which objectives to draw against each other; a single one stands alone."""
     count = len(info.objectives)
     return list(combinations(range(count), 2)) if count > 1 else [(0, 0)]

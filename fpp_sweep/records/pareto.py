@@ -30,10 +30,10 @@ def front(points: Sequence[Sequence[float]], goals: Sequence[Goal]) -> list[int]
     turned = [_turned(point, goals) for point in points]
     stairs = _Stairs()
     kept: list[int] = []
-    for place in sorted(range(len(turned)), key=turned.__getitem__):
-        twin = bool(kept) and turned[kept[-1]] == turned[place]
-        if twin or stairs.add(*turned[place][1:]):
-            kept.append(place)
+    for index in sorted(range(len(turned)), key=turned.__getitem__):
+        twin = bool(kept) and turned[kept[-1]] == turned[index]
+        if twin or stairs.add(*turned[index][1:]):
+            kept.append(index)
     return sorted(kept)
 
 
@@ -49,10 +49,10 @@ def hypervolume(points: Sequence[Sequence[float]], goals: Sequence[Goal], refere
     stairs = _Stairs()
     area = 0.0
     slices = []
-    for place, point in enumerate(inside, 1):
+    for index, point in enumerate(inside, 1):
         if stairs.add(*point[1:]):
             area = stairs.area(*corner[1:])
-        end = inside[place][0] if place < len(inside) else corner[0]
+        end = inside[index][0] if index < len(inside) else corner[0]
         slices.append(area * (end - point[0]))
     return math.fsum(slices)
 
@@ -72,7 +72,7 @@ def hypervolume_over_time(
         weaker = any(all(a <= b for a, b in zip(_turned(old, goals), new, strict=True)) for old in best)
         if not weaker:
             best = [*best, point]
-            best = [best[place] for place in front(best, goals)]
+            best = [best[index] for index in front(best, goals)]
             values.append(hypervolume(best, goals, reference))
         else:
             values.append(values[-1])
@@ -89,13 +89,13 @@ def knee(points: Sequence[Sequence[float]], goals: Sequence[Goal]) -> int:
     members = front(points, goals)
     if not members:
         raise InputError("a front without members has no knee")
-    turned = {place: _turned(points[place], goals) for place in members}
+    turned = {index: _turned(points[index], goals) for index in members}
     lows = [min(column) for column in zip(*turned.values(), strict=True)]
     spans = [max(column) - low or 1.0 for column, low in zip(zip(*turned.values(), strict=True), lows, strict=True)]
 
-    def distance(place: int) -> tuple[float, float]:
-        steps = ((value - low) / span for value, low, span in zip(turned[place], lows, spans, strict=True))
-        return math.hypot(*steps), turned[place][0]
+    def distance(index: int) -> tuple[float, float]:
+        steps = ((value - low) / span for value, low, span in zip(turned[index], lows, spans, strict=True))
+        return math.hypot(*steps), turned[index][0]
 
     return min(members, key=distance)
 
@@ -119,8 +119,8 @@ class _Stairs:
 
     def add(self, y: float, z: float) -> bool:
         """Take a corner in, unless there is one at least as good."""
-        place = bisect_right(self.ys, y)
-        if place and self.zs[place - 1] <= z:
+        index = bisect_right(self.ys, y)
+        if index and self.zs[index - 1] <= z:
             return False
         first = bisect_left(self.ys, y)
         last = first

@@ -21,8 +21,8 @@ def write_report(folder: SweepFolder, *, pages: bool) -> Front:
         from fpp_sweep.report.page import write_page
         from fpp_sweep.report.pictures import write_picture
 
-        found = importances(info, [*front.trials, *front.infeasible])
-        write_importances(folder.report / "importances.json", found)
+        shares = importances(info, [*front.trials, *front.infeasible])
+        write_importances(folder.report / "importances.json", shares)
         write_picture(folder.report / "front.png", info, front)
-        write_page(folder.report / "sweep.html", info, records, front, found)
+        write_page(folder.report / "sweep.html", info, records, front, shares)
     return front

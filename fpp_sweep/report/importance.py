@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.front import asked, by_key, is_number, plain, values_of
+from fpp_sweep.records.front import format_setting, is_number, search_range, values_by_setting, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 
 if TYPE_CHECKING:
@@ -33,35 +33,35 @@ class Importance:
 
 def importances(info: SweepInfo, trials: Sequence[TrialRecord]) -> list[Importance]:
     """One for each objective, from the records of finished trials."""
-    varied = [key for key, values in by_key(trials).items() if len(set(map(plain, values))) > 1]
-    return [_importance(info, trials, varied, place) for place in range(len(info.objectives))]
+    varied = [key for key, values in values_by_setting(trials).items() if len(set(map(format_setting, values))) > 1]
+    return [_importance(info, trials, varied, index) for index in range(len(info.objectives))]
 
 
-def _importance(info: SweepInfo, trials: Sequence[TrialRecord], keys: Sequence[str], place: int) -> Importance:
-    metric = info.objectives[place].metric
+def _importance(info: SweepInfo, trials: Sequence[TrialRecord], keys: Sequence[str], index: int) -> Importance:
+    metric = info.objectives[index].metric
     if len(trials) < TRIALS:
         return Importance(metric, skipped=f"{len(trials)} finished trials; importances need {TRIALS}")
     if len(keys) < 2:
         return Importance(metric, skipped="fewer than two settings took more than one value")
-    if len({values_of(trial)[place] for trial in trials}) == 1:
+    if len({values_of(trial)[index] for trial in trials}) == 1:
         return Importance(metric, skipped=f"all trials have the same {metric}")
-    shares = _ped_anova(info, trials, keys, place)
+    shares = _ped_anova(info, trials, keys, index)
     if not all(map(math.isfinite, shares.values())) or not sum(shares.values()):
         return Importance(metric, skipped="no setting tells good trials from the others")
     return Importance(metric, shares)
 
 
-def _ped_anova(info: SweepInfo, trials: Sequence[TrialRecord], keys: Sequence[str], place: int) -> dict[str, float]:
+def _ped_anova(info: SweepInfo, trials: Sequence[TrialRecord], keys: Sequence[str], index: int) -> dict[str, float]:
     """On a study of this objective alone, rebuilt in memory: a sweep's own may be written to at this moment."""
     import optuna
 
     ranges = {
-        key: _distribution(info, key, [each.params[key] for each in trials if key in each.params]) for key in keys
+        key: _distribution(info, key, [record.params[key] for record in trials if key in record.params]) for key in keys
     }
     with _quiet():
         study = optuna.study.create_study(
             storage=optuna.storages.InMemoryStorage(),
-            direction="maximize" if info.objectives[place].goal == "max" else "minimize",
+            direction="maximize" if info.objectives[index].goal == "max" else "minimize",
         )
         for trial in trials:
             kept = {key: value for key, value in trial.params.items() if key in ranges}
@@ -69,23 +69,23 @@ def _ped_anova(info: SweepInfo, trials: Sequence[TrialRecord], keys: Sequence[st
                 optuna.trial.create_trial(
                     params={key: _as_given(value, ranges[key]) for key, value in kept.items()},
                     distributions={key: ranges[key] for key in kept},
-                    value=values_of(trial)[place],
+                    value=values_of(trial)[index],
                 )
             )
         top = max(0.1, TOP / len(trials))
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=top)
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {key: float(share) for key, share in found.items()}
+        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in shares.items()}
 
 
 def _distribution(info: SweepInfo, key: str, values: Sequence[Any]) -> BaseDistribution:
     """The range that was searched, as wide as the points that were tried beside it; else the values seen."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    setting = asked(info, key)
+    setting = search_range(info, key)
     ends = [setting.get("low"), setting.get("high"), *values]
     if not all(map(is_number, ends)):
-        return CategoricalDistribution(sorted({plain(value) for value in values}))
+        return CategoricalDistribution(sorted({format_setting(value) for value in values}))
     low, high = float(min(ends)), float(max(ends))
     return FloatDistribution(low, high, log=bool(setting.get("log")) and low > 0)
 
@@ -93,7 +93,7 @@ def _distribution(info: SweepInfo, key: str, values: Sequence[Any]) -> BaseDistr
 def _as_given(value: Any, distribution: BaseDistribution) -> Any:
     from optuna.distributions import CategoricalDistribution
 
-    return plain(value) if isinstance(distribution, CategoricalDistribution) else float(value)
+    return format_setting(value) if isinstance(distribution, CategoricalDistribution) else float(value)
 
 
 @contextmanager
@@ -111,7 +111,10 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def write_importances(path: Path, found: Sequence[Importance]) -> None:
-    document = {each.metric: dict(each.shares) if each.shares else {"skipped": each.skipped} for each in found}
+def write_importances(path: Path, importances: Sequence[Importance]) -> None:
+    document = {
+        importance.metric: dict(importance.shares) if importance.shares else {"skipped": importance.skipped}
+        for importance in importances
+    }
     with written_whole(path) as partial:
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -12,7 +12,15 @@ from typing import Any
 from fpp_sweep import catalogue
 from fpp_sweep.config import relevant
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.front import Front, by_key, metric_of, metrics_shown, plain, shown, splits_of
+from fpp_sweep.records.front import (
+    Front,
+    format_metric,
+    format_setting,
+    metric_of,
+    metrics_shown,
+    splits_of,
+    values_by_setting,
+)
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report import plots
 from fpp_sweep.report.importance import TOP, Importance
@@ -26,7 +34,7 @@ _NAMED = '<th class="words">trial</th>'
 
 
 def write_page(
-    path: Path, info: SweepInfo, records: Sequence[TrialRecord], front: Front, found: Sequence[Importance]
+    path: Path, info: SweepInfo, records: Sequence[TrialRecord], front: Front, importances: Sequence[Importance]
 ) -> None:
     """About 5 MB, nearly all of it plotly.js."""
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
@@ -34,7 +42,7 @@ def write_page(
     drawn = {
         "front": plots.front_plots(info, front),
         "parallel": [plots.parallel_plot(info, front)],
-        "importances": [plots.importance_plot(found)],
+        "importances": [plots.importance_plot(importances)],
         "hypervolume": [plots.hypervolume_plot(front)],
     }
     body = [
@@ -42,7 +50,7 @@ def write_page(
         _section("Front", _plots(drawn["front"]), _hint(front), _front_table(info, front)),
         _section("Datasets", _dataset_tables(info, front)),
         _section("Settings", _parallel_note(front), _plots(drawn["parallel"]), _constants(front)),
-        _section("Importances", _plots(drawn["importances"]), _importance_note(front, found)),
+        _section("Importances", _plots(drawn["importances"]), _importance_note(front, importances)),
         _section("Hypervolume", _plots(drawn["hypervolume"])),
         _section("Trials without a result", _failures(records)),
         _section("How the numbers were computed", *_computed(info, front)),
@@ -51,11 +59,11 @@ def write_page(
     sheet = {
         "plots": [
             {"name": plot.name, "traces": plot.traces, "layout": plot.layout}
-            for several in drawn.values()
-            for plot in several
+            for group in drawn.values()
+            for plot in group
             if plot.traces
         ],
-        "configs": {each.name: _texts(each) for each in (*front.trials, *front.infeasible, *front.baselines)},
+        "configs": {record.name: _texts(record) for record in (*front.trials, *front.infeasible, *front.baselines)},
     }
     with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(
@@ -70,7 +78,7 @@ def write_page(
 
 
 def _texts(record: TrialRecord) -> dict[str, str]:
-    return {key: plain(value) for key, value in {**record.config, **record.params}.items()}
+    return {key: format_setting(value) for key, value in {**record.config, **record.params}.items()}
 
 
 def _script_data(data: Any) -> str:
@@ -87,19 +95,19 @@ def _section(title: str, *parts: str) -> str:
     return "\n".join([f"<section>\n<h2>{title}</h2>", *(part for part in parts if part), "</section>"])
 
 
-def _plots(several: Iterable[Plot]) -> str:
+def _plots(group: Iterable[Plot]) -> str:
     return "\n".join(
         f'<div class="wide"><div class="plot" id="{plot.name}" style="min-width:{plot.least_width}px"></div></div>'
         if plot.traces
         else f'<p class="faint">{_safe(plot.instead)}</p>'
-        for plot in several
+        for plot in group
     )
 
 
 def _heading(info: SweepInfo, records: Sequence[TrialRecord], front: Front) -> str:
-    trials = [each for each in records if each.kind == "trial"]
-    counts = {state: sum(each.state == state for each in trials) for state in ("complete", "failed", "running")}
-    goals = " and ".join(f"{each.metric} ({each.goal})" for each in info.objectives)
+    trials = [record for record in records if record.kind == "trial"]
+    counts = {state: sum(record.state == state for record in trials) for state in ("complete", "failed", "running")}
+    goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in info.objectives)
     lines = [
         f"<header>\n<h1>{_safe(info.name)}</h1>",
         f'<p class="faint">{_safe(info.state)}; begun {_time(info.created)}{_ended(info)}</p>',
@@ -135,7 +143,7 @@ def _front_table(info: SweepInfo, front: Front) -> str:
     records = [*front.members, *front.baselines]
     if not records:
         return ""
-    searched = by_key(front.members)
+    searched = values_by_setting(front.members)
     splits, metrics = splits_of(info, records), metrics_shown(info.objectives)
     rows = [
         _row(record, front, [*_metric_cells(record, splits, metrics), *setting_cells(record, searched)])
@@ -152,27 +160,27 @@ def _front_table(info: SweepInfo, front: Front) -> str:
 
 def _row(record: TrialRecord, front: Front, cells: Sequence[str]) -> str:
     marks = front.marks.get(record.name, [])
-    told = ", ".join([*marks, *([] if record.feasible else ["breaks a constraint"])])
+    remarks = ", ".join([*marks, *([] if record.feasible else ["breaks a constraint"])])
     look = "baseline" if record.kind == "baseline" else "best" if marks else ""
     name = record.name.removeprefix("baseline-")
-    return f'<tr class="{look}"><th>{_safe(name)}<small>{_safe(told)}</small></th>{"".join(cells)}</tr>'
+    return f'<tr class="{look}"><th>{_safe(name)}<small>{_safe(remarks)}</small></th>{"".join(cells)}</tr>'
 
 
 def _metric_cells(record: TrialRecord, splits: Sequence[str], metrics: Sequence[str]) -> list[str]:
     cells = []
     for split in splits:
-        found = record.results.get(split)
-        for place, metric in enumerate(metrics):
-            deviation = found.deviation.get(metric) if found else None
-            first = ' class="first"' if place == 0 else ""
-            cells.append(f"<td{first}>{shown(metric, metric_of(found, metric), deviation)}</td>")
+        result = record.results.get(split)
+        for index, metric in enumerate(metrics):
+            deviation = result.deviation.get(metric) if result else None
+            first = ' class="first"' if index == 0 else ""
+            cells.append(f"<td{first}>{format_metric(metric, metric_of(result, metric), deviation)}</td>")
     return cells
 
 
 def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[str]:
     """Of a baseline too, which has a config if no searched values; nothing where nothing reads the setting."""
     values = {**relevant(record.config), **record.params}
-    return [f"<td>{_safe(plain(values[key])[:60]) if key in values else ''}</td>" for key in keys]
+    return [f"<td>{_safe(format_setting(values[key])[:60]) if key in values else ''}</td>" for key in keys]
 
 
 def _table(head: str, rows: Sequence[str]) -> str:
@@ -184,7 +192,9 @@ def _dataset_tables(info: SweepInfo, front: Front) -> str:
     parts = []
     for split in splits_of(info, records):
         names = list(
-            dict.fromkeys(name for each in records if split in each.results for name in each.results[split].datasets)
+            dict.fromkeys(
+                name for record in records if split in record.results for name in record.results[split].datasets
+            )
         )
         if not names:
             continue
@@ -192,15 +202,17 @@ def _dataset_tables(info: SweepInfo, front: Front) -> str:
         metrics = [f"{metric}/{name}" for name in names for metric in (catalogue.ACCURACY, catalogue.ECE)]
         heading, other = (catalogue.metric(metric).heading for metric in (catalogue.ACCURACY, catalogue.ECE))
         columns = f'<th class="first">{heading}</th><th>{other}</th>' * len(names)
-        rows = [_row(each, front, _dataset_cells(each, split, metrics)) for each in records if split in each.results]
+        rows = [
+            _row(record, front, _dataset_cells(record, split, metrics)) for record in records if split in record.results
+        ]
         head = f"<tr><th></th>{heads}</tr><tr>{_NAMED}{columns}</tr>"
         parts.append(f"<h3>{_safe(split)} split</h3>{_table(head, rows)}")
     return "\n".join(parts) or '<p class="faint">No trial has finished yet.</p>'
 
 
 def _dataset_cells(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[str]:
-    values = [shown(metric, metric_of(record.results[split], metric)) for metric in metrics]
-    return [f'<td class="{"first" if place % 2 == 0 else ""}">{value}</td>' for place, value in enumerate(values)]
+    values = [format_metric(metric, metric_of(record.results[split], metric)) for metric in metrics]
+    return [f'<td class="{"first" if index % 2 == 0 else ""}">{value}</td>' for index, value in enumerate(values)]
 
 
 def _parallel_note(front: Front) -> str:
@@ -213,14 +225,16 @@ def _parallel_note(front: Front) -> str:
 
 
 def _constants(front: Front) -> str:
-    columns = by_key([*front.trials, *front.infeasible]).items()
-    same = [f"{key} = {plain(values[0])}" for key, values in columns if len(set(map(plain, values))) == 1]
+    columns = values_by_setting([*front.trials, *front.infeasible]).items()
+    same = [
+        f"{key} = {format_setting(values[0])}" for key, values in columns if len(set(map(format_setting, values))) == 1
+    ]
     return f'<p class="faint">The same in all trials: {_safe(", ".join(same))}.</p>' if same else ""
 
 
-def _importance_note(front: Front, found: Sequence[Importance]) -> str:
-    skipped = [f"{each.metric}: {each.skipped}." for each in found if not each.shares]
-    if len(skipped) == len(found):  # said in the plot's place
+def _importance_note(front: Front, importances: Sequence[Importance]) -> str:
+    skipped = [f"{importance.metric}: {importance.skipped}." for importance in importances if not importance.shares]
+    if len(skipped) == len(importances):  # said in the plot's place
         return ""
     return "".join(f'<p class="faint">{_safe(reason)}</p>' for reason in skipped) + (
         f'<p class="faint">PED-ANOVA: how much a setting tells the best tenth of the trials, but at least {TOP}, '
@@ -229,13 +243,13 @@ def _importance_note(front: Front, found: Sequence[Importance]) -> str:
 
 
 def _failures(records: Sequence[TrialRecord]) -> str:
-    failed = [each for each in records if each.state in ("failed", "stopped", "interrupted")]
+    failed = [record for record in records if record.state in ("failed", "stopped", "interrupted")]
     if not failed:
         return '<p class="faint">None.</p>'
     rows = [
-        f"<tr><th>{_safe(each.name)}</th><td>{_safe(each.state)}</td>"
-        f'<td class="words">{_safe(plain(each.reason or ""))}</td></tr>'
-        for each in failed[:FAILURES]
+        f"<tr><th>{_safe(record.name)}</th><td>{_safe(record.state)}</td>"
+        f'<td class="words">{_safe(format_setting(record.reason or ""))}</td></tr>'
+        for record in failed[:FAILURES]
     ]
     more = f'<p class="faint">and {len(failed) - FAILURES} more</p>' if len(failed) > FAILURES else ""
     return _table('<tr><th class="words">trial</th><th>state</th><th class="words">reason</th></tr>', rows) + more
@@ -243,9 +257,11 @@ def _failures(records: Sequence[TrialRecord]) -> str:
 
 def _computed(info: SweepInfo, front: Front) -> list[str]:
     samples = {
-        split: max(each.results[split].samples for each in (*front.members, *front.baselines) if split in each.results)
+        split: max(
+            record.results[split].samples for record in (*front.members, *front.baselines) if split in record.results
+        )
         for split in splits_of(info, [*front.members, *front.baselines])
-        if any(split in each.results for each in (*front.members, *front.baselines))
+        if any(split in record.results for record in (*front.members, *front.baselines))
     }
     images = ", ".join(f"{count} images of {split}" for split, count in samples.items())
     sentences = [
@@ -262,7 +278,7 @@ def _computed(info: SweepInfo, front: Front) -> list[str]:
     ]
     if front.reference is not None:
         corner = ", ".join(
-            f"{objective.metric} {shown(objective.metric, value)}"
+            f"{objective.metric} {format_metric(objective.metric, value)}"
             for objective, value in zip(info.objectives, front.reference, strict=True)
         )
         sentences.insert(3, f"The hypervolume is what the front dominates, up to the reference point {corner}; exact.")

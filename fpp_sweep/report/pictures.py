@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.front import Front, pairs_of, staircase, values_of
+from fpp_sweep.records.front import Front, objective_pairs, staircase, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
@@ -28,7 +28,7 @@ def write_picture(path: Path, info: SweepInfo, front: Front) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    pairs = pairs_of(info)
+    pairs = objective_pairs(info)
     figure = Figure(figsize=(_PANEL[0] * len(pairs), _PANEL[1]), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     for axes, pair in zip(figure.subplots(1, len(pairs), squeeze=False)[0], pairs, strict=True):
@@ -46,18 +46,20 @@ def _draw(axes: Axes, info: SweepInfo, front: Front, pair: tuple[int, int]) -> N
     alone = pair[0] == pair[1]
     members = {member.name for member in front.members}
     others = [trial for trial in front.trials if trial.name not in members]
-    order = {trial.name: place for place, trial in enumerate([*front.trials, *front.infeasible], 1)}
+    order = {trial.name: index for index, trial in enumerate([*front.trials, *front.infeasible], 1)}
 
-    def places(records: Sequence[TrialRecord]) -> tuple[list[float], list[float]]:
-        xs = [float(order[each.name]) if alone else values_of(each)[pair[0]] for each in records]
-        return xs, [values_of(each)[pair[1]] for each in records]
+    def coordinates(records: Sequence[TrialRecord]) -> tuple[list[float], list[float]]:
+        xs = [float(order[record.name]) if alone else values_of(record)[pair[0]] for record in records]
+        return xs, [values_of(record)[pair[1]] for record in records]
 
-    axes.scatter(*places(others), s=22, color=_GREY, alpha=0.7, linewidths=0, label="trials", zorder=2)
+    axes.scatter(*coordinates(others), s=22, color=_GREY, alpha=0.7, linewidths=0, label="trials", zorder=2)
     if front.infeasible:
-        axes.scatter(*places(front.infeasible), s=22, color=_GREY, marker="x", label="break a constraint", zorder=2)
+        axes.scatter(
+            *coordinates(front.infeasible), s=22, color=_GREY, marker="x", label="break a constraint", zorder=2
+        )
     if len(info.objectives) == 2:
         axes.plot(*staircase(front), color=_BLUE, linewidth=1.2, zorder=3)
-    axes.scatter(*places(front.members), s=48, color=_BLUE, edgecolors="white", label="front", zorder=5)
+    axes.scatter(*coordinates(front.members), s=48, color=_BLUE, edgecolors="white", label="front", zorder=5)
     for shape, baseline in zip(cycle(_SHAPES), front.baselines, strict=False):
         label = baseline.name.removeprefix("baseline-")
         value = values_of(baseline)
@@ -66,7 +68,7 @@ def _draw(axes: Axes, info: SweepInfo, front: Front, pair: tuple[int, int]) -> N
             axes.plot([0], [value[0]], shape, color=_RED, label=label, linestyle="", zorder=4)
         else:
             axes.plot([value[pair[0]]], [value[pair[1]]], shape, color=_RED, label=label, linestyle="", zorder=4)
-    x, y = (info.objectives[place] for place in pair)
+    x, y = (info.objectives[index] for index in pair)
     axes.set_xlabel(
         "trials, in the order they finished; baselines at 0" if alone else axis_title(x, "→", "←"), parse_math=False
     )

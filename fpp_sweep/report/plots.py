@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from fpp_sweep.records.front import Front, asked, by_key, is_number, pairs_of, plain, shown, staircase, values_of
+from fpp_sweep.records.front import (
+    Front,
+    format_metric,
+    format_setting,
+    is_number,
+    objective_pairs,
+    search_range,
+    staircase,
+    values_by_setting,
+    values_of,
+)
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.importance import Importance
 from fpp_sweep.report.pictures import axis_title
@@ -43,28 +53,28 @@ def front_plots(info: SweepInfo, front: Front) -> list[Plot]:
     """One for each pair of objectives; a single objective over the order of the trials."""
     if not (front.trials or front.infeasible or front.baselines):
         return [Plot("front", instead="No trial has finished yet.")]
-    return [_front_plot(info, front, pair, f"front-{place}") for place, pair in enumerate(pairs_of(info))]
+    return [_front_plot(info, front, pair, f"front-{index}") for index, pair in enumerate(objective_pairs(info))]
 
 
 def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str) -> Plot:
     alone = pair[0] == pair[1]
     members = {member.name for member in front.members}
-    order = {each.name: place for place, each in enumerate([*front.trials, *front.infeasible], 1)}
+    order = {record.name: index for index, record in enumerate([*front.trials, *front.infeasible], 1)}
 
     def points(records: Sequence[TrialRecord], label: str, marker: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "type": "scatter",
             "mode": "markers",
             "name": _text(label),
-            "x": [order.get(each.name, 0) if alone else values_of(each)[pair[0]] for each in records],
-            "y": [values_of(each)[pair[1]] for each in records],
-            "text": [_hover(info, each, front.marks.get(each.name, [])) for each in records],
-            "customdata": [each.name for each in records],
+            "x": [order.get(record.name, 0) if alone else values_of(record)[pair[0]] for record in records],
+            "y": [values_of(record)[pair[1]] for record in records],
+            "text": [_hover(info, record, front.marks.get(record.name, [])) for record in records],
+            "customdata": [record.name for record in records],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": dict(marker),
         }
 
-    others = [each for each in front.trials if each.name not in members]
+    others = [record for record in front.trials if record.name not in members]
     traces = [points(others, "trials", {"color": _GREY, "size": 7, "opacity": 0.7})]
     if front.infeasible:
         traces.append(points(front.infeasible, "break a constraint", {"color": _GREY, "size": 8, "symbol": "x"}))
@@ -73,10 +83,10 @@ def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str)
         line = {"type": "scatter", "mode": "lines", "x": xs, "y": ys, "line": {"color": _BLUE, "width": 1.5}}
         traces.append({**line, "hoverinfo": "skip", "showlegend": False})
     traces.append(points(front.members, "front", {"color": _BLUE, "size": 11}))
-    for shape, each in zip(cycle(_SHAPES), front.baselines, strict=False):
-        label = each.name.removeprefix("baseline-")
-        traces.append(points([each], label, {"color": _RED, "size": 10, "symbol": shape}))
-    x, y = (info.objectives[place] for place in pair)
+    for shape, record in zip(cycle(_SHAPES), front.baselines, strict=False):
+        label = record.name.removeprefix("baseline-")
+        traces.append(points([record], label, {"color": _RED, "size": 10, "symbol": shape}))
+    x, y = (info.objectives[index] for index in pair)
     heading = "trials, in the order they finished; baselines at 0" if alone else _text(axis_title(x, "→", "←"))
     layout = {
         "xaxis": {"title": {"text": heading}},
@@ -91,11 +101,11 @@ def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str)
 
 def _hover(info: SweepInfo, record: TrialRecord, marks: Sequence[str]) -> str:
     values = [
-        f"{_text(objective.metric)}: <b>{shown(objective.metric, value)}</b>"
+        f"{_text(objective.metric)}: <b>{format_metric(objective.metric, value)}</b>"
         for objective, value in zip(info.objectives, values_of(record), strict=True)
     ]
     settings = record.params or {key: record.config[key] for key in ("method", "prompt") if key in record.config}
-    lines = [f"{_text(key)} = {_text(plain(value))}" for key, value in settings.items()]
+    lines = [f"{_text(key)} = {_text(format_setting(value))}" for key, value in settings.items()]
     if len(lines) > _HOVERED:
         lines = [*lines[:_HOVERED], f"and {len(lines) - _HOVERED} more"]
     broken = [f"breaks {_text(name)}" for name, value in record.constraints.items() if value > 0]
@@ -106,12 +116,16 @@ def _hover(info: SweepInfo, record: TrialRecord, marks: Sequence[str]) -> str:
 def parallel_plot(info: SweepInfo, front: Front) -> Plot:
     """A line for each trial through its settings and objectives."""
     trials = [*front.trials, *front.infeasible]
-    columns = {key: column for key, column in by_key(trials).items() if len(set(map(plain, column))) > 1}
+    columns = {
+        key: column for key, column in values_by_setting(trials).items() if len(set(map(format_setting, column))) > 1
+    }
     if len(trials) < 2 or not columns:
         return Plot("parallel", instead="Fewer than two trials with different settings have finished.")
-    axes = [_axis(key, column, log=bool(asked(info, key).get("log"))) for key, column in columns.items()]
-    goals = [[values_of(each)[place] for each in trials] for place in range(len(info.objectives))]
-    axes += [_axis(each.metric, column, log=False) for each, column in zip(info.objectives, goals, strict=True)]
+    axes = [_axis(key, column, log=bool(search_range(info, key).get("log"))) for key, column in columns.items()]
+    goals = [[values_of(record)[index] for record in trials] for index in range(len(info.objectives))]
+    axes += [
+        _axis(objective.metric, column, log=False) for objective, column in zip(info.objectives, goals, strict=True)
+    ]
     colors = [[0, _GREY], [0.5, _BLUE], [1, _RED]]
     scale = {"color": goals[0], "colorscale": colors, "reversescale": front.goals[0] == "min", "showscale": False}
     trace = {"type": "parcoords", "dimensions": axes, "line": scale, "labelangle": -20}
@@ -136,45 +150,47 @@ def _axis(key: str, column: Sequence[Any], *, log: bool) -> dict[str, Any]:
 
 
 def _number_axis(column: Sequence[float | None], there: Sequence[float], *, log: bool) -> dict[str, Any]:
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         return math.log10(value) if log else float(value)
 
-    low, high = place(min(there)), place(max(there))
+    low, high = position(min(there)), position(max(there))
     span = high - low or 1.0
     missing = low - span / 6
     few = sorted(set(there))
-    ticks = list(map(place, few)) if len(few) <= _TICKS else [low + span * part / 4 for part in range(5)]
+    ticks = list(map(position, few)) if len(few) <= _TICKS else [low + span * part / 4 for part in range(5)]
     texts = [f"{10**tick if log else tick:.4g}" for tick in ticks]
     gaps = len(there) < len(column)
     return {
-        "values": [missing if value is None else place(value) for value in column],
+        "values": [missing if value is None else position(value) for value in column],
         "tickvals": [missing, *ticks] if gaps else ticks,
         "ticktext": ["not set", *texts] if gaps else texts,
         "range": [missing if gaps else low, low + span],
     }
 
 
-def importance_plot(found: Sequence[Importance]) -> Plot:
+def importance_plot(importances: Sequence[Importance]) -> Plot:
     """Bars for each objective; the sentence of those that have none stands on the page."""
-    there = [each for each in found if each.shares]
-    if not there:
-        return Plot("importances", instead=" ".join(f"{each.metric}: {each.skipped}." for each in found))
-    keys = sorted(there[0].shares, key=lambda key: max(each.shares[key] for each in there))
+    shown = [importance for importance in importances if importance.shares]
+    if not shown:
+        return Plot(
+            "importances", instead=" ".join(f"{importance.metric}: {importance.skipped}." for importance in importances)
+        )
+    keys = sorted(shown[0].shares, key=lambda key: max(importance.shares[key] for importance in shown))
     traces = [
         {
             "type": "bar",
             "orientation": "h",
-            "name": _text(each.metric),
+            "name": _text(importance.metric),
             "y": [_text(key) for key in keys],
-            "x": [each.shares[key] for key in keys],
+            "x": [importance.shares[key] for key in keys],
             "marker": {"color": color},
             "hovertemplate": "%{y}: %{x:.2f}<extra>%{fullData.name}</extra>",
         }
-        for each, color in zip(there, cycle([_BLUE, _RED, _GREY]), strict=False)
+        for importance, color in zip(shown, cycle([_BLUE, _RED, _GREY]), strict=False)
     ]
     layout = {
         "barmode": "group",
-        "height": 120 + 22 * len(keys) * len(there),
+        "height": 120 + 22 * len(keys) * len(shown),
         "margin": {**_MARGIN, "l": 16},
         "legend": _LEGEND,
         "xaxis": {"title": {"text": "share of the importance"}, "range": [0, None], "rangemode": "tozero"},
@@ -192,8 +208,8 @@ def hypervolume_plot(front: Front) -> Plot:
         "mode": "lines+markers",
         "x": list(range(1, len(front.trials) + 1)),
         "y": [value for _, value in front.hypervolume],
-        "text": [_text(each.name) for each in front.trials],
-        "customdata": [each.name for each in front.trials],
+        "text": [_text(record.name) for record in front.trials],
+        "customdata": [record.name for record in front.trials],
         "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
         "line": {"shape": "hv", "color": _BLUE},
         "marker": {"size": 5},
@@ -212,7 +228,7 @@ def _text(words: str) -> str:
 
 
 def _named(value: Any) -> str:
-    return "not set" if value is None else plain(value)
+    return "not set" if value is None else format_setting(value)
 
 
 def _short(words: str, letters: int) -> str:

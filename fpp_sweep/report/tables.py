@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.front import Front, metric_of, metrics_shown, plain, shown, splits_of, values_of
+from fpp_sweep.records.front import Front, format_metric, format_setting, metric_of, metrics_shown, splits_of, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 
 
@@ -49,7 +49,7 @@ def _document(info: SweepInfo, front: Front) -> dict[str, object]:
     return {
         "sweep": info.name,
         "search_split": info.search_split,
-        "objectives": [{"metric": each.metric, "goal": each.goal} for each in front.objectives],
+        "objectives": [{"metric": objective.metric, "goal": objective.goal} for objective in front.objectives],
         "members": [_entry(record, front.marks[record.name]) for record in front.members],
         "baselines": [_entry(record, []) for record in front.baselines],
         "knee": knees[0] if knees else None,
@@ -90,12 +90,12 @@ def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
 
 def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
     values = (
-        f"{split}: {', '.join(_told(found, metric) for metric in metrics_shown(info.objectives))}"
-        for split, found in member.results.items()
+        f"{split}: {', '.join(_told(result, metric) for metric in metrics_shown(info.objectives))}"
+        for split, result in member.results.items()
     )
     marks = "".join(f", {mark}" for mark in front.marks[member.name])
     comments = [f"{member.name} of sweep {info.name}, on its front{marks}", *values, *_use(info)]
-    lines = "".join(f"# {plain(comment)}\n" for comment in comments)
+    lines = "".join(f"# {format_setting(comment)}\n" for comment in comments)
     return lines + yaml.safe_dump({"config": dict(member.config)}, sort_keys=False, allow_unicode=True)
 
 
@@ -104,5 +104,5 @@ def _use(info: SweepInfo) -> list[str]:
     return [f"model {model}; settings in units of embeddings hold for it"] if model else []
 
 
-def _told(found: SplitResult, metric: str) -> str:
-    return f"{metric} {shown(metric, metric_of(found, metric), found.deviation.get(metric))}"
+def _told(result: SplitResult, metric: str) -> str:
+    return f"{metric} {format_metric(metric, metric_of(result, metric), result.deviation.get(metric))}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from fpp_sweep.progress import duration
-from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown, plain, shown, splits_of
+from fpp_sweep.records.front import Front, format_metric, format_setting, front_of, metric_of, metrics_shown, splits_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
@@ -87,7 +87,7 @@ class Display:
     def _best(self, points: Sequence[Sequence[float]]) -> str:
         columns = zip(*points, strict=True)
         return ", ".join(
-            f"{objective.metric} {shown(objective.metric, (max if objective.goal == 'max' else min)(column))}"
+            f"{objective.metric} {format_metric(objective.metric, (max if objective.goal == 'max' else min)(column))}"
             for objective, column in zip(self._objectives, columns, strict=False)
         )
 
@@ -146,7 +146,9 @@ Best = Callable[[Sequence[Sequence[float]]], str]
 def status_line(status: Status, best: Best) -> str:
     """Everything on one line, for a log."""
     notes = [status.note] if status.note else []
-    return _printable("; ".join([f"{status.phase}: {_counts(status)}", *_rates(status), *_found(status, best), *notes]))
+    return _printable(
+        "; ".join([f"{status.phase}: {_counts(status)}", *_rates(status), *_front_notes(status, best), *notes])
+    )
 
 
 def block(status: Status, best: Best, columns: int, *, fancy: bool) -> Iterator[str]:
@@ -155,8 +157,8 @@ def block(status: Status, best: Best, columns: int, *, fancy: bool) -> Iterator[
     yield f"{status.phase:<9} {bar}{_counts(status)}"
     if rates := _rates(status):
         yield f"{'':<9} {', '.join(rates)}"
-    if found := _found(status, best):
-        yield f"{'':<9} {'; '.join(found)}"
+    if lines := _front_notes(status, best):
+        yield f"{'':<9} {'; '.join(lines)}"
     if status.note:
         yield f"{'':<9} {status.note}"
 
@@ -177,17 +179,17 @@ def _rates(status: Status) -> list[str]:
     workers = f"{status.workers} worker{'' if status.workers == 1 else 's'}"
     rate = None if status.images_per_second is None else f"{status.images_per_second:.3g} images/s on {workers}"
     left = None if status.seconds_left is None else f"{duration(status.seconds_left)} left"
-    return [each for each in (rate or workers, left) if each]
+    return [text for text in (rate or workers, left) if text]
 
 
-def _found(status: Status, best: Best) -> list[str]:
-    found = []
+def _front_notes(status: Status, best: Best) -> list[str]:
+    notes = []
     if status.front:
         values = best(status.front)
-        found.append(f"front of {len(status.front)}{f', best {values}' if values else ''}")
+        notes.append(f"front of {len(status.front)}{f', best {values}' if values else ''}")
     if status.hypervolume is not None:
-        found.append(f"hypervolume {status.hypervolume:.4g}")
-    return found
+        notes.append(f"hypervolume {status.hypervolume:.4g}")
+    return notes
 
 
 def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front: bool = False) -> str:
@@ -195,7 +197,7 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
     if record.state != "complete" or record.values is None:
         return _printable(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
     values = ", ".join(
-        f"{objective.metric} {shown(objective.metric, value)}"
+        f"{objective.metric} {format_metric(objective.metric, value)}"
         for objective, value in zip(objectives, record.values, strict=True)
     )
     took = "" if record.finished is None else f"  {duration(record.finished - record.started)}"
@@ -207,8 +209,8 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
 def final_table(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
     """The front and the baselines beside it, on every split, within 100 columns."""
     front = front_of(info, records)
-    goals = " and ".join(f"{each.metric} ({each.goal})" for each in info.objectives)
-    count = sum(each.kind == "trial" for each in records)
+    goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in info.objectives)
+    count = sum(record.kind == "trial" for record in records)
     title = f"front of {info.name}: {len(front.members)} of {count} trials, by {goals} on {info.search_split}"
     if not (front.members or front.baselines):
         return "\n".join(_wrapped(title))
@@ -260,9 +262,9 @@ def _line(name: str, cells: Sequence[str], mark: str, first: int, widths: Sequen
 
 
 def _cell(record: TrialRecord, split: str, metric: str, spread: bool) -> str:
-    found = record.results.get(split)
-    deviation = found.deviation.get(metric) if found and spread else None
-    return shown(metric, metric_of(found, metric), deviation) or "-"
+    result = record.results.get(split)
+    deviation = result.deviation.get(metric) if result and spread else None
+    return format_metric(metric, metric_of(result, metric), deviation) or "-"
 
 
 def _marks(front: Front, record: TrialRecord) -> list[str]:
@@ -273,7 +275,7 @@ def _marks(front: Front, record: TrialRecord) -> list[str]:
 
 
 def _settings(record: TrialRecord) -> str:
-    return f"{record.name}  {', '.join(f'{key}={plain(value)}' for key, value in record.params.items())}"
+    return f"{record.name}  {', '.join(f'{key}={format_setting(value)}' for key, value in record.params.items())}"
 
 
 def _printable(text: str) -> str:

@@ -146,22 +146,22 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
     """The experiment's id; created once, with artifacts beside an SQLite file wherever the command is started."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         path = sqlite_file(uri)
         folder = None if path is None else (path.parent / "mlartifacts" / name).as_uri()
         try:
             return str(client.create_experiment(name, folder, EXPERIMENT_TAGS))
         except MlflowException:  # another sweep was faster
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-    if found.lifecycle_stage != "active":
+    if experiment.lifecycle_stage != "active":
         raise InputError(
             f"MLflow's experiment {name!r} was deleted; bring it back: mlflow experiments restore "
-            f"--experiment-id {found.experiment_id} (with MLFLOW_TRACKING_URI={shlex.quote(shown(absolute(uri)))})"
+            f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={shlex.quote(shown(absolute(uri)))})"
         )
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def _check_scheme(uri: str) -> None:

@@ -105,7 +105,7 @@ def run_id(info: SweepInfo, record: TrialRecord | None = None) -> str:
 
 def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> DesiredRun:
     """A trial's or baseline's run; its parent's tag is for whoever knows the parent."""
-    found = record.results.get(info.search_split)
+    result = record.results.get(info.search_split)
     tags = {
         ID_TAG: run_id(info, record),
         SWEEP_TAG: sweep_id(info),
@@ -138,7 +138,7 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> Desire
         finished=None if record.finished is None else _milliseconds(record.finished),
         params={safe_name(key): param_text(value) for key, value in {**record.params, **record.config}.items()},
         tags=_tags(tags),
-        points=list(_trial_points(info, record, found)) if found else [],
+        points=list(_trial_points(info, record, result)) if result else [],
         texts=texts,
     )
 
@@ -173,14 +173,14 @@ def param_text(value: Any) -> str:
     return shortened(value if isinstance(value, str) else json.dumps(value), PARAM_LIMIT)
 
 
-def metrics_table(found: Mapping[str, SplitResult]) -> str:
+def metrics_table(results: Mapping[str, SplitResult]) -> str:
     """All metrics of all datasets and splits, as CSV: a row for each dataset, and one for their average."""
-    metrics = sorted({metric for each in found.values() for metric in each.average})
+    metrics = sorted({metric for result in results.values() for metric in result.average})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["split", "dataset", *metrics])
-    for split, each in found.items():
-        for dataset, values in [*each.datasets.items(), ("average", each.average), ("deviation", each.deviation)]:
+    for split, result in results.items():
+        for dataset, values in [*result.datasets.items(), ("average", result.average), ("deviation", result.deviation)]:
             if values:
                 writer.writerow([split, dataset, *(values.get(metric, "") for metric in metrics)])
     return text.getvalue()
@@ -198,7 +198,7 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[st
         "kind": "sweep",
         "state": info.state,
         "search_split": info.search_split,
-        "objectives": ", ".join(f"{each.metric} {each.goal}" for each in info.objectives),
+        "objectives": ", ".join(f"{objective.metric} {objective.goal}" for objective in info.objectives),
         "mlflow.source.name": "fpp_sweep.tune",
         "mlflow.note.content": description(info, records, front),
         **_git(info),
@@ -217,8 +217,8 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[st
 
 def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> str:
     """What stands on top of the sweep's page: what it searches, and its front beside the baselines."""
-    metrics = [each.metric for each in info.objectives]
-    goals = " and ".join(f"{each.metric} ({each.goal})" for each in info.objectives)
+    metrics = [objective.metric for objective in info.objectives]
+    goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in info.objectives)
     members = set(front_members(front))
     lines = [
         f"Search for {goals} on split `{info.search_split}`. Artifacts: `report/sweep.html` (open this), "
@@ -227,8 +227,12 @@ def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[
         "| front and baselines | " + " | ".join(metrics) + " |",
         "|" + "---|" * (len(metrics) + 1),
     ]
-    shown = [each for each in records if each.values is not None and (each.name in members or each.kind == "baseline")]
-    shown.sort(key=lambda each: (each.kind == "baseline", each.name))
+    shown = [
+        record
+        for record in records
+        if record.values is not None and (record.name in members or record.kind == "baseline")
+    ]
+    shown.sort(key=lambda record: (record.kind == "baseline", record.name))
     for record in shown[:40]:
         name = run_name(record).replace("|", "/")
         lines.append(f"| {name} | " + " | ".join(f"{value:.2f}" for value in record.values or ()) + " |")
@@ -240,29 +244,29 @@ def front_members(front: Mapping[str, Any]) -> list[str]:
     return [str(member["name"]) for member in front.get("members", ())]
 
 
-def _trial_points(info: SweepInfo, record: TrialRecord, found: SplitResult) -> Iterator[Point]:
+def _trial_points(info: SweepInfo, record: TrialRecord, result: SplitResult) -> Iterator[Point]:
     """At most METRICS_LIMIT metrics: what is compared first, and datasets only as whole sets."""
     time = _milliseconds(record.finished or record.started or info.created)
-    for key, value in _limited(_groups(info, record, found)).items():
+    for key, value in _limited(_groups(info, record, result)).items():
         yield Point(safe_name(key), float(value), 0, time)
 
 
-def _groups(info: SweepInfo, record: TrialRecord, found: SplitResult) -> Iterator[dict[str, float]]:
+def _groups(info: SweepInfo, record: TrialRecord, result: SplitResult) -> Iterator[dict[str, float]]:
     """Metrics in the order of their importance; a group is shown whole or not at all."""
-    objectives = list(dict.fromkeys(each.metric.partition("/")[0] for each in info.objectives))
+    objectives = list(dict.fromkeys(objective.metric.partition("/")[0] for objective in info.objectives))
     asked = dict.fromkeys([*objectives, catalogue.ACCURACY, catalogue.ECE])
-    main = [metric for metric in asked if metric in found.average]
-    others = [metric for metric in found.average if metric not in main]
+    main = [metric for metric in asked if metric in result.average]
+    others = [metric for metric in result.average if metric not in main]
     wall = {} if record.finished is None else {"seconds": record.finished - record.started}
-    yield {metric: found.average[metric] for metric in main}
-    yield {**wall, "device_seconds": found.device_seconds}
-    for split, each in record.results.items():
+    yield {metric: result.average[metric] for metric in main}
+    yield {**wall, "device_seconds": result.device_seconds}
+    for split, other in record.results.items():
         if split != info.search_split:
-            yield {f"{split}/{metric}": each.average[metric] for metric in main if metric in each.average}
-    yield {metric: found.average[metric] for metric in others[: 6 - min(len(main), 6)]}
+            yield {f"{split}/{metric}": other.average[metric] for metric in main if metric in other.average}
+    yield {metric: result.average[metric] for metric in others[: 6 - min(len(main), 6)]}
     for metric in main:
-        yield {f"{metric}/{name}": values[metric] for name, values in found.datasets.items() if metric in values}
-    yield {f"{metric}_deviation": value for metric, value in found.deviation.items() if metric in main}
+        yield {f"{metric}/{name}": values[metric] for name, values in result.datasets.items() if metric in values}
+    yield {f"{metric}_deviation": value for metric, value in result.deviation.items() if metric in main}
 
 
 def _limited(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -279,12 +283,14 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
     What is said of a step never changes afterwards: MLflow would keep both.
     """
     ended = [
-        (each.finished, each.name, each) for each in records if each.finished and each.state in ("complete", "failed")
+        (record.finished, record.name, record)
+        for record in records
+        if record.finished and record.state in ("complete", "failed")
     ]
     complete = failed = 0
     seconds = 0.0
     times: list[float] = []
-    for finished, _, record in sorted(ended, key=lambda each: each[:2]):
+    for finished, _, record in sorted(ended, key=lambda entry: entry[:2]):
         searched = record.results.get(info.search_split)
         seconds += searched.device_seconds if searched else 0.0
         if record.kind == "baseline":
@@ -321,5 +327,5 @@ def _brief(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -344,7 +344,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_memory(path: Path) -> dict[str, _Memory]:
     try:
-        return {name: _Memory(**each) for name, each in _read_json(path).get("runs", {}).items()}
+        return {name: _Memory(**fields) for name, fields in _read_json(path).get("runs", {}).items()}
     except (TypeError, AttributeError):
         return {}
 

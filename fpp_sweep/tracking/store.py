@@ -96,8 +96,8 @@ class Store:
         have = now.data
         changed = {key: value for key, value in run.params.items() if have.params.get(key, value) != value}
         if changed:  # a param is written once and for all
-            told = "; ".join(f"{key}: {have.params[key]} -> {value}" for key, value in changed.items())
-            tags = {**tags, "changed_params": shortened(told, 500)}
+            shown_changes = "; ".join(f"{key}: {have.params[key]} -> {value}" for key, value in changed.items())
+            tags = {**tags, "changed_params": shortened(shown_changes, 500)}
         new_tags = [RunTag(key, value) for key, value in tags.items() if have.tags.get(key) != value]
         params = [Param(key, value) for key, value in run.params.items() if key not in have.params]
         points = self._new_points(now.info.run_id, run.points, have.metrics)
@@ -131,8 +131,8 @@ class Store:
         """A metric's last time and value at each step."""
         if (run_id, key) not in self._history:
             history = self.client.get_metric_history(run_id, key)
-            ordered = sorted(history, key=lambda each: (each.step, each.timestamp))
-            self._history[run_id, key] = {each.step: (each.timestamp, each.value) for each in ordered}
+            ordered = sorted(history, key=lambda point: (point.step, point.timestamp))
+            self._history[run_id, key] = {point.step: (point.timestamp, point.value) for point in ordered}
         return self._history[run_id, key]
 
     def _find(self, known_runs: Container[str]) -> dict[str, Known]:

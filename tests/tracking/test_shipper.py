@@ -13,7 +13,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, parent_url, ship, ui_command
 from fpp_sweep.tracking.address import connect, one_line
 from fpp_sweep.tracking.store import Store
-from tests.sweeps import build_sweep, found, trial
+from tests.sweeps import build_sweep, split_result, trial
 from tests.tracking.stores import as_sets, contents, free_port, rows
 from tests.waiting import LONG, wait_for
 
@@ -109,7 +109,7 @@ def test_a_trial_is_shown_while_it_runs_then_with_what_it_found(tmp_path, databa
     folder.write_trial(trial(2))
     assert ship(folder, uri).records == 2  # the trial, and the sweep that counts it
     assert runs(database)[name] == "FINISHED"
-    assert latest(database, name)["accuracy"] == found(2).average["accuracy"]
+    assert latest(database, name)["accuracy"] == split_result(2).average["accuracy"]
 
 
 def test_a_trial_that_runs_again_after_an_interruption_is_running_and_has_no_reason(tmp_path, database, uri):
@@ -130,7 +130,7 @@ def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_ol
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     ship(folder, uri)
     record = trial(1)
-    lower = replace(found(1), average={**found(1).average, "accuracy": 1.5})
+    lower = replace(split_result(1), average={**split_result(1).average, "accuracy": 1.5})
     folder.write_trial(replace(record, results={"val": lower}))
     ship(folder, uri)
     (folder.path / "shipped.json").unlink()
@@ -140,7 +140,7 @@ def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_ol
     history = rows(
         database, "select value from metrics join runs using (run_uuid) where name = ? and key = 'accuracy'", name
     )
-    assert sorted(history) == [(1.5,), (found(1).average["accuracy"],)]
+    assert sorted(history) == [(1.5,), (split_result(1).average["accuracy"],)]
 
 
 def test_a_changed_param_is_told_because_mlflow_keeps_the_first(tmp_path, database, uri):
