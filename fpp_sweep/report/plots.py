@@ -1,7 +1,7 @@
 """The page's plots as plotly's plain data; colours that follow the reader's theme are left to the page.
 
-Plotly reads a little HTML in the texts it draws, and parallel coordinates draw theirs letter by letter: `_text` is for
-the first, `plain` alone for the second.
+Plotly interprets some HTML in the texts that it draws, which `_text` escapes; parallel coordinates draw theirs as they
+are.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from fpp_sweep.records.front import (
     staircase,
     values_by_setting,
     values_of,
+    varies,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.importance import Importance
-from fpp_sweep.report.pictures import axis_title
+from fpp_sweep.report.pictures import axis_titles
 
 _BLUE, _RED, _GREY = "#4c8bd6", "#e8697c", "#8f959e"  # readable on white and on black
 _SHAPES = ("square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon", "pentagon")
@@ -40,7 +41,7 @@ _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot, or the sentence that stands in its place."""
+    """A plot, or the sentence shown instead of it."""
 
     name: str
     traces: Sequence[Mapping[str, Any]] = ()
@@ -51,46 +52,40 @@ class Plot:
 
 def front_plots(info: SweepInfo, front: Front) -> list[Plot]:
     """One for each pair of objectives; a single objective over the order of the trials."""
-    if not (front.trials or front.infeasible or front.baselines):
+    if not (front.finished or front.baselines):
         return [Plot("front", instead="No trial has finished yet.")]
     return [_front_plot(info, front, pair, f"front-{index}") for index, pair in enumerate(objective_pairs(info))]
 
 
 def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str) -> Plot:
-    alone = pair[0] == pair[1]
-    members = {member.name for member in front.members}
-    order = {record.name: index for index, record in enumerate([*front.trials, *front.infeasible], 1)}
-
-    def points(records: Sequence[TrialRecord], label: str, marker: Mapping[str, Any]) -> dict[str, Any]:
+    def points(records: Sequence[TrialRecord], label: str, **marker: Any) -> dict[str, Any]:
+        xs, ys = front.coordinates(records, pair)
         return {
             "type": "scatter",
             "mode": "markers",
             "name": _text(label),
-            "x": [order.get(record.name, 0) if alone else values_of(record)[pair[0]] for record in records],
-            "y": [values_of(record)[pair[1]] for record in records],
+            "x": xs,
+            "y": ys,
             "text": [_hover(info, record, front.marks.get(record.name, [])) for record in records],
             "customdata": [record.name for record in records],
             "hovertemplate": "%{text}<extra></extra>",
-            "marker": dict(marker),
+            "marker": marker,
         }
 
-    others = [record for record in front.trials if record.name not in members]
-    traces = [points(others, "trials", {"color": _GREY, "size": 7, "opacity": 0.7})]
+    traces = [points(front.dominated, "trials", color=_GREY, size=7, opacity=0.7)]
     if front.infeasible:
-        traces.append(points(front.infeasible, "break a constraint", {"color": _GREY, "size": 8, "symbol": "x"}))
+        traces.append(points(front.infeasible, "break a constraint", color=_GREY, size=8, symbol="x"))
     if len(info.objectives) == 2:
         xs, ys = staircase(front)
         line = {"type": "scatter", "mode": "lines", "x": xs, "y": ys, "line": {"color": _BLUE, "width": 1.5}}
         traces.append({**line, "hoverinfo": "skip", "showlegend": False})
-    traces.append(points(front.members, "front", {"color": _BLUE, "size": 11}))
-    for shape, record in zip(cycle(_SHAPES), front.baselines, strict=False):
-        label = record.name.removeprefix("baseline-")
-        traces.append(points([record], label, {"color": _RED, "size": 10, "symbol": shape}))
-    x, y = (info.objectives[index] for index in pair)
-    heading = "trials, in the order they finished; baselines at 0" if alone else _text(axis_title(x, "→", "←"))
+    traces.append(points(front.members, "front", color=_BLUE, size=11))
+    for shape, baseline in zip(cycle(_SHAPES), front.baselines, strict=False):
+        traces.append(points([baseline], baseline.label, color=_RED, size=10, symbol=shape))
+    x, y = axis_titles(info, pair)
     layout = {
-        "xaxis": {"title": {"text": heading}},
-        "yaxis": {"title": {"text": _text(axis_title(y, "↑", "↓"))}},
+        "xaxis": {"title": {"text": _text(x)}},
+        "yaxis": {"title": {"text": _text(y)}},
         "hovermode": "closest",
         "height": 480,
         "margin": _MARGIN,
@@ -108,24 +103,21 @@ def _hover(info: SweepInfo, record: TrialRecord, marks: Sequence[str]) -> str:
     lines = [f"{_text(key)} = {_text(format_setting(value))}" for key, value in settings.items()]
     if len(lines) > _HOVERED:
         lines = [*lines[:_HOVERED], f"and {len(lines) - _HOVERED} more"]
-    broken = [f"breaks {_text(name)}" for name, value in record.constraints.items() if value > 0]
+    broken = [f"breaks {_text(name)}" for name in record.broken]
     title = f"<b>{_text(record.name)}</b> ({_text(', '.join([record.origin, *marks]))})"
     return "<br>".join([title, *values, *lines, *broken])
 
 
 def parallel_plot(info: SweepInfo, front: Front) -> Plot:
     """A line for each trial through its settings and objectives."""
-    trials = [*front.trials, *front.infeasible]
-    columns = {
-        key: column for key, column in values_by_setting(trials).items() if len(set(map(format_setting, column))) > 1
-    }
+    trials = front.finished
+    columns = {key: column for key, column in values_by_setting(trials).items() if varies(column)}
     if len(trials) < 2 or not columns:
         return Plot("parallel", instead="Fewer than two trials with different settings have finished.")
     axes = [_axis(key, column, log=bool(search_range(info, key).get("log"))) for key, column in columns.items()]
-    goals = [[values_of(record)[index] for record in trials] for index in range(len(info.objectives))]
-    axes += [
-        _axis(objective.metric, column, log=False) for objective, column in zip(info.objectives, goals, strict=True)
-    ]
+    goals = list(zip(*map(values_of, trials), strict=True))
+    for objective, column in zip(info.objectives, goals, strict=True):
+        axes.append(_axis(objective.metric, column, log=False))
     colors = [[0, _GREY], [0.5, _BLUE], [1, _RED]]
     scale = {"color": goals[0], "colorscale": colors, "reversescale": front.goals[0] == "min", "showscale": False}
     trace = {"type": "parcoords", "dimensions": axes, "line": scale, "labelangle": -20}
@@ -134,32 +126,34 @@ def parallel_plot(info: SweepInfo, front: Front) -> Plot:
 
 
 def _axis(key: str, column: Sequence[Any], *, log: bool) -> dict[str, Any]:
-    """Numbers lie where they are; all else, and what is missing, has a place by its name."""
-    there = [value for value in column if value is not None]
-    if there and all(map(is_number, there)):
-        return {"label": _short(key, _LETTERS_ON_AXIS), **_number_axis(column, there, log=log and min(there) > 0)}
-    names = sorted({_named(value) for value in column})
+    """Numbers on a scale; words, and mixtures of both, evenly spaced; a setting that a trial lacks is at the bottom."""
+    label = _short(key, _LETTERS_ON_AXIS)
+    given = [value for value in column if value is not None]
+    if given and all(map(is_number, given)):
+        return {"label": label, **_number_axis(column, given, log=log and min(given) > 0)}
+    texts = ["not set" if value is None else format_setting(value) for value in column]
+    names = sorted(set(texts))
     step = math.ceil(len(names) / _TICKS)
     return {
-        "label": _short(key, _LETTERS_ON_AXIS),
-        "values": [names.index(_named(value)) for value in column],
+        "label": label,
+        "values": [names.index(text) for text in texts],
         "tickvals": list(range(0, len(names), step)),
         "ticktext": [_short(name, _LETTERS_ON_AXIS) for name in names[::step]],
         "range": [-0.2, max(len(names) - 0.8, 0.2)],
     }
 
 
-def _number_axis(column: Sequence[float | None], there: Sequence[float], *, log: bool) -> dict[str, Any]:
+def _number_axis(column: Sequence[float | None], given: Sequence[float], *, log: bool) -> dict[str, Any]:
     def position(value: float) -> float:
         return math.log10(value) if log else float(value)
 
-    low, high = position(min(there)), position(max(there))
+    low, high = position(min(given)), position(max(given))
     span = high - low or 1.0
     missing = low - span / 6
-    few = sorted(set(there))
-    ticks = list(map(position, few)) if len(few) <= _TICKS else [low + span * part / 4 for part in range(5)]
+    distinct = sorted(set(given))
+    ticks = list(map(position, distinct)) if len(distinct) <= _TICKS else [low + span * step / 4 for step in range(5)]
     texts = [f"{10**tick if log else tick:.4g}" for tick in ticks]
-    gaps = len(there) < len(column)
+    gaps = len(given) < len(column)
     return {
         "values": [missing if value is None else position(value) for value in column],
         "tickvals": [missing, *ticks] if gaps else ticks,
@@ -169,7 +163,7 @@ def _number_axis(column: Sequence[float | None], there: Sequence[float], *, log:
 
 
 def importance_plot(importances: Sequence[Importance]) -> Plot:
-    """Bars for each objective; the sentence of those that have none stands on the page."""
+    """Bars for each objective; of one without importances the page has a sentence."""
     shown = [importance for importance in importances if importance.shares]
     if not shown:
         return Plot(
@@ -227,12 +221,8 @@ def _text(words: str) -> str:
     return html.escape(_short(words, _LETTERS), quote=False)
 
 
-def _named(value: Any) -> str:
-    return "not set" if value is None else format_setting(value)
-
-
 def _short(words: str, letters: int) -> str:
-    """Without the middle: what tells two long values apart is often at their ends.
+    """A text without its middle: long values often differ at their ends.
 
     >>> _short("fpp.context_var", 9)
     'fpp.…_var'
