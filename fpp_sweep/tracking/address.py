@@ -51,20 +51,20 @@ def check_store(uri: str, *, experiment: str = EXPERIMENT) -> None:
     path = sqlite_file(uri)
     if path is not None:
         _check_sqlite(path)
-        with _alone(path):
-            _migrated(absolute(uri), path)
+        with _exclusively(path):
+            _migrate(absolute(uri), path)
             experiment_id(connect(uri), uri, experiment)
         return
     try:
         if is_server(uri):
             _check_answer(uri)
         load()
-        _within(CHECK_SECONDS, lambda: experiment_id(connect(uri), uri, experiment))
+        _with_timeout(CHECK_SECONDS, lambda: experiment_id(connect(uri), uri, experiment))
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"MLflow at {shown(uri)} cannot be used ({one_line(error)}); start it, or leave --tracking-uri out "
+            f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); start it, or leave --tracking-uri out "
             f"to write {DEFAULT_URI}"
         ) from error
 
@@ -89,10 +89,10 @@ def is_server(uri: str) -> bool:
     return uri.startswith(SERVERS)
 
 
-def shown(uri: str) -> str:
+def masked(uri: str) -> str:
     """A URI that may be printed.
 
-    >>> shown("postgresql://me:secret@db/mlflow")
+    >>> masked("postgresql://me:secret@db/mlflow")
     'postgresql://me:***@db/mlflow'
     """
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", uri)
@@ -101,13 +101,13 @@ def shown(uri: str) -> str:
 def ui_command(uri: str) -> str:
     """How to look at the store: a command, or the server's address."""
     if is_server(uri):
-        return shown(uri)
-    return f"mlflow ui --backend-store-uri {shlex.quote(shown(absolute(uri)))}"
+        return masked(uri)
+    return f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}"
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:
     """A run's page on a server."""
-    return f"{shown(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{masked(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
@@ -120,7 +120,7 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     for refused in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
         if refused in text:
             return refused.lower()
-    return "no answer in time" if "timed out" in text.lower() else shortened(shown(text), limit)
+    return "no answer in time" if "timed out" in text.lower() else shortened(masked(text), limit)
 
 
 def connect(uri: str) -> MlflowClient:
@@ -159,7 +159,7 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
     if experiment.lifecycle_stage != "active":
         raise InputError(
             f"MLflow's experiment {name!r} was deleted; bring it back: mlflow experiments restore "
-            f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={shlex.quote(shown(absolute(uri)))})"
+            f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={shlex.quote(masked(absolute(uri)))})"
         )
     return str(experiment.experiment_id)
 
@@ -168,7 +168,7 @@ def _check_scheme(uri: str) -> None:
     scheme = uri.partition(":")[0].partition("+")[0]
     if sqlite_file(uri) is None and not is_server(uri) and scheme not in DATABASES:
         raise InputError(
-            f"--tracking-uri {shown(uri)!r}: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
+            f"--tracking-uri {masked(uri)!r}: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
             "or mssql URI (MLflow no longer writes to folders)"
         )
 
@@ -195,7 +195,7 @@ def _check_sqlite(path: Path) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _exclusively(path: Path) -> Iterator[None]:
     """Only one process at a time: two that create the tables leave a file that no MLflow opens again."""
     descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -205,7 +205,7 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _migrated(uri: str, path: Path) -> None:
+def _migrate(uri: str, path: Path) -> None:
     """The tables of this version of MLflow; an older version's file is copied first."""
     load()
     from alembic.util import CommandError
@@ -227,7 +227,7 @@ def _migrated(uri: str, path: Path) -> None:
         engine.dispose()
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> None:
+def _with_timeout(seconds: float, call: Callable[[], Any]) -> None:
     """Call, but do not wait longer; what never answers is left behind in its thread."""
     outcome: list[BaseException | None] = []
 

@@ -22,7 +22,7 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url, shown
+from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, masked, one_line, run_url
 from fpp_sweep.tracking.desired import DesiredRun, front_members, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
 
@@ -52,7 +52,7 @@ class ShipperStatus:
 
 
 @dataclass(slots=True)
-class _Memory:
+class _Shipped:
     """What a run was last brought."""
 
     run: str = ""
@@ -159,16 +159,16 @@ def ship(folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> Deli
     if problems or store is None:
         left = len(delivery.pending(thorough=True))
         raise InputError(
-            f"MLflow at {shown(uri)}: {problems[0]}; {records} records delivered, {left} left for another sync"
+            f"MLflow at {masked(uri)}: {problems[0]}; {records} records delivered, {left} left for another sync"
         )
     return Delivered(records, store.created, tuple(store.restored))
 
 
 def parent_url(folder: SweepFolder, uri: str) -> str | None:
     """The sweep's page, if the store is a server and has the sweep."""
-    memory = _read_json(folder.path / "shipped.json")
-    run = memory.get("runs", {}).get(PARENT, {}).get("run")
-    return run_url(uri, memory["experiment"], run) if is_server(uri) and run else None
+    shipped = _read_json(folder.path / "shipped.json")
+    run = shipped.get("runs", {}).get(PARENT, {}).get("run")
+    return run_url(uri, shipped["experiment"], run) if is_server(uri) and run else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +190,10 @@ class _Delivery:
         self._experiment = experiment
         self._restore = restore
         self._file = folder.path / "shipped.json"
-        self._memory = _read_memory(self._file)
+        self._shipped = _read_shipped(self._file)
         self._saved = 0.0
         self._records: dict[str, tuple[tuple[int, int], TrialRecord]] = {}
-        self._settled: dict[str, tuple[tuple[int, int], bool]] = {}  # record -> what it was like when brought
+        self._delivered: dict[str, tuple[tuple[int, int], bool]] = {}  # record -> what it was like when brought
         self.store: Store | None = None
         self._lock: int | None = None
 
@@ -205,17 +205,17 @@ class _Delivery:
         items = []
         records = self._read_records()
         for name, (stamp, record) in records.items():
-            if thorough or self._settled.get(name) != (stamp, name in members):
+            if thorough or self._delivered.get(name) != (stamp, name in members):
                 run = trial_run(info, record, on_front=name in members)
                 items.append(_item(name, run, self._folder.artifacts(name), ""))
         run = sweep_run(info, [record for _, record in records.values()], front)
         items.append(_item(PARENT, run, self._folder.report, "report/"))
-        return [item for item in items if self._memory.get(item.name, _Memory()).digest != item.digest]
+        return [item for item in items if self._shipped.get(item.name, _Shipped()).digest != item.digest]
 
     def deliver(self, *, thorough: bool, stop: Callable[[], bool], done: Callable[[int], None]) -> Iterator[str]:
         """Bring MLflow up to date; yields what it refuses, raises when it does not answer."""
         store = self._connected()
-        settled = {
+        delivered = {
             name: (stamp, name in set(front_members(_read_json(self._folder.report / "front.json"))))
             for name, (stamp, _) in self._read_records().items()
         }
@@ -225,15 +225,15 @@ class _Delivery:
                 if stop():
                     return
                 try:
-                    self._bring(store, item)
+                    self._deliver_run(store, item)
                 except Exception as error:
                     if not store.alive():
                         raise
-                    settled.pop(item.name, None)
+                    delivered.pop(item.name, None)
                     yield f"{item.name}: {one_line(error)}"
                     continue
                 done(len(items) - position - 1)
-            self._settled = settled
+            self._delivered = delivered
         finally:
             self._save(store)
 
@@ -248,7 +248,7 @@ class _Delivery:
         if self.store is None:
             if self._lock is None:
                 self._lock = _only_shipper(self._folder)
-            known_runs = {memory.run for memory in self._memory.values()}
+            known_runs = {shipped.run for shipped in self._shipped.values()}
             store = Store(self._uri, self._experiment, sweep_id(self._folder.info()), known_runs)
             self._forget_what_is_gone(store)
             self.store = store
@@ -257,17 +257,17 @@ class _Delivery:
     def _forget_what_is_gone(self, store: Store) -> None:
         """Another store, a new database, a run that was deleted for good: bring it again."""
         there = {known.run_id for known in store.runs.values() if not (known.deleted and self._restore)}
-        self._memory = {name: memory for name, memory in self._memory.items() if memory.run in there}
-        self._settled = {}
+        self._shipped = {name: shipped for name, shipped in self._shipped.items() if shipped.run in there}
+        self._delivered = {}
 
-    def _bring(self, store: Store, item: _Item) -> None:
+    def _deliver_run(self, store: Store, item: _Item) -> None:
         parent = None if item.name == PARENT else self._parent_of(store)
-        run = store.bring(item.run, parent, restore=self._restore)
-        memory = self._memory.get(item.name, _Memory())
+        run = store.update(item.run, parent, restore=self._restore)
+        shipped = self._shipped.get(item.name, _Shipped())
         if run is None:  # deleted by a user, who will have had a reason
-            self._memory[item.name] = _Memory(store.runs[item.run.id].run_id, item.digest)
+            self._shipped[item.name] = _Shipped(store.runs[item.run.id].run_id, item.digest)
             return
-        files = dict(memory.files) if memory.run == run else {}
+        files = dict(shipped.files) if shipped.run == run else {}
         for name, text in item.run.texts.items():
             stamp = hashlib.sha256(text.encode()).hexdigest()
             if files.get(name) != stamp:
@@ -282,7 +282,7 @@ class _Delivery:
             except FileNotFoundError:  # rewritten under another name meanwhile; the next look sees that
                 continue
         store.end(run, item.run)
-        self._memory[item.name] = _Memory(run, item.digest, files)
+        self._shipped[item.name] = _Shipped(run, item.digest, files)
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(store)
 
@@ -292,7 +292,7 @@ class _Delivery:
         known = store.runs.get(run_id(info))
         if known is not None and not (known.deleted and self._restore):
             return known.run_id
-        return str(store.bring(sweep_run(info, [], {}), None, restore=self._restore))
+        return str(store.update(sweep_run(info, [], {}), None, restore=self._restore))
 
     def _read_records(self) -> dict[str, tuple[tuple[int, int], TrialRecord]]:
         """All records, parsed once for each time that they were written."""
@@ -306,7 +306,7 @@ class _Delivery:
 
     def _save(self, store: Store) -> None:
         self._saved = time.monotonic()
-        runs = {name: asdict(memory) for name, memory in self._memory.items()}
+        runs = {name: asdict(shipped) for name, shipped in self._shipped.items()}
         with written_whole(self._file) as partial:
             partial.write_text(json.dumps({"experiment": store.experiment_id, "runs": runs}) + "\n")
 
@@ -342,9 +342,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _read_memory(path: Path) -> dict[str, _Memory]:
+def _read_shipped(path: Path) -> dict[str, _Shipped]:
     try:
-        return {name: _Memory(**fields) for name, fields in _read_json(path).get("runs", {}).items()}
+        return {name: _Shipped(**fields) for name, fields in _read_json(path).get("runs", {}).items()}
     except (TypeError, AttributeError):
         return {}
 

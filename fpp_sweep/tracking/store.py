@@ -22,7 +22,7 @@ STALE_TAGS = ("reason", "feasible")  # of an earlier attempt, when the record no
 
 
 @dataclass(slots=True)
-class Known:
+class ExistingRun:
     """A run that MLflow has."""
 
     run_id: str
@@ -39,7 +39,7 @@ class Store:
         self.restored: list[str] = []
         self._sweep = sweep
         self._history: dict[tuple[str, str], dict[int, tuple[int, float]]] = {}  # (run, key) -> step -> time, value
-        self.runs = self._find(known_runs)
+        self.runs = self._existing_runs(known_runs)
 
     def alive(self) -> bool:
         """Does it answer at all?"""
@@ -49,7 +49,7 @@ class Store:
             return False
         return True
 
-    def bring(self, run: DesiredRun, parent: str | None, *, restore: bool) -> str | None:
+    def update(self, run: DesiredRun, parent: str | None, *, restore: bool) -> str | None:
         """Create the run or change what differs; its id, or nothing if a user deleted it and it stays so."""
         known = self.runs.get(run.id)
         if known is not None and known.deleted:
@@ -61,7 +61,7 @@ class Store:
         tags = {**run.tags, **({PARENT_TAG: parent} if parent else {})}
         if known is None:
             now = self.client.create_run(self.experiment_id, run.started, tags, run.name)
-            self.runs[run.id] = Known(now.info.run_id, deleted=False)
+            self.runs[run.id] = ExistingRun(now.info.run_id, deleted=False)
             self.created += 1
         else:
             now = self.client.get_run(known.run_id)
@@ -135,7 +135,7 @@ class Store:
             self._history[run_id, key] = {point.step: (point.timestamp, point.value) for point in ordered}
         return self._history[run_id, key]
 
-    def _find(self, known_runs: Container[str]) -> dict[str, Known]:
+    def _existing_runs(self, known_runs: Container[str]) -> dict[str, ExistingRun]:
         """All runs of the sweep by their identity.
 
         Of two with the same one (a server slow to answer was asked again) one stays: what was written to already.
@@ -144,9 +144,9 @@ class Store:
         def rank(run: Run) -> tuple[bool, bool, int]:
             return run.info.lifecycle_stage != "active", run.info.run_id not in known_runs, run.info.start_time
 
-        runs: dict[str, Known] = {}
+        runs: dict[str, ExistingRun] = {}
         for run in sorted(self._search(), key=rank):
-            known = Known(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
+            known = ExistingRun(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
             if runs.setdefault(run.data.tags[ID_TAG], known) is not known and not known.deleted:
                 self.client.delete_run(known.run_id)
         return runs

@@ -319,7 +319,7 @@ def failing_once(monkeypatch, name):
 
 def test_a_refused_call_is_tried_again_at_the_next_nudge(tmp_path, database, uri, monkeypatch):
     monkeypatch.setattr("fpp_sweep.tracking.shipper.REST", 0.0)
-    failing_once(monkeypatch, "bring")
+    failing_once(monkeypatch, "update")
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     shipper = Shipper(folder, uri)
     shipper.start()
@@ -336,7 +336,7 @@ def test_a_refused_call_is_tried_again_at_the_next_nudge(tmp_path, database, uri
 def test_a_call_without_an_answer_is_tried_again_by_itself(tmp_path, uri, monkeypatch):
     monkeypatch.setattr("fpp_sweep.tracking.shipper.FIRST_PAUSE", 0.0)
     monkeypatch.setattr(Store, "alive", lambda self: False)
-    failing_once(monkeypatch, "bring")
+    failing_once(monkeypatch, "update")
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     shipper = Shipper(folder, uri)
     shipper.start()
