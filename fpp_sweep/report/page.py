@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,16 +98,17 @@ def _plot(plot: Plot) -> str:
 
 
 def _heading(info: SweepInfo, records: Sequence[TrialRecord], front: Front) -> str:
-    states = [record.state for record in records if record.kind == "trial"]
+    counts = Counter(record.state for record in records if record.kind == "trial")
+    ended_otherwise = f"{counts['failed']} failed" + (f", {counts['stopped']} stopped" if counts["stopped"] else "")
+    going_on = f"{counts['running']} running" + (f", {counts['waiting']} waiting" if counts["waiting"] else "")
     ended = "" if info.finished is None else f", ended {_time(info.finished)}"
     infeasible = f", {len(front.infeasible)} break a constraint" if front.infeasible else ""
     lines = [
         f"<header>\n<h1>{_safe(info.name)}</h1>",
         f"<p>{_safe(info.space['question'])}</p>" if info.space.get("question") else "",
         f'<p class="faint">{_safe(info.state)}; begun {_time(info.created)}{ended}</p>',
-        f"<p>{_safe(info.goals)} on the {_safe(info.search_split)} split: {states.count('complete')} trials finished, "
-        f"{states.count('failed')} failed, {states.count('running')} running; {len(front.members)} on the front"
-        f"{infeasible}.</p>",
+        f"<p>{_safe(info.goals)} on the {_safe(info.search_split)} split: {counts['complete']} trials finished, "
+        f"{ended_otherwise}, {going_on}; {len(front.members)} on the front{infeasible}.</p>",
         '<p class="warn">Settings were searched on the test split: its numbers are optimistic.</p>'
         if info.search_split == "test"
         else "",

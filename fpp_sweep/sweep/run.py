@@ -226,6 +226,7 @@ class Run:
             seconds_left=self._seconds_left(seconds),
             workers=workers.workers,
             note=f"MLflow is behind: {shipping.error}" if shipping.error else None,
+            stopped=progress.stopped,
         )
 
     def _seconds_left(self, seconds: float) -> float | None:
@@ -233,7 +234,7 @@ class Run:
         left = [] if search.wall_clock is None else [search.wall_clock - self.spent - seconds]
         if progress.total is not None and progress.seconds:
             each = math.fsum(progress.seconds) / len(progress.seconds)
-            remaining = progress.total - progress.finished - progress.failed
+            remaining = progress.total - progress.finished - progress.failed - progress.stopped
             left.append(each * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
         return max(0.0, min(left)) if left else None
 

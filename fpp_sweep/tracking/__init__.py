@@ -1,7 +1,7 @@
 """MLflow's copy of a sweep, always made from the sweep's folder.
 
 `desired.py` says what MLflow should show, `address.py` where MLflow is, `store.py` reads and writes it, `shipper.py`
-brings the one to the other as often as it takes.
+repeats the delivery until MLflow shows it.
 """
 
 from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, ui_command

@@ -1,7 +1,7 @@
 """Where MLflow is, and whether it can be used: its addresses, a client, and what is checked before a sweep starts.
 
 MLflow is used through an explicit client and URI; nothing here depends on, or changes, its global state. A server that
-does not answer costs seconds: MLflow's own defaults would retry for four minutes. The border to MLflow is `load`.
+does not answer costs seconds: with MLflow's defaults it would be minutes. MLflow is imported by `load` only.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the terminal is the sweep's
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # what goes wrong is told in one line; set it to see MLflow's own words
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # nobody is told about our sweeps
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # errors are reported in one line; set it to see MLflow's own
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 
@@ -111,15 +111,15 @@ def run_url(uri: str, experiment_id: str, run_id: str) -> str:
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """What went wrong, without addresses of objects and nested repetitions.
+    """An error in one line, without passwords.
 
     >>> one_line(ValueError("no\\nsuch thing"))
     'no such thing'
     """
     text = " ".join(str(error).split()) or type(error).__name__
-    for refused in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
-        if refused in text:
-            return refused.lower()
+    for reason in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
+        if reason in text:
+            return reason.lower()
     return "no answer in time" if "timed out" in text.lower() else shortened(masked(text), limit)
 
 
@@ -132,11 +132,11 @@ def connect(uri: str) -> MlflowClient:
 
 
 def load() -> None:
-    """MLflow in surroundings of our choice, where the user has made none; takes seconds the first time."""
+    """Import MLflow, with our settings where the user has none; takes seconds the first time."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
-    with warnings.catch_warnings():  # it uses what the libraries below it are about to drop
+    with warnings.catch_warnings():  # of the libraries below it
         warnings.simplefilter("ignore", DeprecationWarning)
         importlib.import_module("mlflow.tracking")
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
@@ -157,9 +157,10 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
             if experiment is None:
                 raise
     if experiment.lifecycle_stage != "active":
+        address = shlex.quote(masked(absolute(uri)))
         raise InputError(
             f"MLflow's experiment {name!r} was deleted; bring it back: mlflow experiments restore "
-            f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={shlex.quote(masked(absolute(uri)))})"
+            f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={address})"
         )
     return str(experiment.experiment_id)
 
@@ -174,7 +175,7 @@ def _check_scheme(uri: str) -> None:
 
 
 def _check_answer(uri: str) -> None:
-    """Does anything answer there? Asked before MLflow is loaded, so that the answer takes no longer than it must."""
+    """Refuse an address where nothing answers, before the seconds that loading MLflow takes."""
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=CHECK_SECONDS):
             pass
@@ -183,7 +184,7 @@ def _check_answer(uri: str) -> None:
 
 
 def _check_sqlite(path: Path) -> None:
-    """Can the file be written? Asked before MLflow is, which would try for minutes."""
+    """Refuse a file that cannot be written, before MLflow, which would try for minutes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=CHECK_SECONDS)) as database:
@@ -196,7 +197,7 @@ def _check_sqlite(path: Path) -> None:
 
 @contextmanager
 def _exclusively(path: Path) -> Iterator[None]:
-    """Only one process at a time: two that create the tables leave a file that no MLflow opens again."""
+    """One process at a time: two that create the tables at once leave a file that MLflow cannot open."""
     descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -228,7 +229,7 @@ def _migrate(uri: str, path: Path) -> None:
 
 
 def _with_timeout(seconds: float, call: Callable[[], Any]) -> None:
-    """Call, but do not wait longer; what never answers is left behind in its thread."""
+    """Call, but wait no longer than this; a call that never returns is left in its daemon thread."""
     outcome: list[BaseException | None] = []
 
     def work() -> None:

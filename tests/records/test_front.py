@@ -56,9 +56,11 @@ def test_small_metrics_have_four_decimals_for_one_dataset_too(metric):
         trial(1, 99, 0, constraints={"accuracy": 0.1}),
         trial(1, 99, 0, state="interrupted"),
         trial(1, 99, 0, state="running", values=None),
+        trial(1, 99, 0, state="waiting", values=None, results={}),
+        trial(1, 99, 0, state="stopped", values=None),
         baseline("tpt", 99, 0),
     ],
-    ids=["failed", "infeasible", "interrupted", "running", "baseline"],
+    ids=["failed", "infeasible", "interrupted", "running", "waiting", "stopped", "baseline"],
 )
 def test_only_finished_and_feasible_trials_are_on_the_front(best):
     front = front_of(info(), [trial(0), best])

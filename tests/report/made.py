@@ -57,7 +57,7 @@ def trial(number, accuracy=70.0, ece=5.0, *, objectives=(ACCURACY, ECE), params=
 
 
 def failed(number, reason="FloatingPointError: ece is not finite", **changes):
-    return trial(number, state="failed", reason=reason, values=None, results={}, **changes)
+    return trial(number, **{"state": "failed", "reason": reason, "values": None, "results": {}, **changes})
 
 
 def baseline(name, accuracy, ece, objectives=(ACCURACY, ECE)):

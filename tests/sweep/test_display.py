@@ -248,6 +248,14 @@ def test_the_bar_counts_trials_that_failed_as_done(terminal):
     assert screen.screen()[0] == "search    ██████████·········· 20/40 trials, 10 failed, 2 running"
 
 
+def test_stopped_trials_are_counted_once_there_are_any(terminal):
+    screen = terminal()
+    Display(screen.stream, objectives=GOALS).update(replace(STATUS, finished=10, failed=0, stopped=10))
+    assert screen.screen()[0] == "search    ██████████·········· 20/40 trials, 10 stopped, 2 running"
+    line = trial_line(failed(4, "lower after 2 of 5 datasets", state="stopped"), GOALS)
+    assert line == "trial-0004  stopped: lower after 2 of 5 datasets"
+
+
 def test_lines_of_several_threads_stay_whole(terminal):
     stream = io.StringIO()
     display = Display(stream, True, objectives=GOALS, clock=iter(range(10_000)).__next__)

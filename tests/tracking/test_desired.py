@@ -138,6 +138,14 @@ def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
     assert {(point.step, point.time) for point in points} == {(step, round(at * 1000)) for step, at in ended.items()}
 
 
+def test_stopped_trials_are_counted_from_the_first_on():
+    stopped = replace(trial(1, failed=True), state="stopped", reason="lower after 2 of 5 datasets")
+    records = [trial(0), stopped, trial(2), replace(trial(3, running=True), state="waiting")]
+    points = sweep_run(INFO, records, {}).points
+    assert [(p.step, p.value) for p in points if p.key == "trials_stopped"] == [(2, 1), (3, 1)]
+    assert [(p.step, p.value) for p in points if p.key == "trials_complete"] == [(1, 1), (2, 1), (3, 2)]
+
+
 def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=4)
 
