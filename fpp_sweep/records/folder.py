@@ -34,7 +34,11 @@ class SweepFolder:
     """A sweep's folder: any process may read it, the holder of its lock writes it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()  # trials read it from processes that live elsewhere
+        self.path = path.absolute()  # trials read it from processes with other working folders
+        self.info_file = self.path / "sweep.json"
+        self.study_file = self.path / "study.db"
+        self.tasks = self.path / "tasks"
+        self.report = self.path / "report"
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -43,22 +47,6 @@ class SweepFolder:
         if not folder.info_file.is_file():
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")
         return folder
-
-    @property
-    def info_file(self) -> Path:
-        return self.path / "sweep.json"
-
-    @property
-    def study_file(self) -> Path:
-        return self.path / "study.db"
-
-    @property
-    def tasks(self) -> Path:
-        return self.path / "tasks"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report"
 
     def artifacts(self, trial: str) -> Path:
         return self.path / "artifacts" / trial

@@ -161,10 +161,8 @@ Best = Callable[[Sequence[Sequence[float]]], str]
 
 def status_line(status: Status, best: Best) -> str:
     """Everything on one line, for a log."""
-    notes = [status.note] if status.note else []
-    return _printable(
-        "; ".join([f"{status.phase}: {_counts(status)}", *_rates(status), *_front_notes(status, best), *notes])
-    )
+    fields = [f"{status.phase}: {_counts(status)}", *_rates(status), *_front_notes(status, best), status.note]
+    return _printable("; ".join(field for field in fields if field))
 
 
 def block(status: Status, best: Best, columns: int, *, fancy: bool) -> Iterator[str]:
@@ -273,13 +271,8 @@ def _width(text: str) -> int:
     >>> _width("a"), _width("字"), _width("e\u0301")
     (1, 2, 1)
     """
-    return sum(map(_letter_width, text))
-
-
-def _letter_width(letter: str) -> int:
-    if unicodedata.combining(letter):
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    letters = (letter for letter in text if not unicodedata.combining(letter))
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in letters)
 
 
 def _cut(text: str, columns: int, more: str = "…") -> str:

@@ -5,16 +5,6 @@ repeats the delivery until MLflow shows it.
 """
 
 from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, ui_command
-from fpp_sweep.tracking.shipper import Delivered, Shipper, ShipperStatus, parent_url, ship
+from fpp_sweep.tracking.shipper import Shipper, parent_url, ship
 
-__all__ = [
-    "DEFAULT_URI",
-    "Delivered",
-    "Shipper",
-    "ShipperStatus",
-    "absolute",
-    "check_store",
-    "parent_url",
-    "ship",
-    "ui_command",
-]
+__all__ = ["DEFAULT_URI", "Shipper", "absolute", "check_store", "parent_url", "ship", "ui_command"]

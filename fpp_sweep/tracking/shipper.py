@@ -266,13 +266,11 @@ class _Delivery:
                 store.write_text(run, name, text)
                 files[name] = stamp
         for name, path in item.files.items():
-            try:
+            with suppress(FileNotFoundError):  # replaced meanwhile; the next delivery compares it again
                 stamp_of_file = list(_stamp(path))
                 if files.get(name) != stamp_of_file:
                     store.upload(run, name, path)
                     files[name] = stamp_of_file
-            except FileNotFoundError:  # replaced meanwhile; the next delivery compares it again
-                continue
         store.end(run, item.run)
         self._shipped[item.name] = _Shipped(run, item.digest, files)
         if time.monotonic() - self._saved > SAVE_EVERY:
@@ -304,19 +302,14 @@ class _Delivery:
 
 
 def _item(name: str, run: DesiredRun, folder: Path, prefix: str) -> _Item:
-    files = {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in _files(folder)}
+    # a file that is being written has a leading dot
+    finished = sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
+    files = {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in finished}
     stamps = {}
     for artifact, path in files.items():
-        try:
+        with suppress(FileNotFoundError):
             stamps[artifact] = _stamp(path)
-        except FileNotFoundError:
-            continue
     return _Item(name, run, files, hashlib.sha256(repr((run, stamps)).encode(errors="surrogatepass")).hexdigest())
-
-
-def _files(folder: Path) -> list[Path]:
-    """Finished files below a folder: those being written have a leading dot."""
-    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
 
 
 def _stamp(path: Path) -> _Stamp:
