@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 
@@ -21,3 +23,9 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """A JSON document; numbers that are not finite are refused, since other readers than Python's refuse them."""
+    with written_whole(path) as partial:
+        partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")

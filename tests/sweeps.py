@@ -48,7 +48,7 @@ def build_sweep(
         write_artifacts(folder, f"trial-{number:04d}", datasets)
     if report and complete:
         best = trial(complete[-1], datasets)
-        folder.write_trial(replace(best, results={**best.results, "test": found(complete[-1] - 1, datasets)}))
+        folder.write_trial(replace(best, results={**best.results, "test": split_result(complete[-1] - 1, datasets)}))
         write_report(folder, complete)
     return folder
 
@@ -102,7 +102,7 @@ def trial(
             reason="FloatingPointError: non-finite objectives ['ece']",
             details=details,
         )
-    result = found(number, datasets)
+    result = split_result(number, datasets)
     return replace(
         record,
         state="complete",
@@ -114,7 +114,7 @@ def trial(
 
 
 def baseline(name: str, position: int, datasets: Sequence[str] = DATASETS) -> TrialRecord:
-    result = found(position, datasets)
+    result = split_result(position, datasets)
     config = TrialConfig(method="zero_shot" if name == "zero_shot" else "tpt")
     return TrialRecord(
         name=f"baseline-{name}",
@@ -130,7 +130,7 @@ def baseline(name: str, position: int, datasets: Sequence[str] = DATASETS) -> Tr
     )
 
 
-def found(number: int, datasets: Sequence[str] = DATASETS) -> SplitResult:
+def split_result(number: int, datasets: Sequence[str] = DATASETS) -> SplitResult:
     """Numbers that differ between trials and datasets."""
     each = {
         dataset: {

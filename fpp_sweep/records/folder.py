@@ -1,14 +1,14 @@
-"""What a sweep leaves on disk, and the one truth about what has happened in it: the folder `sweeps/<name>/`.
+"""The folder `sweeps/<name>/`, the one record of what has happened in a sweep.
 
     sweep.json              what the sweep is: space, objectives, tags, state
     study.db                the Optuna study, named after the sweep
-    trials/<name>.json      one record for each trial and baseline, rewritten whole when something happens to it
-    tasks/                  results of tasks by key, which no trial computes again
+    trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
+    tasks/                  results of tasks by key, so that no trial computes one again
     artifacts/<name>/       a trial's prompts, predictions and reliability diagrams
     report/                 the front as table, picture and page; best configs; importances
-    lock                    held by the driver while it lives
+    lock                    held by the driver while it runs
 
-The driver and its trials write here first; MLflow is brought up to date from here, whenever it can be reached.
+The driver and its trials write here first; MLflow is brought up to date from here when it can be reached.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from fpp_sweep.errors import InputError
-from fpp_sweep.files import written_whole
+from fpp_sweep.files import write_json
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
@@ -31,10 +31,14 @@ FORMAT = 2
 
 
 class SweepFolder:
-    """A sweep's folder, to be read by anybody and written by whoever holds its lock."""
+    """A sweep's folder: any process may read it, the holder of its lock writes it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()  # trials read it from processes that live elsewhere
+        self.path = path.absolute()  # trials read it from processes with other working folders
+        self.info_file = self.path / "sweep.json"
+        self.study_file = self.path / "study.db"
+        self.tasks = self.path / "tasks"
+        self.report = self.path / "report"
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -44,32 +48,16 @@ class SweepFolder:
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")
         return folder
 
-    @property
-    def info_file(self) -> Path:
-        return self.path / "sweep.json"
-
-    @property
-    def study_file(self) -> Path:
-        return self.path / "study.db"
-
-    @property
-    def tasks(self) -> Path:
-        return self.path / "tasks"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report"
-
     def artifacts(self, trial: str) -> Path:
         return self.path / "artifacts" / trial
 
     def info(self) -> SweepInfo:
         document = _read(self.info_file)
-        objectives = tuple(Objective.recorded(**each) for each in document.pop("objectives"))
+        objectives = tuple(Objective.recorded(**fields) for fields in document.pop("objectives"))
         return SweepInfo(objectives=objectives, **document)
 
     def write_info(self, info: SweepInfo) -> None:
-        _write(self.info_file, {"format": FORMAT, **asdict(info)})
+        write_json(self.info_file, {"format": FORMAT, **asdict(info)})
 
     def trial_file(self, name: str) -> Path:
         return self.path / "trials" / f"{name}.json"
@@ -80,7 +68,7 @@ class SweepFolder:
         return TrialRecord(results=results, **document)
 
     def write_trial(self, record: TrialRecord) -> None:
-        _write(self.trial_file(record.name), {"format": FORMAT, **asdict(record)})
+        write_json(self.trial_file(record.name), {"format": FORMAT, **asdict(record)})
 
     def trials(self) -> list[TrialRecord]:
         """All records: baselines, then trials by number."""
@@ -108,21 +96,9 @@ class SweepFolder:
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text())
-        if document.pop("format") != FORMAT:
-            raise InputError(f"{path}: written by another version of fpp_sweep; use that one to read it")
+        version = document.pop("format")
     except (ValueError, KeyError, OSError, AttributeError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path}: not readable as a record of a sweep ({error})") from error
+    if version != FORMAT:
+        raise InputError(f"{path}: written by another version of fpp_sweep; use that one to read it")
     return dict(document)
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    with written_whole(path) as partial:
-        partial.write_text(json.dumps(document, indent=1, allow_nan=False, default=_plain) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -18,11 +18,11 @@ from fpp_sweep.space.work import BASELINES
 
 @dataclass(frozen=True)
 class Front:
-    """What no other trial of the sweep beats, and what it is to be compared with."""
+    """The finished trials of a sweep, those that no other beats, and the baselines beside them."""
 
     objectives: tuple[Objective, ...]
-    trials: tuple[TrialRecord, ...]  # all that could be on the front, by the time they finished
-    infeasible: tuple[TrialRecord, ...]  # finished, but a constraint is broken
+    trials: tuple[TrialRecord, ...]  # that keep all constraints, in the order in which they finished
+    infeasible: tuple[TrialRecord, ...]  # finished, but break a constraint
     baselines: tuple[TrialRecord, ...]  # those that finished
     reference: tuple[float, ...] | None
 
@@ -30,56 +30,78 @@ class Front:
     def goals(self) -> list[Goal]:
         return [objective.goal for objective in self.objectives]
 
+    @property
+    def finished(self) -> list[TrialRecord]:
+        return [*self.trials, *self.infeasible]
+
+    @property
+    def compared(self) -> list[TrialRecord]:
+        """The rows of every table: the members, then the baselines."""
+        return [*self.members, *self.baselines]
+
     @cached_property
     def members(self) -> tuple[TrialRecord, ...]:
-        """From the best at the first objective on."""
-        places = pareto.front(_points(self.trials), self.goals)
+        """In the order of the first objective, the best first."""
+        indices = pareto.front(_points(self.trials), self.goals)
         sign = -1 if self.goals[0] == "max" else 1
-        return tuple(sorted((self.trials[place] for place in places), key=lambda each: sign * values_of(each)[0]))
+        return tuple(sorted((self.trials[index] for index in indices), key=lambda record: sign * values_of(record)[0]))
+
+    @cached_property
+    def dominated(self) -> tuple[TrialRecord, ...]:
+        return tuple(trial for trial in self.trials if trial not in self.members)
 
     @cached_property
     def hypervolume(self) -> list[tuple[float, float]]:
-        """When each trial finished, and what was dominated from then on; empty without a reference."""
+        """(time, hypervolume) after each trial that finished; empty without a reference."""
         if self.reference is None:
             return []
         volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.reference)
-        return list(zip((each.finished or 0.0 for each in self.trials), volumes, strict=True))
+        return list(zip((record.finished or 0.0 for record in self.trials), volumes, strict=True))
 
     @cached_property
     def marks(self) -> dict[str, list[str]]:
         """What stands out: a member's name -> `knee`, `best accuracy`, ..."""
         marks: dict[str, list[str]] = {member.name: [] for member in self.members}
-        if not self.members:
-            return marks
-        for place, objective in enumerate(self.objectives):
-            best = (max if objective.goal == "max" else min)(values_of(member)[place] for member in self.members)
-            winner = next(member for member in self.members if values_of(member)[place] == best)
-            marks[winner.name].append(f"best {objective.metric}")
-        marks[self.members[pareto.knee(_points(self.members), self.goals)].name].append("knee")
+        if self.members:
+            for index, objective in enumerate(self.objectives):
+                best = max if objective.goal == "max" else min
+                winner = best(self.members, key=lambda member: values_of(member)[index])
+                marks[winner.name].append(f"best {objective.metric}")
+            marks[self.members[pareto.knee(_points(self.members), self.goals)].name].append("knee")
         return marks
+
+    def coordinates(self, records: Sequence[TrialRecord], pair: tuple[int, int]) -> tuple[list[float], list[float]]:
+        """Where records are drawn: two objectives, or one over the order in which trials finished, baselines at 0."""
+        x, y = pair
+        order = {trial.name: index for index, trial in enumerate(self.finished, 1)}
+        xs = [order.get(record.name, 0) if x == y else values_of(record)[x] for record in records]
+        return xs, [values_of(record)[y] for record in records]
+
+    def remarks(self, record: TrialRecord) -> list[str]:
+        """A record's marks, and whether it breaks a constraint, as a baseline may."""
+        return [*self.marks.get(record.name, []), *([] if record.feasible else ["breaks a constraint"])]
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
     """The front of the trials that finished and keep all constraints."""
-    done = [each for each in records if each.state == "complete" and each.values is not None]
-    done.sort(key=lambda each: each.finished or 0.0)
-    trials = [each for each in done if each.kind == "trial"]
+
+    def usual_order(baseline: TrialRecord) -> tuple[int, str]:
+        return BASELINES.index(baseline.label) if baseline.label in BASELINES else len(BASELINES), baseline.label
+
+    complete = [record for record in records if record.state == "complete" and record.values is not None]
+    complete.sort(key=lambda record: record.finished or 0.0)
+    trials = [record for record in complete if record.kind == "trial"]
     return Front(
         objectives=info.objectives,
-        trials=tuple(each for each in trials if each.feasible),
-        infeasible=tuple(each for each in trials if not each.feasible),
-        baselines=tuple(sorted((each for each in done if each.kind == "baseline"), key=_usual_place)),
+        trials=tuple(record for record in trials if record.feasible),
+        infeasible=tuple(record for record in trials if not record.feasible),
+        baselines=tuple(sorted((record for record in complete if record.kind == "baseline"), key=usual_order)),
         reference=None if info.reference is None else tuple(info.reference),
     )
 
 
-def _usual_place(baseline: TrialRecord) -> tuple[int, str]:
-    name = baseline.name.removeprefix("baseline-")
-    return (BASELINES.index(name) if name in BASELINES else len(BASELINES), name)
-
-
 def values_of(record: TrialRecord) -> Sequence[float]:
-    assert record.values is not None, record.name  # of whatever is on a front
+    assert record.values is not None, record.name  # only finished trials and baselines are asked
     return record.values
 
 
@@ -88,29 +110,29 @@ def _points(records: Sequence[TrialRecord]) -> list[Sequence[float]]:
 
 
 def metrics_shown(objectives: Sequence[Objective]) -> list[str]:
-    """The objectives' metrics, and those that every reader asks for."""
+    """The metrics of the objectives, then accuracy and ECE, which every reader asks for."""
     return list(dict.fromkeys([*(objective.metric for objective in objectives), catalogue.ACCURACY, catalogue.ECE]))
 
 
 def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
-    """The split that was searched, then the others that anything was measured on."""
+    """The split that was searched, then the others on which any record has a result."""
     others = {split for record in records for split in record.results} - {info.search_split}
     return [info.search_split, *sorted(others)]
 
 
-def metric_of(found: SplitResult | None, metric: str) -> float | None:
-    """An average, or one dataset's value where the metric names it, as in `ece/dtd`."""
-    if found is None:
+def metric_of(result: SplitResult | None, metric: str) -> float | None:
+    """The average of a metric, or the value on one dataset, as in `ece/dtd`."""
+    if result is None:
         return None
     name, _, dataset = metric.partition("/")
-    return (found.datasets.get(dataset, {}) if dataset else found.average).get(name)
+    return (result.datasets.get(dataset, {}) if dataset else result.average).get(name)
 
 
-def shown(metric: str, value: float | None, deviation: float | None = None) -> str:
-    """A metric's value as the papers print it.
+def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
+    """A metric's value with the decimals that the papers print, and its standard deviation.
 
-    >>> shown("ece", 3.14159), shown("ece", 3.14159, 0.2), shown("nll", 0.5), shown("ece", None)
-    ('3.14', '3.14±0.20', '0.5000', '')
+    >>> format_metric("ece", 3.14159), format_metric("ece", 3.14159, 0.2), format_metric("nll", 0.5)
+    ('3.14', '3.14±0.20', '0.5000')
     """
     if value is None:
         return ""
@@ -120,35 +142,51 @@ def shown(metric: str, value: float | None, deviation: float | None = None) -> s
     return f"{value:.{decimals}f}{spread}"
 
 
-def plain(value: Any) -> str:
+def format_result(metric: str, result: SplitResult | None, *, deviation: bool = True) -> str:
+    """The same of a trial's result on a split; empty where there is none."""
+    spread = result.deviation.get(metric) if result and deviation else None
+    return format_metric(metric, metric_of(result, metric), spread)
+
+
+def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
+    """The values of all objectives: `accuracy 71.00, ece 4.00`."""
+    pairs = zip(objectives, values, strict=True)
+    return ", ".join(f"{objective.metric} {format_metric(objective.metric, value)}" for objective, value in pairs)
+
+
+def format_setting(value: Any, digits: int = 6) -> str:
     """A setting's value in a few letters, on one line.
 
-    >>> plain(0.1 + 0.2), plain(True), plain(None), plain("a photo of a")
+    >>> format_setting(0.1 + 0.2), format_setting(True), format_setting(None), format_setting("a photo of a")
     ('0.3', 'true', 'none', 'a photo of a')
     """
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
+    return f"{value:.{digits}g}" if isinstance(value, float) else " ".join(str(value).split())
 
 
-def by_key(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
-    """The searched settings and what each record has of them; None where a condition leaves one out."""
+def values_by_setting(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
+    """The searched settings with the value in each record; None where a condition leaves the setting out."""
     keys = dict.fromkeys(key for record in records for key in record.params)
     return {key: [record.params.get(key) for record in records] for key in keys}
 
 
-def asked(info: SweepInfo, key: str) -> Mapping[str, Any]:
-    """What the space says of a setting: low, high, log, ..."""
+def varies(values: Sequence[Any]) -> bool:
+    return len(set(map(format_setting, values))) > 1
+
+
+def search_range(info: SweepInfo, key: str) -> Mapping[str, Any]:
+    """What the space says of a setting: low, high, log, ...; nothing of one given as a list of choices."""
     params = info.space.get("params")
-    found = params.get(key) if isinstance(params, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    setting = params.get(key) if isinstance(params, Mapping) else None
+    return setting if isinstance(setting, Mapping) else {}
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def pairs_of(info: SweepInfo) -> list[tuple[int, int]]:
+def objective_pairs(info: SweepInfo) -> list[tuple[int, int]]:
     """Which objectives to draw against each other; a single one stands alone."""
     count = len(info.objectives)
     return list(combinations(range(count), 2)) if count > 1 else [(0, 0)]

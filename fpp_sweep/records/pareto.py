@@ -1,8 +1,7 @@
 """The Pareto front of up to three objectives, its hypervolume and its knee, exactly.
 
-Every set is swept in the same way: fewer than three objectives are three of which some are constant. Points are turned
-so that less is better, taken in lexicographic order, and held against the staircase that the last two coordinates of
-the points before them form.
+One sweep serves every number of objectives: fewer than three are padded with constants. Points are negated where more
+is better, sorted, and compared with the staircase of the last two coordinates of the points before them.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ OBJECTIVES = 3  # at most
 
 
 def front(points: Sequence[Sequence[float]], goals: Sequence[Goal]) -> list[int]:
-    """Where the points stand that no other point dominates: in order, equal points all or none.
+    """Indices, ascending, of the points that no other dominates; equal points are all on the front or none is.
 
     >>> front([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [0, 1, 3]
     """
-    turned = [_turned(point, goals) for point in points]
+    minimized = [_minimized(point, goals) for point in points]
     stairs = _Stairs()
     kept: list[int] = []
-    for place in sorted(range(len(turned)), key=turned.__getitem__):
-        twin = bool(kept) and turned[kept[-1]] == turned[place]
-        if twin or stairs.add(*turned[place][1:]):
-            kept.append(place)
+    for index in sorted(range(len(minimized)), key=minimized.__getitem__):
+        duplicate = bool(kept) and minimized[kept[-1]] == minimized[index]
+        if duplicate or stairs.add(*minimized[index][1:]):
+            kept.append(index)
     return sorted(kept)
 
 
 def hypervolume(points: Sequence[Sequence[float]], goals: Sequence[Goal], reference: Sequence[float]) -> float:
-    """How much of the space between the points and a reference is dominated; 0 without a point better than it.
+    """The volume that the points dominate, up to the reference; 0 if no point is better than it.
 
     >>> hypervolume([(70.0, 4.0), (71.0, 5.0)], ["max", "min"], (60.0, 10.0))
     65.0
     """
-    corner = _turned(reference, goals, rest=1.0)  # a constant coordinate then multiplies by one
-    turned = (_turned(point, goals) for point in points)
-    inside = sorted(point for point in turned if all(a < b for a, b in zip(point, corner, strict=True)))
+    corner = _minimized(reference, goals, rest=1.0)  # a constant coordinate then multiplies by one
+    minimized = (_minimized(point, goals) for point in points)
+    inside = sorted(point for point in minimized if all(a < b for a, b in zip(point, corner, strict=True)))
     stairs = _Stairs()
     area = 0.0
     slices = []
-    for place, point in enumerate(inside, 1):
+    for index, point in enumerate(inside, 1):
         if stairs.add(*point[1:]):
             area = stairs.area(*corner[1:])
-        end = inside[place][0] if place < len(inside) else corner[0]
+        end = inside[index][0] if index < len(inside) else corner[0]
         slices.append(area * (end - point[0]))
     return math.fsum(slices)
 
@@ -60,7 +59,7 @@ def hypervolume(points: Sequence[Sequence[float]], goals: Sequence[Goal], refere
 def hypervolume_over_time(
     points: Sequence[Sequence[float]], goals: Sequence[Goal], reference: Sequence[float]
 ) -> list[float]:
-    """The hypervolume after each point; only what joins the front costs anything to speak of.
+    """The hypervolume after each point; a point that is dominated costs a comparison with the front only.
 
     >>> hypervolume_over_time([(70.0, 4.0), (69.0, 4.0), (71.0, 5.0)], ["max", "min"], (60.0, 10.0))
     [60.0, 60.0, 65.0]
@@ -68,14 +67,13 @@ def hypervolume_over_time(
     values: list[float] = []
     best: list[Sequence[float]] = []
     for point in points:
-        new = _turned(point, goals)
-        weaker = any(all(a <= b for a, b in zip(_turned(old, goals), new, strict=True)) for old in best)
-        if not weaker:
-            best = [*best, point]
-            best = [best[place] for place in front(best, goals)]
-            values.append(hypervolume(best, goals, reference))
-        else:
+        new = _minimized(point, goals)
+        if any(all(a <= b for a, b in zip(_minimized(old, goals), new, strict=True)) for old in best):
             values.append(values[-1])
+            continue
+        best.append(point)
+        best = [best[index] for index in front(best, goals)]
+        values.append(hypervolume(best, goals, reference))
     return values
 
 
@@ -89,19 +87,20 @@ def knee(points: Sequence[Sequence[float]], goals: Sequence[Goal]) -> int:
     members = front(points, goals)
     if not members:
         raise InputError("a front without members has no knee")
-    turned = {place: _turned(points[place], goals) for place in members}
-    lows = [min(column) for column in zip(*turned.values(), strict=True)]
-    spans = [max(column) - low or 1.0 for column, low in zip(zip(*turned.values(), strict=True), lows, strict=True)]
+    minimized = {index: _minimized(points[index], goals) for index in members}
+    columns = list(zip(*minimized.values(), strict=True))
+    lows = [min(column) for column in columns]
+    spans = [max(column) - low or 1.0 for column, low in zip(columns, lows, strict=True)]
 
-    def distance(place: int) -> tuple[float, float]:
-        steps = ((value - low) / span for value, low, span in zip(turned[place], lows, spans, strict=True))
-        return math.hypot(*steps), turned[place][0]
+    def distance(index: int) -> tuple[float, float]:
+        steps = ((value - low) / span for value, low, span in zip(minimized[index], lows, spans, strict=True))
+        return math.hypot(*steps), minimized[index][0]
 
     return min(members, key=distance)
 
 
-def _turned(point: Sequence[float], goals: Sequence[Goal], rest: float = 0.0) -> Point:
-    """A point whose less is better, with constants for the objectives that there are not."""
+def _minimized(point: Sequence[float], goals: Sequence[Goal], rest: float = 0.0) -> Point:
+    """The point with every coordinate to be minimized, padded with a constant to three."""
     if not 1 <= len(goals) <= OBJECTIVES:
         raise InputError(f"one to {OBJECTIVES} objectives can be compared, got {len(goals)}")
     if len(point) != len(goals) or not all(map(math.isfinite, point)):
@@ -111,16 +110,16 @@ def _turned(point: Sequence[float], goals: Sequence[Goal], rest: float = 0.0) ->
 
 
 class _Stairs:
-    """The corners in the plane that no other corner dominates: y rises, z falls."""
+    """The corners in the plane that no other corner dominates, by rising y and falling z."""
 
     def __init__(self) -> None:
         self.ys: list[float] = []
         self.zs: list[float] = []
 
     def add(self, y: float, z: float) -> bool:
-        """Take a corner in, unless there is one at least as good."""
-        place = bisect_right(self.ys, y)
-        if place and self.zs[place - 1] <= z:
+        """Add a corner and drop those it dominates; whether none was at least as good."""
+        index = bisect_right(self.ys, y)
+        if index and self.zs[index - 1] <= z:
             return False
         first = bisect_left(self.ys, y)
         last = first
@@ -131,6 +130,6 @@ class _Stairs:
         return True
 
     def area(self, y: float, z: float) -> float:
-        """What the corners dominate, up to (y, z)."""
+        """The area that the corners dominate, up to (y, z)."""
         ends = [*self.ys[1:], y]
         return math.fsum((end - y) * (z - height) for y, end, height in zip(self.ys, ends, self.zs, strict=True))

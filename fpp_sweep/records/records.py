@@ -52,8 +52,18 @@ class TrialRecord:
     attempt: int = 1
 
     @property
+    def label(self) -> str:
+        """The name in tables and plots, where a baseline is recognised without the prefix."""
+        return self.name.removeprefix("baseline-")
+
+    @property
+    def broken(self) -> list[str]:
+        """The constraints that do not hold."""
+        return [name for name, value in self.constraints.items() if value > 0]
+
+    @property
     def feasible(self) -> bool:
-        return all(value <= 0 for value in self.constraints.values())
+        return not self.broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +81,8 @@ class SweepInfo:
     tracking_uri: str = ""
     spent: float = 0.0  # seconds that drivers have worked on it
     finished: float | None = None
+
+    @property
+    def goals(self) -> str:
+        """The objectives in words: `accuracy (max) and ece (min)`."""
+        return " and ".join(f"{objective.metric} ({objective.goal})" for objective in self.objectives)

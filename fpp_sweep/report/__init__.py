@@ -1,7 +1,8 @@
-"""What a sweep found, from its records alone: the front as tables, picture and page, and the configs on it."""
+"""The results of a sweep, from its records alone: the front as tables, picture and page, and the configs on it."""
 
 from __future__ import annotations
 
+from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.report.tables import write_configs, write_tables
@@ -17,12 +18,13 @@ def write_report(folder: SweepFolder, *, pages: bool) -> Front:
     write_tables(folder.report, info, front)
     write_configs(folder.report / "best", info, front)
     if pages:
-        from fpp_sweep.report.importance import importances, write_importances
+        from fpp_sweep.report.importance import importances
         from fpp_sweep.report.page import write_page
         from fpp_sweep.report.pictures import write_picture
 
-        found = importances(info, [*front.trials, *front.infeasible])
-        write_importances(folder.report / "importances.json", found)
+        rows = importances(info, front.finished)
+        document = {row.metric: row.shares if row.shares else {"skipped": row.skipped} for row in rows}
+        write_json(folder.report / "importances.json", document)
         write_picture(folder.report / "front.png", info, front)
-        write_page(folder.report / "sweep.html", info, records, front, found)
+        write_page(folder.report / "sweep.html", info, records, front, rows)
     return front

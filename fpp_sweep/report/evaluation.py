@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,9 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.intervals import Interval, intervals
 from fpp_sweep.core.prompt import is_file_name, origin_of
 from fpp_sweep.facts import ModelFacts
-from fpp_sweep.files import written_whole
+from fpp_sweep.files import write_json
 from fpp_sweep.records.records import SplitResult
+from fpp_sweep.report.tables import aligned
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.trial import DatasetResult, mean
 from fpp_sweep.version import VERSION
@@ -70,19 +70,21 @@ def heading(model: ModelFacts, split: str, config: TrialConfig) -> str:
 
 def trial_table(trial: Evaluation, *, with_intervals: bool) -> str:
     """One trial: a row for each dataset, and averages."""
-    heads = ["dataset", "images", *(row.heading for row in catalogue.qualities()), "seconds"]
-    groups = {**{name: [name] for name in trial.datasets}, **trial.averages()}
-    rows = []
-    for label, names in groups.items():
-        spread = trial.intervals(names) if with_intervals else {}
+    rows = [["dataset", "images", *(metric.heading for metric in catalogue.qualities()), "seconds"]]
+    for label, names in {**{name: [name] for name in trial.datasets}, **trial.averages()}.items():
+        numbers, spread = trial.average(names), trial.intervals(names) if with_intervals else {}
+        cells = [f"{numbers[metric.name]:.{metric.decimals}f}" for metric in catalogue.qualities()]
+        for index, metric in enumerate(catalogue.qualities()):
+            if metric.name in spread:
+                cells[index] += f" [{spread[metric.name].low:.1f}, {spread[metric.name].high:.1f}]"
         seconds = f"{sum(trial.datasets[label].seconds.values()):.1f}" if label in trial.datasets else ""
-        rows.append([label, str(trial.images(names)), *_cells(trial.average(names), spread), seconds])
+        rows.append([label, str(trial.images(names)), *cells, seconds])
     skipped = [
         f"  skipped {name}: {len(result.skipped)} images, such as {result.skipped[0].reason}"
         for name, result in trial.datasets.items()
         if result.skipped
     ]
-    return "\n".join([f"\n{trial.title}, seed {trial.seed}", table(heads, rows), *skipped])
+    return "\n".join([f"\n{trial.title}, seed {trial.seed}", *aligned(rows), *skipped])
 
 
 def comparison(trials: Sequence[Evaluation]) -> str:
@@ -92,17 +94,17 @@ def comparison(trials: Sequence[Evaluation]) -> str:
     by_config: dict[TrialConfig, list[Evaluation]] = {}
     for trial in trials:
         by_config.setdefault(trial.config, []).append(trial)
-    groups = {**{name: [name] for name in trials[0].datasets}}
+    groups = {name: [name] for name in trials[0].datasets}
     if len(groups) > 1:
         groups["average"] = list(trials[0].datasets)
-    rows = [
+    rows = [["accuracy / ECE", *groups]]
+    rows += [
         [same[0].title, *(_over_seeds([trial.average(names) for trial in same]) for names in groups.values())]
         for same in by_config.values()
     ]
     seeds = len(next(iter(by_config.values())))
     spread = f", mean over {seeds} seeds with standard deviation" if seeds > 1 else ""
-    heads = ["accuracy / ECE", *groups]
-    return f"\nall trials, accuracy / ECE in percent{spread}\n{table(heads, rows)}\n"
+    return "\n".join([f"\nall trials, accuracy / ECE in percent{spread}", *aligned(rows), ""])
 
 
 def _over_seeds(numbers: Sequence[Mapping[str, float]]) -> str:
@@ -112,34 +114,6 @@ def _over_seeds(numbers: Sequence[Mapping[str, float]]) -> str:
         spread = f"±{statistics.stdev(values):.1f}" if len(values) > 1 else ""
         cells.append(f"{math.fsum(values) / len(values):.1f}{spread}")
     return " / ".join(cells)
-
-
-def _cells(numbers: Mapping[str, float], spread: Mapping[str, Interval]) -> list[str]:
-    cells = []
-    for row in catalogue.qualities():
-        cell = f"{numbers[row.name]:.{row.decimals}f}"
-        if row.name in spread:
-            cell += f" [{spread[row.name].low:.1f}, {spread[row.name].high:.1f}]"
-        cells.append(cell)
-    return cells
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns lined up: the first to the left, the others to the right.
-
-    >>> print(table(["dataset", "acc"], [["dtd", "44.50"]]))
-    dataset    acc
-    dtd      44.50
-    """
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = []
-    for row in (heads, *rows):
-        first, *others = (
-            cell.rjust(width) if index else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    return "\n".join(lines)
 
 
 def trial_folder(out: Path, trial: Evaluation) -> Path:
@@ -167,8 +141,7 @@ def write_results(
         "libraries": {name: version(name) for name in LIBRARIES},
         "trials": [_as_data(out, trial) for trial in trials],
     }
-    with written_whole(out / "results.json") as partial:
-        partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_json(out / "results.json", document)
 
 
 def _as_data(out: Path, trial: Evaluation) -> dict[str, object]:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from fpp_sweep import catalogue
 from fpp_sweep.config import relevant
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.front import Front, by_key, metric_of, metrics_shown, plain, shown, splits_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.front import (
+    Front,
+    format_result,
+    format_setting,
+    format_values,
+    metrics_shown,
+    splits_of,
+    values_by_setting,
+    varies,
+)
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report import plots
 from fpp_sweep.report.importance import TOP, Importance
 from fpp_sweep.report.plots import Plot
@@ -22,41 +31,42 @@ from fpp_sweep.report.theme import SCRIPT, STYLE
 # nothing may be fetched or sent, even if a hostile text should find a way in; parallel coordinates compile shaders
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 FAILURES = 50  # listed
-_NAMED = '<th class="words">trial</th>'
 
 
 def write_page(
-    path: Path, info: SweepInfo, records: Sequence[TrialRecord], front: Front, found: Sequence[Importance]
+    path: Path, info: SweepInfo, records: Sequence[TrialRecord], front: Front, importances: Sequence[Importance]
 ) -> None:
     """About 5 MB, nearly all of it plotly.js."""
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-    drawn = {
-        "front": plots.front_plots(info, front),
-        "parallel": [plots.parallel_plot(info, front)],
-        "importances": [plots.importance_plot(found)],
-        "hypervolume": [plots.hypervolume_plot(front)],
-    }
+    fronts = plots.front_plots(info, front)
+    others = [plots.parallel_plot(info, front), plots.importance_plot(importances), plots.hypervolume_plot(front)]
+    parallel, importance, hypervolume = map(_plot, others)
     body = [
         _heading(info, records, front),
-        _section("Front", _plots(drawn["front"]), _hint(front), _front_table(info, front)),
+        _section("Front", *map(_plot, fronts), _hint(front), _front_table(info, front)),
         _section("Datasets", _dataset_tables(info, front)),
-        _section("Settings", _parallel_note(front), _plots(drawn["parallel"]), _constants(front)),
-        _section("Importances", _plots(drawn["importances"]), _importance_note(front, found)),
-        _section("Hypervolume", _plots(drawn["hypervolume"])),
+        _section("Settings", _parallel_note(front), parallel, _constants(front)),
+        _section("Importances", importance, _importance_note(importances)),
+        _section("Hypervolume", hypervolume),
         _section("Trials without a result", _failures(records)),
         _section("How the numbers were computed", *_computed(info, front)),
-        _section("Origin", _origin(info)),
+        _section("Origin", _rows_of_words(["tag", "value"], sorted(info.tags.items()))),
     ]
     sheet = {
         "plots": [
             {"name": plot.name, "traces": plot.traces, "layout": plot.layout}
-            for several in drawn.values()
-            for plot in several
+            for plot in (*fronts, *others)
             if plot.traces
         ],
-        "configs": {each.name: _texts(each) for each in (*front.trials, *front.infeasible, *front.baselines)},
+        "configs": {
+            record.name: {key: format_setting(value) for key, value in {**record.config, **record.params}.items()}
+            for record in (*front.finished, *front.baselines)
+        },
     }
+    data = json.dumps(sheet, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&":  # so that no text can end the script element that it stands in
+        data = data.replace(letter, f"\\u{ord(letter):04x}")
     with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -65,65 +75,54 @@ def write_page(
             f"<title>{_safe(info.name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         )
         file.write("\n".join(body))
-        file.write(f'\n<script type="application/json" id="sheet">{_script_data(sheet)}</script>\n')
+        file.write(f'\n<script type="application/json" id="sheet">{data}</script>\n')
         file.write(f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n")
-
-
-def _texts(record: TrialRecord) -> dict[str, str]:
-    return {key: plain(value) for key, value in {**record.config, **record.params}.items()}
-
-
-def _script_data(data: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def _safe(value: object) -> str:
     return html.escape(str(value))
 
 
-def _section(title: str, *parts: str) -> str:
-    return "\n".join([f"<section>\n<h2>{title}</h2>", *(part for part in parts if part), "</section>"])
+def _faint(text: str) -> str:
+    return f'<p class="faint">{_safe(text)}</p>'
 
 
-def _plots(several: Iterable[Plot]) -> str:
-    return "\n".join(
-        f'<div class="wide"><div class="plot" id="{plot.name}" style="min-width:{plot.least_width}px"></div></div>'
-        if plot.traces
-        else f'<p class="faint">{_safe(plot.instead)}</p>'
-        for plot in several
-    )
+def _section(title: str, *paragraphs: str) -> str:
+    return "\n".join([f"<section>\n<h2>{title}</h2>", *filter(None, paragraphs), "</section>"])
+
+
+def _plot(plot: Plot) -> str:
+    if not plot.traces:
+        return _faint(plot.instead)
+    return f'<div class="wide"><div class="plot" id="{plot.name}" style="min-width:{plot.least_width}px"></div></div>'
 
 
 def _heading(info: SweepInfo, records: Sequence[TrialRecord], front: Front) -> str:
-    trials = [each for each in records if each.kind == "trial"]
-    counts = {state: sum(each.state == state for each in trials) for state in ("complete", "failed", "running")}
-    goals = " and ".join(f"{each.metric} ({each.goal})" for each in info.objectives)
+    counts = Counter(record.state for record in records if record.kind == "trial")
+    ended_otherwise = f"{counts['failed']} failed" + (f", {counts['stopped']} stopped" if counts["stopped"] else "")
+    going_on = f"{counts['running']} running" + (f", {counts['waiting']} waiting" if counts["waiting"] else "")
+    ended = "" if info.finished is None else f", ended {_time(info.finished)}"
+    infeasible = f", {len(front.infeasible)} break a constraint" if front.infeasible else ""
     lines = [
         f"<header>\n<h1>{_safe(info.name)}</h1>",
-        f'<p class="faint">{_safe(info.state)}; begun {_time(info.created)}{_ended(info)}</p>',
-        f"<p>{_safe(goals)} on the {_safe(info.search_split)} split: {counts['complete']} trials finished, "
-        f"{counts['failed']} failed, {counts['running']} running; {len(front.members)} on the front"
-        f"{f', {len(front.infeasible)} break a constraint' if front.infeasible else ''}.</p>",
+        f"<p>{_safe(info.space['question'])}</p>" if info.space.get("question") else "",
+        f'<p class="faint">{_safe(info.state)}; begun {_time(info.created)}{ended}</p>',
+        f"<p>{_safe(info.goals)} on the {_safe(info.search_split)} split: {counts['complete']} trials finished, "
+        f"{ended_otherwise}, {going_on}; {len(front.members)} on the front{infeasible}.</p>",
+        '<p class="warn">Settings were searched on the test split: its numbers are optimistic.</p>'
+        if info.search_split == "test"
+        else "",
+        "</header>",
     ]
-    if question := info.space.get("question"):
-        lines.insert(1, f"<p>{_safe(question)}</p>")
-    if info.search_split == "test":
-        lines.append('<p class="warn">Settings were searched on the test split: its numbers are optimistic.</p>')
-    return "\n".join([*lines, "</header>"])
+    return "\n".join(filter(None, lines))
 
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _ended(info: SweepInfo) -> str:
-    return "" if info.finished is None else f", ended {_time(info.finished)}"
-
-
 def _hint(front: Front) -> str:
-    if not (front.trials or front.infeasible or front.baselines):
+    if not (front.finished or front.baselines):
         return ""
     return (
         '<p class="faint">A point under the cursor shows its settings; a click shows its whole config here.</p>'
@@ -131,123 +130,117 @@ def _hint(front: Front) -> str:
     )
 
 
-def _front_table(info: SweepInfo, front: Front) -> str:
-    records = [*front.members, *front.baselines]
-    if not records:
-        return ""
-    searched = by_key(front.members)
-    splits, metrics = splits_of(info, records), metrics_shown(info.objectives)
-    rows = [
-        _row(record, front, [*_metric_cells(record, splits, metrics), *setting_cells(record, searched)])
-        for record in records
-    ]
-    groups = "".join(f'<th class="group" colspan="{len(metrics)}">{_safe(split)}</th>' for split in splits)
-    settings = f'<th class="group" colspan="{len(searched)}">settings</th>' if searched else ""
-    heads = [_safe(metric) for _ in splits for metric in metrics] + [_safe(key) for key in searched]
-    return _table(
-        f"<tr><th></th>{groups}{settings}</tr><tr>{_NAMED}" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>",
-        rows,
-    )
-
-
-def _row(record: TrialRecord, front: Front, cells: Sequence[str]) -> str:
-    marks = front.marks.get(record.name, [])
-    told = ", ".join([*marks, *([] if record.feasible else ["breaks a constraint"])])
-    look = "baseline" if record.kind == "baseline" else "best" if marks else ""
-    name = record.name.removeprefix("baseline-")
-    return f'<tr class="{look}"><th>{_safe(name)}<small>{_safe(told)}</small></th>{"".join(cells)}</tr>'
-
-
-def _metric_cells(record: TrialRecord, splits: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    cells = []
-    for split in splits:
-        found = record.results.get(split)
-        for place, metric in enumerate(metrics):
-            deviation = found.deviation.get(metric) if found else None
-            first = ' class="first"' if place == 0 else ""
-            cells.append(f"<td{first}>{shown(metric, metric_of(found, metric), deviation)}</td>")
-    return cells
-
-
-def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[str]:
-    """Of a baseline too, which has a config if no searched values; nothing where nothing reads the setting."""
-    values = {**relevant(record.config), **record.params}
-    return [f"<td>{_safe(plain(values[key])[:60]) if key in values else ''}</td>" for key in keys]
-
-
 def _table(head: str, rows: Sequence[str]) -> str:
     return f'<div class="wide"><table><thead>{head}</thead><tbody>\n' + "\n".join(rows) + "\n</tbody></table></div>"
 
 
+def _rows_of_words(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th class="words">{head}</th>' for head in heads)
+    lines = []
+    for first, *others in rows:
+        cells = "".join(f'<td class="words">{_safe(cell)}</td>' for cell in others)
+        lines.append(f"<tr><th>{_safe(first)}</th>{cells}</tr>")
+    return _table(f"<tr>{head}</tr>", lines)
+
+
+def _grouped_table(front: Front, groups: Mapping[str, Sequence[str]], rows: Mapping[str, Sequence[str]]) -> str:
+    """Columns in groups with a heading above them; a row of cells for each of the compared records, by its name."""
+    above = "".join(
+        f'<th class="group" colspan="{len(heads)}">{_safe(group)}</th>' for group, heads in groups.items() if heads
+    )
+    heads = "".join(f"<th>{_safe(head)}</th>" for heads in groups.values() for head in heads)
+    lines = []
+    for record in front.compared:
+        if record.name in rows:
+            style = "baseline" if record.kind == "baseline" else "best" if front.marks.get(record.name) else ""
+            remarks = f"<small>{_safe(', '.join(front.remarks(record)))}</small>"
+            cells = "".join(rows[record.name])
+            lines.append(f'<tr class="{style}"><th>{_safe(record.label)}{remarks}</th>{cells}</tr>')
+    return _table(f'<tr><th></th>{above}</tr><tr><th class="words">trial</th>{heads}</tr>', lines)
+
+
+def _front_table(info: SweepInfo, front: Front) -> str:
+    if not front.compared:
+        return ""
+    searched = values_by_setting(front.members)
+    splits, metrics = splits_of(info, front.compared), metrics_shown(info.objectives)
+    rows = {
+        record.name: [
+            *(_metric_cells(record.results.get(split), metrics) for split in splits),
+            *setting_cells(record, searched),
+        ]
+        for record in front.compared
+    }
+    return _grouped_table(front, {**dict.fromkeys(splits, metrics), "settings": list(searched)}, rows)
+
+
+def _metric_cells(result: SplitResult | None, metrics: Sequence[str]) -> str:
+    return '<td class="first">' + "</td><td>".join(format_result(metric, result) for metric in metrics) + "</td>"
+
+
+def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[str]:
+    """A baseline's come from its config, as nothing was searched for it; empty where nothing reads the setting."""
+    values = {**relevant(record.config), **record.params}
+    return [f"<td>{_safe(format_setting(values[key])[:60]) if key in values else ''}</td>" for key in keys]
+
+
 def _dataset_tables(info: SweepInfo, front: Front) -> str:
-    records = [*front.members, *front.baselines]
-    parts = []
-    for split in splits_of(info, records):
-        names = list(
-            dict.fromkeys(name for each in records if split in each.results for name in each.results[split].datasets)
-        )
-        if not names:
-            continue
-        heads = "".join(f'<th class="group" colspan="2">{_safe(name)}</th>' for name in names)
-        metrics = [f"{metric}/{name}" for name in names for metric in (catalogue.ACCURACY, catalogue.ECE)]
-        heading, other = (catalogue.metric(metric).heading for metric in (catalogue.ACCURACY, catalogue.ECE))
-        columns = f'<th class="first">{heading}</th><th>{other}</th>' * len(names)
-        rows = [_row(each, front, _dataset_cells(each, split, metrics)) for each in records if split in each.results]
-        head = f"<tr><th></th>{heads}</tr><tr>{_NAMED}{columns}</tr>"
-        parts.append(f"<h3>{_safe(split)} split</h3>{_table(head, rows)}")
-    return "\n".join(parts) or '<p class="faint">No trial has finished yet.</p>'
-
-
-def _dataset_cells(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[str]:
-    values = [shown(metric, metric_of(record.results[split], metric)) for metric in metrics]
-    return [f'<td class="{"first" if place % 2 == 0 else ""}">{value}</td>' for place, value in enumerate(values)]
+    main = (catalogue.ACCURACY, catalogue.ECE)
+    headings = [catalogue.metric(metric).heading for metric in main]
+    tables = []
+    for split in splits_of(info, front.compared):
+        results = {record.name: record.results[split] for record in front.compared if split in record.results}
+        datasets = list(dict.fromkeys(dataset for result in results.values() for dataset in result.datasets))
+        rows = {
+            name: [_metric_cells(result, [f"{metric}/{dataset}" for metric in main]) for dataset in datasets]
+            for name, result in results.items()
+        }
+        if datasets:
+            tables.append(f"<h3>{_safe(split)} split</h3>")
+            tables.append(_grouped_table(front, dict.fromkeys(datasets, headings), rows))
+    return "\n".join(tables) or _faint("No trial has finished yet.")
 
 
 def _parallel_note(front: Front) -> str:
     if len(front.trials) < 2:
         return ""
-    return (
-        f'<p class="faint">A line for each trial, by its {_safe(front.objectives[0].metric)} from grey (worst) over '
-        "blue to red (best); drag along an axis to keep the lines that pass there.</p>"
+    return _faint(
+        f"A line for each trial, by its {front.objectives[0].metric} from grey (worst) over blue to red (best); drag "
+        "along an axis to keep the lines that pass there."
     )
 
 
 def _constants(front: Front) -> str:
-    columns = by_key([*front.trials, *front.infeasible]).items()
-    same = [f"{key} = {plain(values[0])}" for key, values in columns if len(set(map(plain, values))) == 1]
-    return f'<p class="faint">The same in all trials: {_safe(", ".join(same))}.</p>' if same else ""
+    columns = values_by_setting(front.finished).items()
+    same = [f"{key} = {format_setting(values[0])}" for key, values in columns if not varies(values)]
+    return _faint(f"The same in all trials: {', '.join(same)}.") if same else ""
 
 
-def _importance_note(front: Front, found: Sequence[Importance]) -> str:
-    skipped = [f"{each.metric}: {each.skipped}." for each in found if not each.shares]
-    if len(skipped) == len(found):  # said in the plot's place
+def _importance_note(importances: Sequence[Importance]) -> str:
+    skipped = [f"{row.metric}: {row.skipped}." for row in importances if not row.shares]
+    if len(skipped) == len(importances):  # the plot's place says so
         return ""
-    return "".join(f'<p class="faint">{_safe(reason)}</p>' for reason in skipped) + (
-        f'<p class="faint">PED-ANOVA: how much a setting tells the best tenth of the trials, but at least {TOP}, '
-        "from all of them; shares add up to 1. With few trials they are hints.</p>"
+    return "".join(map(_faint, skipped)) + _faint(
+        f"PED-ANOVA: how much a setting tells the best tenth of the trials, but at least {TOP}, from all of them; "
+        "shares add up to 1. With few trials they are hints."
     )
 
 
 def _failures(records: Sequence[TrialRecord]) -> str:
-    failed = [each for each in records if each.state in ("failed", "stopped", "interrupted")]
+    failed = [record for record in records if record.state in ("failed", "stopped", "interrupted")]
     if not failed:
-        return '<p class="faint">None.</p>'
-    rows = [
-        f"<tr><th>{_safe(each.name)}</th><td>{_safe(each.state)}</td>"
-        f'<td class="words">{_safe(plain(each.reason or ""))}</td></tr>'
-        for each in failed[:FAILURES]
-    ]
-    more = f'<p class="faint">and {len(failed) - FAILURES} more</p>' if len(failed) > FAILURES else ""
-    return _table('<tr><th class="words">trial</th><th>state</th><th class="words">reason</th></tr>', rows) + more
+        return _faint("None.")
+    rows = ([record.name, record.state, format_setting(record.reason or "")] for record in failed[:FAILURES])
+    more = _faint(f"and {len(failed) - FAILURES} more") if len(failed) > FAILURES else ""
+    return _rows_of_words(["trial", "state", "reason"], rows) + more
 
 
 def _computed(info: SweepInfo, front: Front) -> list[str]:
-    samples = {
-        split: max(each.results[split].samples for each in (*front.members, *front.baselines) if split in each.results)
-        for split in splits_of(info, [*front.members, *front.baselines])
-        if any(split in each.results for each in (*front.members, *front.baselines))
+    counts = {
+        split: max((record.results[split].samples for record in front.compared if split in record.results), default=0)
+        for split in splits_of(info, front.compared)
     }
-    images = ", ".join(f"{count} images of {split}" for split, count in samples.items())
+    images = ", ".join(f"{count} images of {split}" for split, count in counts.items() if count)
     sentences = [
         f"Each trial was measured on {images}, each image once for each seed." if images else "",
         "Accuracy and calibration errors are percentages. ECE has 20 bins of equal width. A value is the unweighted "
@@ -256,22 +249,12 @@ def _computed(info: SweepInfo, front: Front) -> list[str]:
         f"Trials were chosen by their values on the {info.search_split} split. A finished trial that keeps "
         "all constraints is on the front unless another such trial is at least as good at every objective and better "
         "at one.",
+        ""
+        if front.reference is None
+        else "The hypervolume is what the front dominates, up to the reference point "
+        f"{format_values(info.objectives, front.reference)}; exact.",
         "The knee is the member nearest to the best of every objective at once, each measured from the front's best "
         "to its worst.",
         "Configs of the front, of the knee and of the best at each objective are in best/ beside this page.",
     ]
-    if front.reference is not None:
-        corner = ", ".join(
-            f"{objective.metric} {shown(objective.metric, value)}"
-            for objective, value in zip(info.objectives, front.reference, strict=True)
-        )
-        sentences.insert(3, f"The hypervolume is what the front dominates, up to the reference point {corner}; exact.")
     return [f"<p>{_safe(sentence)}</p>" for sentence in sentences if sentence]
-
-
-def _origin(info: SweepInfo) -> str:
-    rows = [
-        f'<tr><th>{_safe(key)}</th><td class="words">{_safe(value)}</td></tr>'
-        for key, value in sorted(info.tags.items())
-    ]
-    return _table('<tr><th class="words">tag</th><th class="words">value</th></tr>', rows)

@@ -6,15 +6,13 @@ import textwrap
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.files import written_whole
-from fpp_sweep.records.front import Front, pairs_of, staircase, values_of
+from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import Objective
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 # Paul Tol's bright scheme, for colour-blind readers; shapes tell the groups apart in grey
@@ -28,59 +26,50 @@ def write_picture(path: Path, info: SweepInfo, front: Front) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    pairs = pairs_of(info)
+    pairs = objective_pairs(info)
     figure = Figure(figsize=(_PANEL[0] * len(pairs), _PANEL[1]), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     for axes, pair in zip(figure.subplots(1, len(pairs), squeeze=False)[0], pairs, strict=True):
         _draw(axes, info, front, pair)
-    count = len(front.trials) + len(front.infeasible)
     title = textwrap.fill(info.name, 60 * len(pairs))
-    heading = f"{title}\n{len(front.members)} of {count} trials on the front, {info.search_split} split"
+    heading = f"{title}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
     figure.suptitle(heading, fontsize="medium", parse_math=False)
-    figure.legend(*_legend(figure.axes), loc="outside lower center", ncols=4, fontsize="small", frameon=False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    labels = [str(label).replace("$", r"\$") for label in labels]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small", frameon=False)
     with written_whole(path) as partial:
         figure.savefig(partial, format="png", metadata={"Software": None})
 
 
 def _draw(axes: Axes, info: SweepInfo, front: Front, pair: tuple[int, int]) -> None:
-    alone = pair[0] == pair[1]
-    members = {member.name for member in front.members}
-    others = [trial for trial in front.trials if trial.name not in members]
-    order = {trial.name: place for place, trial in enumerate([*front.trials, *front.infeasible], 1)}
+    def draw(records: Sequence[TrialRecord], label: str, **style: Any) -> None:
+        axes.scatter(*front.coordinates(records, pair), label=label, **style)
 
-    def places(records: Sequence[TrialRecord]) -> tuple[list[float], list[float]]:
-        xs = [float(order[each.name]) if alone else values_of(each)[pair[0]] for each in records]
-        return xs, [values_of(each)[pair[1]] for each in records]
-
-    axes.scatter(*places(others), s=22, color=_GREY, alpha=0.7, linewidths=0, label="trials", zorder=2)
+    draw(front.dominated, "trials", s=22, color=_GREY, alpha=0.7, linewidths=0, zorder=2)
     if front.infeasible:
-        axes.scatter(*places(front.infeasible), s=22, color=_GREY, marker="x", label="break a constraint", zorder=2)
+        draw(front.infeasible, "break a constraint", s=22, color=_GREY, marker="x", zorder=2)
     if len(info.objectives) == 2:
         axes.plot(*staircase(front), color=_BLUE, linewidth=1.2, zorder=3)
-    axes.scatter(*places(front.members), s=48, color=_BLUE, edgecolors="white", label="front", zorder=5)
+    draw(front.members, "front", s=48, color=_BLUE, edgecolors="white", zorder=5)
     for shape, baseline in zip(cycle(_SHAPES), front.baselines, strict=False):
-        label = baseline.name.removeprefix("baseline-")
-        value = values_of(baseline)
-        if alone:
-            axes.axhline(value[0], color=_RED, linewidth=0.8, linestyle=":", zorder=1)
-            axes.plot([0], [value[0]], shape, color=_RED, label=label, linestyle="", zorder=4)
-        else:
-            axes.plot([value[pair[0]]], [value[pair[1]]], shape, color=_RED, label=label, linestyle="", zorder=4)
-    x, y = (info.objectives[place] for place in pair)
-    axes.set_xlabel(
-        "trials, in the order they finished; baselines at 0" if alone else axis_title(x, "→", "←"), parse_math=False
-    )
-    axes.set_ylabel(axis_title(y, "↑", "↓"), parse_math=False)
+        xs, ys = front.coordinates([baseline], pair)
+        if pair[0] == pair[1]:
+            axes.axhline(ys[0], color=_RED, linewidth=0.8, linestyle=":", zorder=1)
+        axes.plot(xs, ys, shape, color=_RED, label=baseline.label, linestyle="", zorder=4)
+    x, y = axis_titles(info, pair)
+    axes.set_xlabel(x, parse_math=False)
+    axes.set_ylabel(y, parse_math=False)
     axes.margins(0.08)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def axis_title(objective: Objective, up: str, down: str) -> str:
-    """An objective with where its better end is."""
-    return f"{objective.metric}  (better {up if objective.goal == 'max' else down})"
-
-
-def _legend(panels: Sequence[Axes]) -> tuple[list[Artist], list[str]]:
-    handles, labels = panels[0].get_legend_handles_labels()
-    return list(handles), [str(label).replace("$", r"\$") for label in labels]
+def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
+    """The objectives of a pair, with an arrow towards their better ends."""
+    x, y = (info.objectives[index] for index in pair)
+    return (
+        "trials, in the order they finished; baselines at 0"
+        if x is y
+        else f"{x.metric}  (better {'→' if x.goal == 'max' else '←'})",
+        f"{y.metric}  (better {'↑' if y.goal == 'max' else '↓'})",
+    )

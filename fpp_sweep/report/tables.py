@@ -1,69 +1,90 @@
-"""The front as CSV and JSON, and the configs on it as YAML."""
+"""The front as CSV and JSON, the configs on it as YAML, and tables for the terminal."""
 
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
-from fpp_sweep.files import written_whole
-from fpp_sweep.records.front import Front, metric_of, metrics_shown, plain, shown, splits_of, values_of
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.files import write_json, written_whole
+from fpp_sweep.records.front import (
+    Front,
+    format_result,
+    format_setting,
+    metric_of,
+    metrics_shown,
+    splits_of,
+    values_by_setting,
+    values_of,
+)
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+
+
+def aligned(rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> list[str]:
+    """Lines of a table: the columns of words to the left, the others to the right.
+
+    >>> print("\\n".join(aligned([["dataset", "acc"], ["dtd", "44.50"]])))
+    dataset    acc
+    dtd      44.50
+    """
+    columns = []
+    for index, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if index in words else cell.rjust(width) for cell in column])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
 def write_tables(folder: Path, info: SweepInfo, front: Front) -> None:
     """front.csv, one row for each member and baseline, and front.json with everything about them."""
     with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
-        rows = list(_rows(info, front))
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)) or ["name"])
+        rows = _rows(info, front)
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["name"])
         writer.writeheader()
         writer.writerows(rows)
-    with written_whole(folder / "front.json") as partial:
-        partial.write_text(json.dumps(_document(info, front), indent=1, allow_nan=False) + "\n")
+    knees = [name for name, marks in front.marks.items() if "knee" in marks]
+    write_json(
+        folder / "front.json",
+        {
+            "sweep": info.name,
+            "search_split": info.search_split,
+            "objectives": [{"metric": objective.metric, "goal": objective.goal} for objective in front.objectives],
+            "members": [_entry(front, record) for record in front.members],
+            "baselines": [_entry(front, record) for record in front.baselines],
+            "knee": knees[0] if knees else None,
+            "reference": front.reference,
+            "hypervolume": front.hypervolume,
+        },
+    )
 
 
-def _rows(info: SweepInfo, front: Front) -> Iterator[dict[str, object]]:
-    records = [*front.members, *front.baselines]
-    searched = list(dict.fromkeys(key for record in records for key in record.params))
-    for record in records:
-        yield {
+def _rows(info: SweepInfo, front: Front) -> list[dict[str, object]]:
+    splits, searched = splits_of(info, front.compared), values_by_setting(front.compared)
+    return [
+        {
             "name": record.name,
             "kind": record.kind,
             "marks": "; ".join(front.marks.get(record.name, [])),
             "feasible": record.feasible,
             **{
                 f"{metric} ({split})": metric_of(record.results.get(split), metric)
-                for split in splits_of(info, records)
+                for split in splits
                 for metric in metrics_shown(info.objectives)
             },
             **{key: record.params.get(key) for key in searched},
         }
+        for record in front.compared
+    ]
 
 
-def _document(info: SweepInfo, front: Front) -> dict[str, object]:
-    knees = [name for name, marks in front.marks.items() if "knee" in marks]
-    return {
-        "sweep": info.name,
-        "search_split": info.search_split,
-        "objectives": [{"metric": each.metric, "goal": each.goal} for each in front.objectives],
-        "members": [_entry(record, front.marks[record.name]) for record in front.members],
-        "baselines": [_entry(record, []) for record in front.baselines],
-        "knee": knees[0] if knees else None,
-        "reference": front.reference,
-        "hypervolume": front.hypervolume,
-    }
-
-
-def _entry(record: TrialRecord, marks: Sequence[str]) -> dict[str, object]:
+def _entry(front: Front, record: TrialRecord) -> dict[str, object]:
     return {
         "name": record.name,
         "values": list(values_of(record)),
         "feasible": record.feasible,
-        "marks": list(marks),
+        "marks": front.marks.get(record.name, []),
         "origin": record.origin,
         "params": dict(record.params),
         "config": dict(record.config),
@@ -74,35 +95,27 @@ def _entry(record: TrialRecord, marks: Sequence[str]) -> dict[str, object]:
 
 
 def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
-    """A YAML for each member, for the best at each objective and for the knee; those of former members go."""
-    configs = {f"{member.name}.yaml": _config(info, front, member) for member in front.members}
+    """A YAML for each member, for the best at each objective and for the knee; those of former members are deleted."""
+    configs = {}
     for member in front.members:
-        for mark in front.marks[member.name]:
-            name = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)
-            configs[f"{name}.yaml"] = configs[f"{member.name}.yaml"]
+        text = _config(info, front, member)
+        for mark in (member.name, *front.marks[member.name]):
+            configs["".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)] = text
     for name, text in configs.items():
-        with written_whole(folder / name) as partial:
+        with written_whole(folder / f"{name}.yaml") as partial:
             partial.write_text(text)
     for path in folder.glob("[!.]*.yaml"):
-        if path.name not in configs:
+        if path.stem not in configs:
             path.unlink()
 
 
 def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
-    values = (
-        f"{split}: {', '.join(_told(found, metric) for metric in metrics_shown(info.objectives))}"
-        for split, found in member.results.items()
-    )
     marks = "".join(f", {mark}" for mark in front.marks[member.name])
-    comments = [f"{member.name} of sweep {info.name}, on its front{marks}", *values, *_use(info)]
-    lines = "".join(f"# {plain(comment)}\n" for comment in comments)
+    comments = [f"{member.name} of sweep {info.name}, on its front{marks}"]
+    for split, result in member.results.items():
+        values = (f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info.objectives))
+        comments.append(f"{split}: {', '.join(values)}")
+    if model := info.tags.get("model"):
+        comments.append(f"model {model}; settings in units of embeddings hold for it")
+    lines = "".join(f"# {format_setting(comment)}\n" for comment in comments)
     return lines + yaml.safe_dump({"config": dict(member.config)}, sort_keys=False, allow_unicode=True)
-
-
-def _use(info: SweepInfo) -> list[str]:
-    model = info.tags.get("model")
-    return [f"model {model}; settings in units of embeddings hold for it"] if model else []
-
-
-def _told(found: SplitResult, metric: str) -> str:
-    return f"{metric} {shown(metric, metric_of(found, metric), found.deviation.get(metric))}"

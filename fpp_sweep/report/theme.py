@@ -1,4 +1,4 @@
-"""What the page looks like and how its plots come alive: a stylesheet and a script, both inline."""
+"""The page's stylesheet and the script that draws its plots, both inline."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2127; --faint: #5c6470; --paper: #ffffff; --card: #f6f7f9; --line: #dfe3e8;
@@ -71,10 +71,10 @@ function details(name) {
 
 function draw(first) {
   for (const plot of sheet.plots) {
-    const place = document.getElementById(plot.name);
+    const box = document.getElementById(plot.name);
     const layout = themed(plot.layout);
-    Plotly.react(place, plot.traces, layout, {responsive: true, displaylogo: false}).then(() => {
-      if (first) place.on("plotly_click", event => details(event.points[0].customdata));
+    Plotly.react(box, plot.traces, layout, {responsive: true, displaylogo: false}).then(() => {
+      if (first) box.on("plotly_click", event => details(event.points[0].customdata));
     });
   }
 }

@@ -42,6 +42,7 @@ class Progress:
     running: set[str] = field(default_factory=set)
     finished: int = 0
     failed: int = 0
+    stopped: int = 0
     seconds: list[float] = field(default_factory=list)  # of finished trials
 
 
@@ -95,6 +96,7 @@ class Conductor(Searcher):
         for record in self._trials():
             self.progress.finished += record.state == "complete"
             self.progress.failed += record.state == "failed"
+            self.progress.stopped += record.state == "stopped"
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
@@ -238,6 +240,7 @@ class Conductor(Searcher):
             self._failures = 0
             self.progress.seconds.append((record.finished or 0) - record.started)
         elif record.state == "stopped":
+            self.progress.stopped += 1
             self._failures = 0
         else:
             self.progress.failed += 1

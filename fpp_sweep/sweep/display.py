@@ -12,8 +12,17 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from fpp_sweep.progress import duration
-from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown, plain, shown, splits_of
+from fpp_sweep.records.front import (
+    Front,
+    format_result,
+    format_setting,
+    format_values,
+    front_of,
+    metrics_shown,
+    splits_of,
+)
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.tables import aligned
 from fpp_sweep.space.objectives import Objective
 
 REFRESH = 0.2  # seconds between two states of the block on a terminal
@@ -28,7 +37,7 @@ class Status:
     """How a sweep is doing."""
 
     phase: str  # baselines, search, test, ...
-    finished: int  # trials that ended well
+    finished: int  # trials that are complete
     failed: int
     running: int
     total: int | None  # trials; none: until time is up
@@ -38,6 +47,11 @@ class Status:
     seconds_left: float | None
     workers: int
     note: str | None  # such as how far MLflow is behind
+    stopped: int = 0
+
+    @property
+    def ended(self) -> int:
+        return self.finished + self.failed + self.stopped
 
 
 class Display:
@@ -48,7 +62,7 @@ class Display:
         stream: TextIO,
         interactive: bool | None = None,
         *,
-        objectives: Sequence[Objective] = (),
+        objectives: Sequence[Objective],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
@@ -58,7 +72,7 @@ class Display:
         self._lock = threading.RLock()
         self._block: list[str] = []  # the lines that stand on the terminal now
         self._status: Status | None = None
-        self._told: tuple[str, float] | None = None  # phase and time of the last status
+        self._last: tuple[str, float] | None = None  # phase and time of the last status written
         self._open = True
 
     def update(self, status: Status) -> None:
@@ -66,47 +80,49 @@ class Display:
         with self._lock:
             self._status = status
             now = self._clock()
-            since = None if self._told is None or self._told[0] != status.phase else now - self._told[1]
-            if since is None or since >= (REFRESH if self._terminal else LOG):
-                self._told = (status.phase, now)
-                self._write(self._redrawn([]) if self._terminal else self._fitting(status_line(status, self._best)))
+            if (
+                self._last is None
+                or self._last[0] != status.phase
+                or now - self._last[1] >= (REFRESH if self._terminal else LOG)
+            ):
+                self._last = (status.phase, now)
+                self._write_status()
 
     def event(self, line: str) -> None:
         """A line that stays."""
         with self._lock:
-            self._write(self._redrawn([line]) if self._terminal else self._fitting(_printable(line)))
+            self._write(self._redrawn([line]) if self._terminal else f"{self._encodable(_printable(line))}\n")
 
     def close(self) -> None:
         """Leave the last state of the block where it is; in a log it is the last line."""
         with self._lock:
             if self._status is not None:
-                line = self._fitting(status_line(self._status, self._best))
-                self._write(self._redrawn([]) if self._terminal else line)
+                self._write_status()
             self._block, self._status = [], None
 
+    def _write_status(self) -> None:
+        assert self._status is not None
+        line = status_line(self._status, self._best)
+        self._write(self._redrawn([]) if self._terminal else f"{self._encodable(line)}\n")
+
     def _best(self, points: Sequence[Sequence[float]]) -> str:
-        columns = zip(*points, strict=True)
-        return ", ".join(
-            f"{objective.metric} {shown(objective.metric, (max if objective.goal == 'max' else min)(column))}"
-            for objective, column in zip(self._objectives, columns, strict=False)
-        )
+        columns = zip(self._objectives, zip(*points, strict=True), strict=True)
+        best = [max(values) if objective.goal == "max" else min(values) for objective, values in columns]
+        return format_values(self._objectives, best)
 
     def _redrawn(self, above: Sequence[str]) -> str:
-        """What takes the block away, writes lines where it stood, and puts it below them as it is now."""
+        """Erases the block, writes lines where it stood, and draws it again below them."""
         columns = self._columns()
         rows = sum(-(-max(_width(line), 1) // columns) for line in self._block)  # a narrowed window wraps lines
         erase = f"\033[{rows}F\033[J" if rows else "\r\033[J"
         self._block = []
         if self._status is not None:
             # the last column stays free: to write there makes some terminals wrap
-            lines = block(self._status, self._best, columns, fancy=self._can_show("█·"))
-            more = "…" if self._can_show("…") else "."
-            self._block = [_cut(self._shown(_printable(line)), columns - 1, more) for line in lines]
-        stay = [self._shown(_printable(line)) for line in above]
+            lines = block(self._status, self._best, columns, fancy=self._can_encode("█·"))
+            more = "…" if self._can_encode("…") else "."
+            self._block = [_cut(self._encodable(_printable(line)), columns - 1, more) for line in lines]
+        stay = [self._encodable(_printable(line)) for line in above]
         return erase + "".join(f"{line}\n" for line in (*stay, *self._block))
-
-    def _fitting(self, line: str) -> str:
-        return f"{self._shown(line)}\n"
 
     def _columns(self) -> int:
         try:
@@ -115,11 +131,11 @@ class Display:
             columns = 0  # not a terminal, or one that does not say
         return max(columns or 80, 2)
 
-    def _can_show(self, text: str) -> bool:
-        return self._shown(text) == text
+    def _can_encode(self, text: str) -> bool:
+        return self._encodable(text) == text
 
-    def _shown(self, text: str) -> str:
-        """The text with what the stream has no letters for replaced."""
+    def _encodable(self, text: str) -> str:
+        """The text with a question mark for each character that the stream's encoding lacks."""
         encoding = self._stream.encoding or "utf-8"
         return text.encode(encoding, "replace").decode(encoding, "replace")
 
@@ -145,8 +161,8 @@ Best = Callable[[Sequence[Sequence[float]]], str]
 
 def status_line(status: Status, best: Best) -> str:
     """Everything on one line, for a log."""
-    notes = [status.note] if status.note else []
-    return _printable("; ".join([f"{status.phase}: {_counts(status)}", *_rates(status), *_found(status, best), *notes]))
+    fields = [f"{status.phase}: {_counts(status)}", *_rates(status), *_front_notes(status, best), status.note]
+    return _printable("; ".join(field for field in fields if field))
 
 
 def block(status: Status, best: Best, columns: int, *, fancy: bool) -> Iterator[str]:
@@ -155,73 +171,67 @@ def block(status: Status, best: Best, columns: int, *, fancy: bool) -> Iterator[
     yield f"{status.phase:<9} {bar}{_counts(status)}"
     if rates := _rates(status):
         yield f"{'':<9} {', '.join(rates)}"
-    if found := _found(status, best):
-        yield f"{'':<9} {'; '.join(found)}"
+    if lines := _front_notes(status, best):
+        yield f"{'':<9} {'; '.join(lines)}"
     if status.note:
         yield f"{'':<9} {status.note}"
 
 
 def _bar(status: Status, *, fancy: bool) -> str:
     full, empty = "█·" if fancy else "#-"
-    cells = min(_BAR, _BAR * (status.finished + status.failed) // (status.total or 1))
+    cells = min(_BAR, _BAR * status.ended // (status.total or 1))
     return full * cells + empty * (_BAR - cells)
 
 
 def _counts(status: Status) -> str:
     of = "" if status.total is None else f"/{status.total}"
     failed = f", {status.failed} failed" if status.failed else ""
-    return f"{status.finished + status.failed}{of} trials{failed}, {status.running} running"
+    stopped = f", {status.stopped} stopped" if status.stopped else ""
+    return f"{status.ended}{of} trials{failed}{stopped}, {status.running} running"
 
 
 def _rates(status: Status) -> list[str]:
     workers = f"{status.workers} worker{'' if status.workers == 1 else 's'}"
     rate = None if status.images_per_second is None else f"{status.images_per_second:.3g} images/s on {workers}"
     left = None if status.seconds_left is None else f"{duration(status.seconds_left)} left"
-    return [each for each in (rate or workers, left) if each]
+    return [text for text in (rate or workers, left) if text]
 
 
-def _found(status: Status, best: Best) -> list[str]:
-    found = []
+def _front_notes(status: Status, best: Best) -> list[str]:
+    notes = []
     if status.front:
-        values = best(status.front)
-        found.append(f"front of {len(status.front)}{f', best {values}' if values else ''}")
+        notes.append(f"front of {len(status.front)}, best {best(status.front)}")
     if status.hypervolume is not None:
-        found.append(f"hypervolume {status.hypervolume:.4g}")
-    return found
+        notes.append(f"hypervolume {status.hypervolume:.4g}")
+    return notes
 
 
 def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front: bool = False) -> str:
     """What became of a trial, on one line."""
     if record.state != "complete" or record.values is None:
         return _printable(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
-    values = ", ".join(
-        f"{objective.metric} {shown(objective.metric, value)}"
-        for objective, value in zip(objectives, record.values, strict=True)
-    )
     took = "" if record.finished is None else f"  {duration(record.finished - record.started)}"
-    broken = ", ".join(name for name, value in record.constraints.items() if value > 0)
-    remark = f"  breaks {broken}" if broken else "  joins the front" if on_front else ""
-    return _printable(f"{record.name}  {values}{took}{remark}")
+    remark = f"  breaks {', '.join(record.broken)}" if record.broken else "  joins the front" if on_front else ""
+    return _printable(f"{record.name}  {format_values(objectives, record.values)}{took}{remark}")
 
 
 def final_table(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
     """The front and the baselines beside it, on every split, within 100 columns."""
     front = front_of(info, records)
-    goals = " and ".join(f"{each.metric} ({each.goal})" for each in info.objectives)
-    count = sum(each.kind == "trial" for each in records)
-    title = f"front of {info.name}: {len(front.members)} of {count} trials, by {goals} on {info.search_split}"
-    if not (front.members or front.baselines):
-        return "\n".join(_wrapped(title))
-    table = _columns(info, front, spread=True)
-    if max(map(_width, table)) > WIDTH:
-        table = _columns(info, front, spread=False)
-    settings = [line for record in front.members if record.params for line in _wrapped(_settings(record))]
-    lines = [
-        *_wrapped(title),
-        *(_cut(_printable(line), WIDTH) for line in table),
-        *([""] if settings else []),
-        *settings,
-    ]
+    count = sum(record.kind == "trial" for record in records)
+    title = f"front of {info.name}: {len(front.members)} of {count} trials, by {info.goals} on {info.search_split}"
+    lines = _wrapped(title)
+    if front.compared:
+        table = _table(info, front, deviation=True)
+        if max(map(_width, table)) > WIDTH:
+            table = _table(info, front, deviation=False)
+        lines += [_cut(_printable(line), WIDTH) for line in table]
+    if any(record.params for record in front.members):
+        lines.append("")
+    for record in front.members:
+        if record.params:
+            settings = ", ".join(f"{key}={format_setting(value)}" for key, value in record.params.items())
+            lines += _wrapped(f"{record.name}  {settings}")
     return "\n".join(lines)
 
 
@@ -229,55 +239,29 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(_printable(text), WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
 
 
-def _columns(info: SweepInfo, front: Front, *, spread: bool) -> list[str]:
+def _table(info: SweepInfo, front: Front, *, deviation: bool) -> list[str]:
     """Lines of the table; splits stand above their metrics."""
-    records = [*front.members, *front.baselines]
-    splits, metrics = splits_of(info, records), metrics_shown(info.objectives)
-    cells = [[_cell(record, split, metric, spread) for split in splits for metric in metrics] for record in records]
-    names = [record.name.removeprefix("baseline-") for record in records]
-    marks = [", ".join(_marks(front, record)) for record in records]
-    heads = metrics * len(splits)
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    first = max(map(len, names))
-    spans = [sum(widths[start : start + len(metrics)]) + 2 * (len(metrics) - 1) for start in _starts(splits, metrics)]
-    lines = [
-        "  ".join([" " * first, *(f" {split} ".center(span, "-") for split, span in zip(splits, spans, strict=True))]),
-        _line("", heads, "", first, widths),
-        *(_line(*row, first, widths) for row in zip(names, cells, marks, strict=True)),
-    ]
+    splits, metrics = splits_of(info, front.compared), metrics_shown(info.objectives)
+    rows = [["", *metrics * len(splits), ""]]
+    for record in front.compared:
+        results = [record.results.get(split) for split in splits]
+        cells = [format_result(metric, result, deviation=deviation) or "-" for result in results for metric in metrics]
+        # the points that were to be tried first are recognised by their origin
+        origin = [record.origin] if record.origin in ("code", "paper", "point") else []
+        rows.append([record.label, *cells, ", ".join([*front.remarks(record), *origin])])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    above = [" " * widths[0]]
+    for start in range(1, len(widths) - 1, len(metrics)):
+        span = sum(widths[start : start + len(metrics)]) + 2 * (len(metrics) - 1)
+        above.append(f" {splits[start // len(metrics)]} ".center(span, "-"))
+    lines = ["  ".join(above), *aligned(rows, words=(0, len(widths) - 1))]
     if front.members and front.baselines:
         lines.insert(2 + len(front.members), "")
     return lines
 
 
-def _starts(splits: Sequence[str], metrics: Sequence[str]) -> range:
-    return range(0, len(splits) * len(metrics), len(metrics))
-
-
-def _line(name: str, cells: Sequence[str], mark: str, first: int, widths: Sequence[int]) -> str:
-    numbers = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    return "  ".join([name.ljust(first), *numbers, mark]).rstrip()
-
-
-def _cell(record: TrialRecord, split: str, metric: str, spread: bool) -> str:
-    found = record.results.get(split)
-    deviation = found.deviation.get(metric) if found and spread else None
-    return shown(metric, metric_of(found, metric), deviation) or "-"
-
-
-def _marks(front: Front, record: TrialRecord) -> list[str]:
-    """What stands out; the points that were to be tried first are told by their origin."""
-    origin = [record.origin] if record.origin in ("code", "paper", "point") else []
-    broken = [] if record.feasible else ["breaks a constraint"]
-    return [*front.marks.get(record.name, []), *origin, *broken]
-
-
-def _settings(record: TrialRecord) -> str:
-    return f"{record.name}  {', '.join(f'{key}={plain(value)}' for key, value in record.params.items())}"
-
-
 def _printable(text: str) -> str:
-    """On one line, and without what would steer a terminal."""
+    """On one line, and without the characters that control a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
@@ -287,13 +271,8 @@ def _width(text: str) -> int:
     >>> _width("a"), _width("字"), _width("e\u0301")
     (1, 2, 1)
     """
-    return sum(map(_letter_width, text))
-
-
-def _letter_width(letter: str) -> int:
-    if unicodedata.combining(letter):
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    letters = (letter for letter in text if not unicodedata.combining(letter))
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in letters)
 
 
 def _cut(text: str, columns: int, more: str = "…") -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fpp_sweep.cli import sleep_when_idle, terminable
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.space import Space
@@ -180,7 +181,7 @@ class Run:
         elif split in record.results:
             average = record.results[split].average
             averages = (
-                f"{objective.metric} {average[objective.metric]:.2f}"
+                f"{objective.metric} {format_metric(objective.metric, average[objective.metric])}"
                 for objective in self.space.objectives
                 if objective.metric in average
             )
@@ -226,6 +227,7 @@ class Run:
             seconds_left=self._seconds_left(seconds),
             workers=workers.workers,
             note=f"MLflow is behind: {shipping.error}" if shipping.error else None,
+            stopped=progress.stopped,
         )
         self.display.update(status)
 
@@ -234,6 +236,6 @@ class Run:
         left = [] if search.wall_clock is None else [search.wall_clock - self.spent - seconds]
         if progress.total is not None and progress.seconds:
             mean = math.fsum(progress.seconds) / len(progress.seconds)
-            remaining = progress.total - progress.finished - progress.failed
+            remaining = progress.total - progress.finished - progress.failed - progress.stopped
             left.append(mean * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
         return max(0.0, min(left)) if left else None

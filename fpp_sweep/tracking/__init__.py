@@ -1,20 +1,10 @@
 """MLflow's copy of a sweep, always made from the sweep's folder.
 
 `desired.py` says what MLflow should show, `address.py` where MLflow is, `store.py` reads and writes it, `shipper.py`
-brings the one to the other as often as it takes.
+repeats the delivery until MLflow shows it.
 """
 
 from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, ui_command
-from fpp_sweep.tracking.shipper import Delivered, Shipper, ShipperStatus, parent_url, ship
+from fpp_sweep.tracking.shipper import Shipper, parent_url, ship
 
-__all__ = [
-    "DEFAULT_URI",
-    "Delivered",
-    "Shipper",
-    "ShipperStatus",
-    "absolute",
-    "check_store",
-    "parent_url",
-    "ship",
-    "ui_command",
-]
+__all__ = ["DEFAULT_URI", "Shipper", "absolute", "check_store", "parent_url", "ship", "ui_command"]

@@ -1,7 +1,7 @@
 """Where MLflow is, and whether it can be used: its addresses, a client, and what is checked before a sweep starts.
 
 MLflow is used through an explicit client and URI; nothing here depends on, or changes, its global state. A server that
-does not answer costs seconds: MLflow's own defaults would retry for four minutes. The border to MLflow is `load`.
+does not answer costs seconds: with MLflow's defaults it would be minutes. MLflow is imported by `load` only.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the terminal is the sweep's
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # what goes wrong is told in one line; set it to see MLflow's own words
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # nobody is told about our sweeps
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # errors are reported in one line; set it to see MLflow's own
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 
@@ -51,20 +51,20 @@ def check_store(uri: str, *, experiment: str = EXPERIMENT) -> None:
     path = sqlite_file(uri)
     if path is not None:
         _check_sqlite(path)
-        with _alone(path):
-            _migrated(absolute(uri), path)
+        with _exclusively(path):
+            _migrate(absolute(uri), path)
             experiment_id(connect(uri), uri, experiment)
         return
     try:
         if is_server(uri):
             _check_answer(uri)
         load()
-        _within(CHECK_SECONDS, lambda: experiment_id(connect(uri), uri, experiment))
+        _with_timeout(CHECK_SECONDS, lambda: experiment_id(connect(uri), uri, experiment))
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"MLflow at {shown(uri)} cannot be used ({one_line(error)}); start it, or leave --tracking-uri out "
+            f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); start it, or leave --tracking-uri out "
             f"to write {DEFAULT_URI}"
         ) from error
 
@@ -89,10 +89,10 @@ def is_server(uri: str) -> bool:
     return uri.startswith(SERVERS)
 
 
-def shown(uri: str) -> str:
+def masked(uri: str) -> str:
     """A URI that may be printed.
 
-    >>> shown("postgresql://me:secret@db/mlflow")
+    >>> masked("postgresql://me:secret@db/mlflow")
     'postgresql://me:***@db/mlflow'
     """
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", uri)
@@ -101,26 +101,26 @@ def shown(uri: str) -> str:
 def ui_command(uri: str) -> str:
     """How to look at the store: a command, or the server's address."""
     if is_server(uri):
-        return shown(uri)
-    return f"mlflow ui --backend-store-uri {shlex.quote(shown(absolute(uri)))}"
+        return masked(uri)
+    return f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}"
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:
     """A run's page on a server."""
-    return f"{shown(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{masked(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """What went wrong, without addresses of objects and nested repetitions.
+    """An error in one line, without passwords.
 
     >>> one_line(ValueError("no\\nsuch thing"))
     'no such thing'
     """
     text = " ".join(str(error).split()) or type(error).__name__
-    for refused in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
-        if refused in text:
-            return refused.lower()
-    return "no answer in time" if "timed out" in text.lower() else shortened(shown(text), limit)
+    for reason in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
+        if reason in text:
+            return reason.lower()
+    return "no answer in time" if "timed out" in text.lower() else shortened(masked(text), limit)
 
 
 def connect(uri: str) -> MlflowClient:
@@ -132,11 +132,11 @@ def connect(uri: str) -> MlflowClient:
 
 
 def load() -> None:
-    """MLflow in surroundings of our choice, where the user has made none; takes seconds the first time."""
+    """Import MLflow, with our settings where the user has none; takes seconds the first time."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
-    with warnings.catch_warnings():  # it uses what the libraries below it are about to drop
+    with warnings.catch_warnings():  # of the libraries below it
         warnings.simplefilter("ignore", DeprecationWarning)
         importlib.import_module("mlflow.tracking")
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
@@ -146,35 +146,36 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
     """The experiment's id; created once, with artifacts beside an SQLite file wherever the command is started."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         path = sqlite_file(uri)
         folder = None if path is None else (path.parent / "mlartifacts" / name).as_uri()
         try:
             return str(client.create_experiment(name, folder, EXPERIMENT_TAGS))
         except MlflowException:  # another sweep was faster
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-    if found.lifecycle_stage != "active":
+    if experiment.lifecycle_stage != "active":
+        address = shlex.quote(masked(absolute(uri)))
         raise InputError(
             f"MLflow's experiment {name!r} was deleted; bring it back: mlflow experiments restore "
-            f"--experiment-id {found.experiment_id} (with MLFLOW_TRACKING_URI={shlex.quote(shown(absolute(uri)))})"
+            f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={address})"
         )
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def _check_scheme(uri: str) -> None:
     scheme = uri.partition(":")[0].partition("+")[0]
     if sqlite_file(uri) is None and not is_server(uri) and scheme not in DATABASES:
         raise InputError(
-            f"--tracking-uri {shown(uri)!r}: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
+            f"--tracking-uri {masked(uri)!r}: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
             "or mssql URI (MLflow no longer writes to folders)"
         )
 
 
 def _check_answer(uri: str) -> None:
-    """Does anything answer there? Asked before MLflow is loaded, so that the answer takes no longer than it must."""
+    """Refuse an address where nothing answers, before the seconds that loading MLflow takes."""
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=CHECK_SECONDS):
             pass
@@ -183,7 +184,7 @@ def _check_answer(uri: str) -> None:
 
 
 def _check_sqlite(path: Path) -> None:
-    """Can the file be written? Asked before MLflow is, which would try for minutes."""
+    """Refuse a file that cannot be written, before MLflow, which would try for minutes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=CHECK_SECONDS)) as database:
@@ -195,8 +196,8 @@ def _check_sqlite(path: Path) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Only one process at a time: two that create the tables leave a file that no MLflow opens again."""
+def _exclusively(path: Path) -> Iterator[None]:
+    """One process at a time: two that create the tables at once leave a file that MLflow cannot open."""
     descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -205,7 +206,7 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _migrated(uri: str, path: Path) -> None:
+def _migrate(uri: str, path: Path) -> None:
     """The tables of this version of MLflow; an older version's file is copied first."""
     load()
     from alembic.util import CommandError
@@ -227,8 +228,8 @@ def _migrated(uri: str, path: Path) -> None:
         engine.dispose()
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> None:
-    """Call, but do not wait longer; what never answers is left behind in its thread."""
+def _with_timeout(seconds: float, call: Callable[[], Any]) -> None:
+    """Call, but wait no longer than this; a call that never returns is left in its daemon thread."""
     outcome: list[BaseException | None] = []
 
     def work() -> None:

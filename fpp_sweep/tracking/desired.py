@@ -1,8 +1,8 @@
 """What MLflow should show of a sweep: plain values computed from its records, the same ones each time.
 
 One run for the sweep and, below it, one for each trial and baseline. A run's metrics are few enough to read (the rest
-is in its `metrics.csv`), its texts fit MLflow's limits, and every number has the step and the time of the record that
-it comes from, so that writing it again changes nothing.
+is in its `metrics.csv`), its texts fit MLflow's limits, and every number has the step and the time of its record, which
+makes writing idempotent.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import io
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fpp_sweep import catalogue
+from fpp_sweep.records.front import format_metric, format_setting, metrics_shown
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 
-ID_TAG = "fpp_sweep.id"  # names a run for good: it is looked up by this before it is created
+ID_TAG = "fpp_sweep.id"  # identifies a run: a run with it is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # the same for all runs of a sweep
 PARENT_TAG = "mlflow.parentRunId"  # what makes a run a child in MLflow
 
@@ -31,7 +31,9 @@ REASON_LIMIT = 500  # a table's cell, and one line; the traceback is an artifact
 NAME_LIMIT = 80  # of a run: what the legend of a chart still shows
 # six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
 METRICS_LIMIT = 32
-STATUS = {  # MLflow has no more words; the tag `state` is exact
+AVERAGES = 6  # metrics whose averages are shown, unless the objectives are more
+DESCRIBED = 40  # records in the sweep's description
+STATUS = {  # MLflow has fewer; the tag `state` is exact
     "waiting": "SCHEDULED",
     "running": "RUNNING",
     "stopped": "FINISHED",
@@ -104,12 +106,9 @@ def run_id(info: SweepInfo, record: TrialRecord | None = None) -> str:
 
 
 def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> DesiredRun:
-    """A trial's or baseline's run; its parent's tag is for whoever knows the parent."""
-    found = record.results.get(info.search_split)
+    """A trial's or baseline's run; the tag with its parent is added by whoever knows the parent's id."""
     tags = {
-        ID_TAG: run_id(info, record),
-        SWEEP_TAG: sweep_id(info),
-        "sweep": info.name,
+        **_common_tags(info, record),
         "record": record.name,
         "kind": record.kind,
         "state": record.state,
@@ -117,11 +116,8 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> Desire
         "key": record.key,
         "attempt": str(record.attempt),
         "on_front": str(on_front).lower(),
-        "search_split": info.search_split,
         "searched": ", ".join(record.params),
-        "mlflow.source.name": "fpp_sweep.tune",
         **{key: info.tags[key] for key in ("seeds", "model") if key in info.tags},
-        **_git(info),
     }
     if record.reason:
         tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
@@ -137,10 +133,27 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> Desire
         started=_milliseconds(record.started or info.created),
         finished=None if record.finished is None else _milliseconds(record.finished),
         params={safe_name(key): param_text(value) for key, value in {**record.params, **record.config}.items()},
-        tags=_tags(tags),
-        points=list(_trial_points(info, record, found)) if found else [],
+        tags=_within_limits(tags),
+        points=list(_trial_points(info, record)),
         texts=texts,
     )
+
+
+def _common_tags(info: SweepInfo, record: TrialRecord | None = None) -> dict[str, str]:
+    tags = {
+        ID_TAG: run_id(info, record),
+        SWEEP_TAG: sweep_id(info),
+        "sweep": info.name,
+        "search_split": info.search_split,
+        "mlflow.source.name": "fpp_sweep.tune",
+    }
+    if commit := info.tags.get("git_commit"):
+        tags["mlflow.source.git.commit"] = commit  # MLflow's own column reads this one
+    return tags
+
+
+def _within_limits(tags: Mapping[str, str]) -> dict[str, str]:
+    return {safe_name(key): shortened(str(value), TAG_LIMIT) for key, value in tags.items()}
 
 
 def run_name(record: TrialRecord) -> str:
@@ -156,7 +169,7 @@ def run_name(record: TrialRecord) -> str:
     words = [record.name.removeprefix("trial-")]
     if record.origin not in ("sampled", "grid"):
         words.append(record.origin.replace("trial-", ""))
-    words += [f"{key.rpartition('.')[2]}={_brief(value)}" for key, value in record.params.items()]
+    words += [f"{key.rpartition('.')[2]}={format_setting(value, 3)}" for key, value in record.params.items()]
     return shortened(" ".join(words), NAME_LIMIT)
 
 
@@ -173,14 +186,14 @@ def param_text(value: Any) -> str:
     return shortened(value if isinstance(value, str) else json.dumps(value), PARAM_LIMIT)
 
 
-def metrics_table(found: Mapping[str, SplitResult]) -> str:
-    """All metrics of all datasets and splits, as CSV: a row for each dataset, and one for their average."""
-    metrics = sorted({metric for each in found.values() for metric in each.average})
+def metrics_table(results: Mapping[str, SplitResult]) -> str:
+    """All metrics of all datasets and splits, as CSV: rows for the datasets, their average and its deviation."""
+    metrics = sorted({metric for result in results.values() for metric in result.average})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["split", "dataset", *metrics])
-    for split, each in found.items():
-        for dataset, values in [*each.datasets.items(), ("average", each.average), ("deviation", each.deviation)]:
+    for split, result in results.items():
+        for dataset, values in [*result.datasets.items(), ("average", result.average), ("deviation", result.deviation)]:
             if values:
                 writer.writerow([split, dataset, *(values.get(metric, "") for metric in metrics)])
     return text.getvalue()
@@ -192,16 +205,11 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[st
 
     tags = {
         **info.tags,
-        ID_TAG: run_id(info),
-        SWEEP_TAG: sweep_id(info),
-        "sweep": info.name,
+        **_common_tags(info),
         "kind": "sweep",
         "state": info.state,
-        "search_split": info.search_split,
-        "objectives": ", ".join(f"{each.metric} {each.goal}" for each in info.objectives),
-        "mlflow.source.name": "fpp_sweep.tune",
+        "objectives": ", ".join(f"{objective.metric} {objective.goal}" for objective in info.objectives),
         "mlflow.note.content": description(info, records, front),
-        **_git(info),
     }
     return DesiredRun(
         id=run_id(info),
@@ -209,93 +217,87 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[st
         status=STATUS[info.state],
         started=_milliseconds(info.created),
         finished=None if info.finished is None else _milliseconds(info.finished),
-        tags=_tags(tags),
+        tags=_within_limits(tags),
         points=list(_sweep_points(info, records, front)),
-        texts={"space.yaml": yaml.safe_dump(_plain(info.space), sort_keys=False, allow_unicode=True)},
+        texts={"space.yaml": yaml.safe_dump(dict(info.space), sort_keys=False, allow_unicode=True)},
     )
 
 
 def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> str:
     """What stands on top of the sweep's page: what it searches, and its front beside the baselines."""
-    metrics = [each.metric for each in info.objectives]
-    goals = " and ".join(f"{each.metric} ({each.goal})" for each in info.objectives)
-    members = set(front_members(front))
+    metrics = [objective.metric for objective in info.objectives]
     lines = [
-        f"Search for {goals} on split `{info.search_split}`. Artifacts: `report/sweep.html` (open this), "
+        f"Search for {info.goals} on split `{info.search_split}`. Artifacts: `report/sweep.html` (open this), "
         "`report/front.csv`, `report/best/`, `space.yaml`.",
         "",
         "| front and baselines | " + " | ".join(metrics) + " |",
         "|" + "---|" * (len(metrics) + 1),
     ]
-    shown = [each for each in records if each.values is not None and (each.name in members or each.kind == "baseline")]
-    shown.sort(key=lambda each: (each.kind == "baseline", each.name))
-    for record in shown[:40]:
-        name = run_name(record).replace("|", "/")
-        lines.append(f"| {name} | " + " | ".join(f"{value:.2f}" for value in record.values or ()) + " |")
+    members = front_members(front)
+    measured = [record for record in records if record.values is not None]
+    trials = sorted((record for record in measured if record.name in members), key=lambda record: record.name)
+    baselines = sorted((record for record in measured if record.kind == "baseline"), key=lambda record: record.name)
+    for record in (*trials, *baselines)[:DESCRIBED]:
+        values = [format_metric(metric, value) for metric, value in zip(metrics, record.values or (), strict=True)]
+        lines.append(f"| {run_name(record).replace('|', '/')} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
-def front_members(front: Mapping[str, Any]) -> list[str]:
+def front_members(front: Mapping[str, Any]) -> set[str]:
     """The names of the records on the front."""
-    return [str(member["name"]) for member in front.get("members", ())]
+    return {str(member["name"]) for member in front.get("members", ())}
 
 
-def _trial_points(info: SweepInfo, record: TrialRecord, found: SplitResult) -> Iterator[Point]:
-    """At most METRICS_LIMIT metrics: what is compared first, and datasets only as whole sets."""
+def _trial_points(info: SweepInfo, record: TrialRecord) -> Iterator[Point]:
+    """At most METRICS_LIMIT metrics; a group of them is shown whole or not at all."""
+    shown: dict[str, float] = {}
+    for group in _groups(info, record):
+        if len(shown) + len(group) <= METRICS_LIMIT:
+            shown |= group
     time = _milliseconds(record.finished or record.started or info.created)
-    for key, value in _limited(_groups(info, record, found)).items():
+    for key, value in shown.items():
         yield Point(safe_name(key), float(value), 0, time)
 
 
-def _groups(info: SweepInfo, record: TrialRecord, found: SplitResult) -> Iterator[dict[str, float]]:
-    """Metrics in the order of their importance; a group is shown whole or not at all."""
-    objectives = list(dict.fromkeys(each.metric.partition("/")[0] for each in info.objectives))
-    asked = dict.fromkeys([*objectives, catalogue.ACCURACY, catalogue.ECE])
-    main = [metric for metric in asked if metric in found.average]
-    others = [metric for metric in found.average if metric not in main]
+def _groups(info: SweepInfo, record: TrialRecord) -> Iterator[dict[str, float]]:
+    """Groups of metrics, the most important first."""
+    result = record.results.get(info.search_split)
+    if result is None:
+        return
+    wanted = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
+    main = [metric for metric in wanted if metric in result.average]
+    others = [metric for metric in result.average if metric not in main]  # in the catalogue's order
+    yield {metric: result.average[metric] for metric in main}
     wall = {} if record.finished is None else {"seconds": record.finished - record.started}
-    yield {metric: found.average[metric] for metric in main}
-    yield {**wall, "device_seconds": found.device_seconds}
-    for split, each in record.results.items():
+    yield {**wall, "device_seconds": result.device_seconds}
+    for split, other in record.results.items():
         if split != info.search_split:
-            yield {f"{split}/{metric}": each.average[metric] for metric in main if metric in each.average}
-    yield {metric: found.average[metric] for metric in others[: 6 - min(len(main), 6)]}
+            yield {f"{split}/{metric}": other.average[metric] for metric in main if metric in other.average}
+    yield {metric: result.average[metric] for metric in others[: max(0, AVERAGES - len(main))]}
     for metric in main:
-        yield {f"{metric}/{name}": values[metric] for name, values in found.datasets.items() if metric in values}
-    yield {f"{metric}_deviation": value for metric, value in found.deviation.items() if metric in main}
-
-
-def _limited(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    chosen: dict[str, float] = {}
-    for group in groups:
-        if len(chosen) + len(group) <= METRICS_LIMIT:
-            chosen |= group
-    return chosen
+        yield {f"{metric}/{name}": values[metric] for name, values in result.datasets.items() if metric in values}
+    yield {f"{metric}_deviation": value for metric, value in result.deviation.items() if metric in main}
 
 
 def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> Iterator[Point]:
     """Counts, device hours of the search and hypervolume over the number of trials that have ended.
 
-    What is said of a step never changes afterwards: MLflow would keep both.
+    The value at a step never changes afterwards: MLflow would keep both. Stopped trials are counted from the first on.
     """
-    ended = [
-        (each.finished, each.name, each) for each in records if each.finished and each.state in ("complete", "failed")
-    ]
-    complete = failed = 0
+    ended = [record for record in records if record.finished and record.state in ("complete", "failed", "stopped")]
+    counts = {"complete": 0, "failed": 0}
     seconds = 0.0
     times: list[float] = []
-    for finished, _, record in sorted(ended, key=lambda each: each[:2]):
+    for record in sorted(ended, key=lambda record: (record.finished, record.name)):
         searched = record.results.get(info.search_split)
         seconds += searched.device_seconds if searched else 0.0
         if record.kind == "baseline":
             continue
-        complete += record.state == "complete"
-        failed += record.state == "failed"
-        times.append(finished)
-        when = _milliseconds(finished)
-        yield Point("trials_complete", complete, len(times), when)
-        yield Point("trials_failed", failed, len(times), when)
-        yield Point("device_hours", round(seconds / 3600, 6), len(times), when)
+        counts[record.state] = counts.get(record.state, 0) + 1
+        times.append(record.finished or 0.0)
+        for state, count in counts.items():
+            yield Point(f"trials_{state}", count, len(times), _milliseconds(times[-1]))
+        yield Point("device_hours", round(seconds / 3600, 6), len(times), _milliseconds(times[-1]))
     for finished, value in front.get("hypervolume", ()):
         if step := bisect_right(times, finished):
             yield Point("hypervolume", float(value), step, _milliseconds(finished))
@@ -303,23 +305,3 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
 
 def _milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _tags(tags: Mapping[str, str]) -> dict[str, str]:
-    return {safe_name(key): shortened(str(value), TAG_LIMIT) for key, value in tags.items()}
-
-
-def _git(info: SweepInfo) -> dict[str, str]:
-    """The commit where MLflow's own column looks for it."""
-    commit = info.tags.get("git_commit")
-    return {"mlflow.source.git.commit": commit} if commit else {}
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else param_text(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

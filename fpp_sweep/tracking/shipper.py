@@ -1,8 +1,8 @@
-"""From the sweep's folder to MLflow, as often as it takes.
+"""Delivers the sweep's folder to MLflow, and tries again until that has worked.
 
-Every attempt compares what MLflow should show with what it was last brought, and mends the difference; nothing is
-queued, so nothing is lost when the process or the server dies. `shipped.json` remembers what was brought, to save work:
-without it everything is compared again.
+Every attempt compares what MLflow should show with what was delivered, and writes the difference. Nothing is queued, so
+nothing is lost when the process or the server dies. `shipped.json` has digests of what was delivered, to save work:
+without it everything is compared with MLflow again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url, shown
+from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, masked, one_line, run_url
 from fpp_sweep.tracking.desired import DesiredRun, front_members, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
 REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one
-SAVE_EVERY = 1.0  # seconds; shipped.json is a memory aid, and rewriting it for each of 2,000 records costs minutes
+SAVE_EVERY = 1.0  # seconds; rewriting shipped.json for each of 2,000 records costs minutes
 PARENT = "sweep"  # the parent's name in shipped.json; trials are called trial-..., baseline-...
+
+_Stamp = tuple[int, int]  # a file's size and time
+_Version = tuple[_Stamp, bool]  # of a record: its file's stamp, and whether it is on the front
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,11 @@ class ShipperStatus:
     pending: int  # records that MLflow does not show as they are
     delivered: int  # records brought up to date since the start
     error: str | None  # why it does not go on, one line
-    since: float | None  # seconds since 1970: when that began
 
 
 @dataclass(slots=True)
-class _Memory:
-    """What a run was last brought."""
+class _Shipped:
+    """What was last delivered to a run."""
 
     run: str = ""
     digest: str = ""
@@ -61,11 +64,11 @@ class _Memory:
 
 
 class Shipper:
-    """Brings MLflow up to date from a thread; whoever changes the folder nudges it and never waits."""
+    """Keeps MLflow up to date from a thread; whoever changes the folder calls `nudge`, which never waits."""
 
     def __init__(self, folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> None:
         self._delivery = _Delivery(folder, uri, experiment, restore=False)
-        self._status = ShipperStatus(0, 0, None, None)
+        self._status = ShipperStatus(0, 0, None)
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._given_up = threading.Event()
@@ -104,51 +107,35 @@ class Shipper:
                 self._wake.wait()
             else:
                 thorough = True
-                if last:
-                    self._given_up.wait(FIRST_PAUSE)
-                else:
-                    self._closing.wait(pause)  # closing is worth an attempt at once
+                # closing ends a pause, for one more attempt at once
+                (self._given_up if last else self._closing).wait(FIRST_PAUSE if last else pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
         self._delivery.disconnect()
 
     def _attempt(self, *, thorough: bool) -> bool:
         """One delivery; whether MLflow answered."""
         error: str | None = None
-        reached = True
+        answered = True
         try:
-            self._note(None, len(self._delivery.pending(thorough=thorough)))
+            self._status = replace(self._status, pending=len(self._delivery.pending(thorough=thorough)))
             for problem in self._delivery.deliver(thorough=thorough, stop=self._given_up.is_set, done=self._count):
                 error = problem
-        except Exception as failure:  # whatever MLflow, its database or the disk came up with
+        except Exception as failure:  # of MLflow, its database or the disk
             self._delivery.disconnect()
-            error, reached = one_line(failure), False
-        self._note(error, None)
-        return reached
+            error, answered = one_line(failure), False
+        self._status = replace(self._status, error=error)
+        return answered
 
     def _count(self, pending: int) -> None:
         self._status = replace(self._status, pending=pending, delivered=self._status.delivered + 1)
 
-    def _note(self, error: str | None, pending: int | None) -> None:
-        status = self._status
-        if pending is not None:
-            self._status = replace(status, pending=pending)
-        elif error is None:
-            self._status = replace(status, error=None, since=None)
-        else:
-            self._status = replace(status, error=error, since=status.since or time.time())
-
 
 def ship(folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> Delivered:
-    """Bring MLflow up to date now; runs in MLflow's bin come back, since somebody asks for them."""
+    """Bring MLflow up to date now; deleted runs are restored, since the user asked for them."""
     delivery = _Delivery(folder, uri, experiment, restore=True)
-    records = 0
-
-    def count(_: int) -> None:
-        nonlocal records
-        records += 1
-
+    delivered: list[int] = []
     try:
-        problems = list(delivery.deliver(thorough=True, stop=lambda: False, done=count))
+        problems = list(delivery.deliver(thorough=True, stop=lambda: False, done=delivered.append))
         store = delivery.store
     except InputError:
         raise
@@ -159,16 +146,16 @@ def ship(folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> Deli
     if problems or store is None:
         left = len(delivery.pending(thorough=True))
         raise InputError(
-            f"MLflow at {shown(uri)}: {problems[0]}; {records} records delivered, {left} left for another sync"
+            f"MLflow at {masked(uri)}: {problems[0]}; {len(delivered)} records delivered, {left} left for another sync"
         )
-    return Delivered(records, store.created, tuple(store.restored))
+    return Delivered(len(delivered), store.created, tuple(store.restored))
 
 
 def parent_url(folder: SweepFolder, uri: str) -> str | None:
     """The sweep's page, if the store is a server and has the sweep."""
-    memory = _read_json(folder.path / "shipped.json")
-    run = memory.get("runs", {}).get(PARENT, {}).get("run")
-    return run_url(uri, memory["experiment"], run) if is_server(uri) and run else None
+    shipped = _read_json(folder.path / "shipped.json")
+    run = shipped.get("runs", {}).get(PARENT, {}).get("run")
+    return run_url(uri, shipped["experiment"], run) if is_server(uri) and run else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,55 +177,60 @@ class _Delivery:
         self._experiment = experiment
         self._restore = restore
         self._file = folder.path / "shipped.json"
-        self._memory = _read_memory(self._file)
+        self._shipped: dict[str, _Shipped] = {}
+        with suppress(TypeError, AttributeError):  # a spoiled file is none
+            runs = _read_json(self._file).get("runs", {})
+            self._shipped = {name: _Shipped(**fields) for name, fields in runs.items()}
         self._saved = 0.0
-        self._records: dict[str, tuple[tuple[int, int], TrialRecord]] = {}
-        self._settled: dict[str, tuple[tuple[int, int], bool]] = {}  # record -> what it was like when brought
+        self._records: dict[str, tuple[_Stamp, TrialRecord]] = {}
+        self._delivered: dict[str, _Version] = {}  # by record
         self.store: Store | None = None
         self._lock: int | None = None
 
     def pending(self, *, thorough: bool) -> list[_Item]:
-        """Runs that differ from what was brought; artifacts of unchanged records are looked at only when thorough."""
+        """Runs that differ from what was delivered; artifacts of unchanged records are checked only when thorough."""
+        return self._compare(thorough=thorough)[0]
+
+    def _compare(self, *, thorough: bool) -> tuple[list[_Item], dict[str, _Version]]:
+        """The runs that differ, and the versions of all records once they are delivered."""
         info = self._folder.info()
         front = _read_json(self._folder.report / "front.json")
-        members = set(front_members(front))
-        items = []
+        members = front_members(front)
         records = self._read_records()
-        for name, (stamp, record) in records.items():
-            if thorough or self._settled.get(name) != (stamp, name in members):
+        versions = {name: (stamp, name in members) for name, (stamp, _) in records.items()}
+        items = []
+        for name, (_, record) in records.items():
+            if thorough or self._delivered.get(name) != versions[name]:
                 run = trial_run(info, record, on_front=name in members)
                 items.append(_item(name, run, self._folder.artifacts(name), ""))
         run = sweep_run(info, [record for _, record in records.values()], front)
         items.append(_item(PARENT, run, self._folder.report, "report/"))
-        return [item for item in items if self._memory.get(item.name, _Memory()).digest != item.digest]
+        changed = [item for item in items if self._shipped.get(item.name, _Shipped()).digest != item.digest]
+        return changed, versions
 
     def deliver(self, *, thorough: bool, stop: Callable[[], bool], done: Callable[[int], None]) -> Iterator[str]:
         """Bring MLflow up to date; yields what it refuses, raises when it does not answer."""
         store = self._connected()
-        settled = {
-            name: (stamp, name in set(front_members(_read_json(self._folder.report / "front.json"))))
-            for name, (stamp, _) in self._read_records().items()
-        }
-        items = self.pending(thorough=thorough)
+        items, versions = self._compare(thorough=thorough)
         try:
             for position, item in enumerate(items):
                 if stop():
                     return
                 try:
-                    self._bring(store, item)
+                    self._deliver_run(store, item)
                 except Exception as error:
                     if not store.alive():
                         raise
-                    settled.pop(item.name, None)
+                    versions.pop(item.name, None)
                     yield f"{item.name}: {one_line(error)}"
                     continue
                 done(len(items) - position - 1)
-            self._settled = settled
+            self._delivered = versions
         finally:
             self._save(store)
 
     def disconnect(self) -> None:
-        """Let others deliver; what MLflow has is looked up anew next time."""
+        """Let others deliver; the next delivery asks MLflow again what it has."""
         self.store = None
         if self._lock is not None:
             os.close(self._lock)
@@ -248,41 +240,39 @@ class _Delivery:
         if self.store is None:
             if self._lock is None:
                 self._lock = _only_shipper(self._folder)
-            known_runs = {memory.run for memory in self._memory.values()}
+            known_runs = {shipped.run for shipped in self._shipped.values()}
             store = Store(self._uri, self._experiment, sweep_id(self._folder.info()), known_runs)
             self._forget_what_is_gone(store)
             self.store = store
         return self.store
 
     def _forget_what_is_gone(self, store: Store) -> None:
-        """Another store, a new database, a run that was deleted for good: bring it again."""
-        there = {known.run_id for known in store.runs.values() if not (known.deleted and self._restore)}
-        self._memory = {name: memory for name, memory in self._memory.items() if memory.run in there}
-        self._settled = {}
+        """After a change of store or database, or a run that was deleted for good: deliver it again."""
+        existing = {known.run_id for known in store.runs.values() if not (known.deleted and self._restore)}
+        self._shipped = {name: shipped for name, shipped in self._shipped.items() if shipped.run in existing}
+        self._delivered = {}
 
-    def _bring(self, store: Store, item: _Item) -> None:
+    def _deliver_run(self, store: Store, item: _Item) -> None:
         parent = None if item.name == PARENT else self._parent_of(store)
-        run = store.bring(item.run, parent, restore=self._restore)
-        memory = self._memory.get(item.name, _Memory())
+        run = store.update(item.run, parent, restore=self._restore)
+        shipped = self._shipped.get(item.name, _Shipped())
         if run is None:  # deleted by a user, who will have had a reason
-            self._memory[item.name] = _Memory(store.runs[item.run.id].run_id, item.digest)
+            self._shipped[item.name] = _Shipped(store.runs[item.run.id].run_id, item.digest)
             return
-        files = dict(memory.files) if memory.run == run else {}
+        files = dict(shipped.files) if shipped.run == run else {}
         for name, text in item.run.texts.items():
             stamp = hashlib.sha256(text.encode()).hexdigest()
             if files.get(name) != stamp:
                 store.write_text(run, name, text)
                 files[name] = stamp
         for name, path in item.files.items():
-            try:
+            with suppress(FileNotFoundError):  # replaced meanwhile; the next delivery compares it again
                 stamp_of_file = list(_stamp(path))
                 if files.get(name) != stamp_of_file:
                     store.upload(run, name, path)
                     files[name] = stamp_of_file
-            except FileNotFoundError:  # rewritten under another name meanwhile; the next look sees that
-                continue
         store.end(run, item.run)
-        self._memory[item.name] = _Memory(run, item.digest, files)
+        self._shipped[item.name] = _Shipped(run, item.digest, files)
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(store)
 
@@ -292,11 +282,11 @@ class _Delivery:
         known = store.runs.get(run_id(info))
         if known is not None and not (known.deleted and self._restore):
             return known.run_id
-        return str(store.bring(sweep_run(info, [], {}), None, restore=self._restore))
+        return str(store.update(sweep_run(info, [], {}), None, restore=self._restore))
 
-    def _read_records(self) -> dict[str, tuple[tuple[int, int], TrialRecord]]:
+    def _read_records(self) -> dict[str, tuple[_Stamp, TrialRecord]]:
         """All records, parsed once for each time that they were written."""
-        current: dict[str, tuple[tuple[int, int], TrialRecord]] = {}
+        current: dict[str, tuple[_Stamp, TrialRecord]] = {}
         for path in sorted((self._folder.path / "trials").glob("[!.]*.json")):
             stamp = _stamp(path)
             known = self._records.get(path.stem)
@@ -306,28 +296,23 @@ class _Delivery:
 
     def _save(self, store: Store) -> None:
         self._saved = time.monotonic()
-        runs = {name: asdict(memory) for name, memory in self._memory.items()}
+        runs = {name: asdict(shipped) for name, shipped in self._shipped.items()}
         with written_whole(self._file) as partial:
             partial.write_text(json.dumps({"experiment": store.experiment_id, "runs": runs}) + "\n")
 
 
 def _item(name: str, run: DesiredRun, folder: Path, prefix: str) -> _Item:
-    files = {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in _files(folder)}
+    # a file that is being written has a leading dot
+    finished = sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
+    files = {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in finished}
     stamps = {}
     for artifact, path in files.items():
-        try:
+        with suppress(FileNotFoundError):
             stamps[artifact] = _stamp(path)
-        except FileNotFoundError:
-            continue
     return _Item(name, run, files, hashlib.sha256(repr((run, stamps)).encode(errors="surrogatepass")).hexdigest())
 
 
-def _files(folder: Path) -> list[Path]:
-    """Finished files below a folder: those being written have a leading dot."""
-    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
-
-
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> _Stamp:
     """What changes when a file is written: files here are replaced, never edited."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
@@ -340,13 +325,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _read_memory(path: Path) -> dict[str, _Memory]:
-    try:
-        return {name: _Memory(**each) for name, each in _read_json(path).get("runs", {}).items()}
-    except (TypeError, AttributeError):
-        return {}
 
 
 def _only_shipper(folder: SweepFolder) -> int:

@@ -1,4 +1,4 @@
-"""One sweep's runs in MLflow, and bringing one of them to what it should be."""
+"""One sweep's runs in MLflow: read, created and updated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import posixpath
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ STALE_TAGS = ("reason", "feasible")  # of an earlier attempt, when the record no
 
 
 @dataclass(slots=True)
-class Known:
+class ExistingRun:
     """A run that MLflow has."""
 
     run_id: str
@@ -39,7 +40,7 @@ class Store:
         self.restored: list[str] = []
         self._sweep = sweep
         self._history: dict[tuple[str, str], dict[int, tuple[int, float]]] = {}  # (run, key) -> step -> time, value
-        self.runs = self._find(known_runs)
+        self.runs = self._existing_runs(known_runs)
 
     def alive(self) -> bool:
         """Does it answer at all?"""
@@ -49,8 +50,8 @@ class Store:
             return False
         return True
 
-    def bring(self, run: DesiredRun, parent: str | None, *, restore: bool) -> str | None:
-        """Create the run or change what differs; its id, or nothing if a user deleted it and it stays so."""
+    def update(self, run: DesiredRun, parent: str | None, *, restore: bool) -> str | None:
+        """Create the run or change what differs; its id, or nothing for a run that a user deleted."""
         known = self.runs.get(run.id)
         if known is not None and known.deleted:
             if not restore:
@@ -61,7 +62,7 @@ class Store:
         tags = {**run.tags, **({PARENT_TAG: parent} if parent else {})}
         if known is None:
             now = self.client.create_run(self.experiment_id, run.started, tags, run.name)
-            self.runs[run.id] = Known(now.info.run_id, deleted=False)
+            self.runs[run.id] = ExistingRun(now.info.run_id, deleted=False)
             self.created += 1
         else:
             now = self.client.get_run(known.run_id)
@@ -71,7 +72,7 @@ class Store:
     def end(self, run_id: str, run: DesiredRun) -> None:
         """Set the status, after all else has arrived."""
         info = self.client.get_run(run_id).info
-        if run.status == "RUNNING":
+        if run.status in ("RUNNING", "SCHEDULED"):  # to terminate one would give it an end
             if info.status != run.status:
                 self.client.update_run(run_id, status=run.status)
         elif (info.status, info.end_time) != (run.status, run.finished):
@@ -95,9 +96,9 @@ class Store:
 
         have = now.data
         changed = {key: value for key, value in run.params.items() if have.params.get(key, value) != value}
-        if changed:  # a param is written once and for all
-            told = "; ".join(f"{key}: {have.params[key]} -> {value}" for key, value in changed.items())
-            tags = {**tags, "changed_params": shortened(told, 500)}
+        if changed:  # MLflow never changes a param
+            changes = "; ".join(f"{key}: {have.params[key]} -> {value}" for key, value in changed.items())
+            tags = {**tags, "changed_params": shortened(changes, 500)}
         new_tags = [RunTag(key, value) for key, value in tags.items() if have.tags.get(key) != value]
         params = [Param(key, value) for key, value in run.params.items() if key not in have.params]
         points = self._new_points(now.info.run_id, run.points, have.metrics)
@@ -114,9 +115,7 @@ class Store:
     def _new_points(self, run_id: str, points: Sequence[Point], latest: Mapping[str, float]) -> list[Point]:
         """Those that MLflow lacks; one whose value changed is later than what it replaces, at the same step."""
         new = []
-        lengths: dict[str, int] = {}
-        for point in points:
-            lengths[point.key] = lengths.get(point.key, 0) + 1
+        lengths = Counter(point.key for point in points)
         for point in points:
             if point.key not in latest:
                 new.append(point)
@@ -131,22 +130,19 @@ class Store:
         """A metric's last time and value at each step."""
         if (run_id, key) not in self._history:
             history = self.client.get_metric_history(run_id, key)
-            ordered = sorted(history, key=lambda each: (each.step, each.timestamp))
-            self._history[run_id, key] = {each.step: (each.timestamp, each.value) for each in ordered}
+            ordered = sorted(history, key=lambda point: (point.step, point.timestamp))
+            self._history[run_id, key] = {point.step: (point.timestamp, point.value) for point in ordered}
         return self._history[run_id, key]
 
-    def _find(self, known_runs: Container[str]) -> dict[str, Known]:
-        """All runs of the sweep by their identity.
-
-        Of two with the same one (a server slow to answer was asked again) one stays: what was written to already.
-        """
+    def _existing_runs(self, known_runs: Container[str]) -> dict[str, ExistingRun]:
+        """All runs of the sweep by their id; of duplicates, which a slow server leaves, the one written to is kept."""
 
         def rank(run: Run) -> tuple[bool, bool, int]:
             return run.info.lifecycle_stage != "active", run.info.run_id not in known_runs, run.info.start_time
 
-        runs: dict[str, Known] = {}
+        runs: dict[str, ExistingRun] = {}
         for run in sorted(self._search(), key=rank):
-            known = Known(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
+            known = ExistingRun(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
             if runs.setdefault(run.data.tags[ID_TAG], known) is not known and not known.deleted:
                 self.client.delete_run(known.run_id)
         return runs

@@ -8,7 +8,7 @@ import yaml
 
 from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.records.front import shown, staircase
+from fpp_sweep.records.front import format_metric, staircase
 from fpp_sweep.report import front_of, write_report
 from fpp_sweep.space.space import Objective
 from tests.report.made import ACCURACY, BEGAN, ECE, HOSTILE, baseline, baselines, failed, info, searched, trial, write
@@ -45,8 +45,8 @@ def test_the_front_begins_with_the_lowest_where_low_is_good():
 
 @pytest.mark.parametrize("metric", ["nll", "nll/dtd", "sce/dtd", "brier/my own", "aurc/dtd"])
 def test_small_metrics_have_four_decimals_for_one_dataset_too(metric):
-    assert shown(metric, 0.51239, 0.012) == "0.5124±0.0120"
-    assert shown(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
+    assert format_metric(metric, 0.51239, 0.012) == "0.5124±0.0120"
+    assert format_metric(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,11 @@ def test_small_metrics_have_four_decimals_for_one_dataset_too(metric):
         trial(1, 99, 0, constraints={"accuracy": 0.1}),
         trial(1, 99, 0, state="interrupted"),
         trial(1, 99, 0, state="running", values=None),
+        trial(1, 99, 0, state="waiting", values=None, results={}),
+        trial(1, 99, 0, state="stopped", values=None),
         baseline("tpt", 99, 0),
     ],
-    ids=["failed", "infeasible", "interrupted", "running", "baseline"],
+    ids=["failed", "infeasible", "interrupted", "running", "waiting", "stopped", "baseline"],
 )
 def test_only_finished_and_feasible_trials_are_on_the_front(best):
     front = front_of(info(), [trial(0), best])

@@ -19,7 +19,7 @@ METHODS = ("zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code")
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp; $x^2$"
 
 
-def found(accuracy, ece, *, seeds=2, shift=0.0):
+def split_result(accuracy, ece, *, seeds=2, shift=0.0):
     datasets = {
         name: {"accuracy": accuracy + place - 1 + shift, "ece": ece + 0.2 * (place - 1), "nll": 0.5 + ece / 50}
         for place, name in enumerate(DATASETS)
@@ -36,7 +36,7 @@ def found(accuracy, ece, *, seeds=2, shift=0.0):
 
 
 def trial(number, accuracy=70.0, ece=5.0, *, objectives=(ACCURACY, ECE), params=None, test=False, **changes):
-    measured = found(accuracy, ece)
+    measured = split_result(accuracy, ece)
     params = {"fpp.gamma2": 0.15} if params is None else params
     known = {key: value for key, value in params.items() if key in TrialConfig().flat()}
     config = preset("tiny").replace(known)
@@ -50,14 +50,14 @@ def trial(number, accuracy=70.0, ece=5.0, *, objectives=(ACCURACY, ECE), params=
         "key": keys.of_config(config),
         "started": BEGAN + 10 * number,
         "finished": BEGAN + 10 * number + 8.5,
-        "results": {"val": measured, **({"test": found(accuracy, ece, shift=-0.7)} if test else {})},
+        "results": {"val": measured, **({"test": split_result(accuracy, ece, shift=-0.7)} if test else {})},
         "values": [measured.average[objective.metric] for objective in objectives],
     }
     return TrialRecord(**{**values, **changes})
 
 
 def failed(number, reason="FloatingPointError: ece is not finite", **changes):
-    return trial(number, state="failed", reason=reason, values=None, results={}, **changes)
+    return trial(number, **{"state": "failed", "reason": reason, "values": None, "results": {}, **changes})
 
 
 def baseline(name, accuracy, ece, objectives=(ACCURACY, ECE)):

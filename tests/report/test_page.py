@@ -117,6 +117,16 @@ def test_infeasible_trials_are_shown_and_failed_ones_told(folder):
     assert "ece is not finite" in (folder / "sweep.html").read_text()
 
 
+def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(tmp_path):
+    stopped = failed(1, "lower after 2 of 5 datasets", state="stopped")
+    written = write(tmp_path, info(), [trial(0), stopped, failed(2, None, state="waiting", finished=None)])
+    write_report(written, pages=True)
+    page = (written.report / "sweep.html").read_text()
+    assert "1 trials finished, 0 failed, 1 stopped, 0 running, 1 waiting; 1 on the front" in page
+    assert "lower after 2 of 5 datasets" in page
+    assert "<th>trial-0002" not in page
+
+
 def test_a_condition_leaves_a_gap_in_the_parallel_coordinates(folder):
     (parallel,) = (plot for plot in sheet(folder)["plots"] if plot["name"] == "parallel")
     axes = {axis["label"]: axis for axis in parallel["traces"][0]["dimensions"]}

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, trial_line
-from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, found, info, searched, trial
+from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, info, searched, split_result, trial
 
 GOALS = (ACCURACY, ECE)
 STATUS = Status(
@@ -248,6 +248,14 @@ def test_the_bar_counts_trials_that_failed_as_done(terminal):
     assert screen.screen()[0] == "search    ██████████·········· 20/40 trials, 10 failed, 2 running"
 
 
+def test_stopped_trials_are_counted_once_there_are_any(terminal):
+    screen = terminal()
+    Display(screen.stream, objectives=GOALS).update(replace(STATUS, finished=10, failed=0, stopped=10))
+    assert screen.screen()[0] == "search    ██████████·········· 20/40 trials, 10 stopped, 2 running"
+    line = trial_line(failed(4, "lower after 2 of 5 datasets", state="stopped"), GOALS)
+    assert line == "trial-0004  stopped: lower after 2 of 5 datasets"
+
+
 def test_lines_of_several_threads_stay_whole(terminal):
     stream = io.StringIO()
     display = Display(stream, True, objectives=GOALS, clock=iter(range(10_000)).__next__)
@@ -292,10 +300,12 @@ def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
 def test_the_last_table_fits_a_hundred_columns():
     goals = (ACCURACY, ECE, NLL)
     trials = [
-        replace(each, results={"val": each.results["val"], "test": found(70, 5)}) for each in searched() if each.results
+        replace(each, results={"val": each.results["val"], "test": split_result(70, 5)})
+        for each in searched()
+        if each.results
     ]
-    told = [replace(each, values=(*each.values, each.results["val"].average["nll"])) for each in trials]
-    table = final_table(info(goals, name="x" * 150), [*baselines(goals), *told])
+    complete = [replace(each, values=(*each.values, each.results["val"].average["nll"])) for each in trials]
+    table = final_table(info(goals, name="x" * 150), [*baselines(goals), *complete])
     assert max(map(len, table.splitlines())) <= WIDTH
     assert "adapt.penalty" in table
     assert "±" not in table

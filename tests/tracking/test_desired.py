@@ -22,7 +22,7 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from tests.sweeps import CREATED, DATASETS, build_sweep, found, sweep_info, trial
+from tests.sweeps import CREATED, DATASETS, build_sweep, split_result, sweep_info, trial
 
 INFO = sweep_info("perturb-20261120-185232")
 FRONT = {
@@ -57,11 +57,11 @@ def test_a_long_text_says_that_it_was_cut():
 
 
 def test_averages_and_datasets_have_a_metric_each_and_test_has_its_own():
-    record = replace(trial(2), results={"val": found(2), "test": found(1)})
+    record = replace(trial(2), results={"val": split_result(2), "test": split_result(1)})
     shown = metrics(trial_run(INFO, record, on_front=True))
-    assert shown["accuracy"] == found(2).average["accuracy"]
-    assert shown["ece/tiny_digits"] == found(2).datasets["tiny_digits"]["ece"]
-    assert shown["test/ece"] == found(1).average["ece"]
+    assert shown["accuracy"] == split_result(2).average["accuracy"]
+    assert shown["ece/tiny_digits"] == split_result(2).datasets["tiny_digits"]["ece"]
+    assert shown["test/ece"] == split_result(1).average["ece"]
     assert shown["seconds"] == 50.0
     assert shown["device_seconds"] == 45.0
 
@@ -72,7 +72,7 @@ def test_what_a_trial_found_stands_at_the_time_at_which_it_ended():
 
 
 def test_a_sweep_on_test_has_plain_names_for_it():
-    record = replace(trial(2), results={"test": found(2)})
+    record = replace(trial(2), results={"test": split_result(2)})
     shown = metrics(trial_run(replace(INFO, search_split="test"), record, on_front=False))
     assert "accuracy" in shown
     assert not [key for key in shown if key.startswith("test/")]
@@ -80,11 +80,11 @@ def test_a_sweep_on_test_has_plain_names_for_it():
 
 def test_eleven_datasets_fit_and_forty_leave_out_datasets_as_a_whole():
     eleven = [f"dataset {number}" for number in range(11)]
-    record = replace(trial(0), results={"val": found(0, eleven), "test": found(0, eleven)})
+    record = replace(trial(0), results={"val": split_result(0, eleven), "test": split_result(0, eleven)})
     assert {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven} <= set(
         metrics(trial_run(INFO, record, on_front=False))
     )
-    record = replace(trial(0), results={"val": found(0, [f"d{number}" for number in range(40)])})
+    record = replace(trial(0), results={"val": split_result(0, [f"d{number}" for number in range(40)])})
     shown = metrics(trial_run(INFO, record, on_front=False))
     assert len(shown) <= METRICS_LIMIT
     assert {"accuracy", "ece", "brier"} <= set(shown)
@@ -92,7 +92,7 @@ def test_eleven_datasets_fit_and_forty_leave_out_datasets_as_a_whole():
 
 
 def test_the_table_has_what_the_metrics_leave_out():
-    table = metrics_table({"val": found(0), "test": found(1)}).splitlines()
+    table = metrics_table({"val": split_result(0), "test": split_result(1)}).splitlines()
     assert table[0] == "split,dataset,accuracy,brier,ece,sce"
     assert len(table) == 1 + 2 * (len(DATASETS) + 2)
 
@@ -138,6 +138,14 @@ def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
     assert {(point.step, point.time) for point in points} == {(step, round(at * 1000)) for step, at in ended.items()}
 
 
+def test_stopped_trials_are_counted_from_the_first_on():
+    stopped = replace(trial(1, failed=True), state="stopped", reason="lower after 2 of 5 datasets")
+    records = [trial(0), stopped, trial(2), replace(trial(3, running=True), state="waiting")]
+    points = sweep_run(INFO, records, {}).points
+    assert [(p.step, p.value) for p in points if p.key == "trials_stopped"] == [(2, 1), (3, 1)]
+    assert [(p.step, p.value) for p in points if p.key == "trials_complete"] == [(1, 1), (2, 1), (3, 2)]
+
+
 def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=4)
 
@@ -149,7 +157,7 @@ def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path)
     before = points()
     assert [point.step for point in before if point.key == "hypervolume"] == [1, 2, 3]  # the fourth failed
     for record in folder.trials():
-        folder.write_trial(replace(record, results={**record.results, "test": found(9)}))
+        folder.write_trial(replace(record, results={**record.results, "test": split_result(9)}))
     assert points() == before
 
 
