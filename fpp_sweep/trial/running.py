@@ -163,8 +163,8 @@ def evaluate(
     """Run an EvalTask on the features of its dataset; samples whose image could not be read are not there."""
     method, state = adapter.method, adapter.state
     parts = []
-    # batches begin at multiples of their size, so that a sample's company, and with it the last bits, is the same in
-    # any shard that begins at one too
+    # batches begin at multiples of BATCH, so that a sample is in the same batch, and its result the same to the last
+    # bit, in every shard that begins at such a multiple
     for edge in range(task.start // BATCH * BATCH, task.stop, BATCH):
         inside = max(edge, task.start), min(edge + BATCH, task.stop)
         start, stop = np.searchsorted(features.kept, inside).tolist()

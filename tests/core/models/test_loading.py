@@ -184,11 +184,12 @@ def test_features_equal_open_clips_for_a_resnet(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_features_equal_open_clips_for_the_real_architecture(tmp_path: Path) -> None:
+    from open_clip import get_model_config
     from open_clip.model import CLIP, convert_weights_to_fp16
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        reference = CLIP(**models._config("ViT-B-16"), quick_gelu=True)
+        reference = CLIP(**get_model_config("ViT-B-16"), quick_gelu=True)
     convert_weights_to_fp16(reference)
     path = saved(tmp_path / "ViT-B-16.pt", reference.state_dict())
     clip = load(f"ViT-B-16:{path}")
