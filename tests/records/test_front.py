@@ -8,9 +8,9 @@ import yaml
 
 from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.records.front import format_metric, staircase
-from fpp_sweep.report import front_of, write_report
-from fpp_sweep.space.space import Objective
+from fpp_sweep.records.front import format_metric, front_of, staircase
+from fpp_sweep.report import write_report
+from fpp_sweep.space.objectives import Objective
 from tests.report.made import ACCURACY, BEGAN, ECE, HOSTILE, baseline, baselines, failed, info, searched, trial, write
 
 

@@ -9,7 +9,7 @@ from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.space import Objective
+from fpp_sweep.space.objectives import Objective
 
 BEGAN = 1_795_000_000.0  # seconds since 1970
 ACCURACY, ECE = Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min")

@@ -3,6 +3,7 @@
 import re
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 """
-HERE = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
+HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
 MODEL = ModelFacts(name="none", digest="none", embedding_scale=1.0, **HERE)
 SPEED = Speed(step=1.0, image=0.01, plain=0.001, begin=0.1, draw=0.004, tower=0.001)
 

@@ -19,12 +19,12 @@ from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
 
 WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
-PROMPT = PRETRAINED.pretrain
+PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
 VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
 STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
 READS = {"zero_shot": set(), "tpt": STEP, "ctpt": STEP | {"adapt.penalty"}, "otpt": STEP | {"adapt.penalty"}}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
-HINTS = dict(config._hints())
+HINTS = dict(config.setting_types())
 
 
 def another(key, value):
