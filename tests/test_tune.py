@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -176,23 +177,47 @@ def test_killed_workers_cost_time_and_no_result(tmp_path):
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
+PLUGIN = """
+from fpp_sweep.plugins import method, metric
+from fpp_sweep.core.methods.tpt import ZeroShot
+
+
+@metric(goal="min")
+def doubt(predictions):
+    return float(1 - predictions.confidence.mean())
+
+
+@method(name="as_it_is", views=1, learns=False, reads=[])
+class AsItIs(ZeroShot):
+    pass
+"""
+
+
 @pytest.mark.slow
-def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason(tmp_path):
-    """A learning rate under which numbers overflow; a prompt file that comes and goes."""
+def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason_and_plugins_reach_every_process(tmp_path):
+    """A learning rate under which numbers overflow; an objective and a baseline that only a plugin has."""
+    (tmp_path / "mine.py").write_text(PLUGIN)
     space = """
 base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
 params: {fpp.lr: [0.01, 1e38]}
+objectives: [accuracy, doubt]
 search: {sampler: grid, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [], workers: 1}
+work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1, plugins: [mine]}
 """
-    done = tune(tmp_path, space=space)
+    refused = tune(tmp_path, space=space, code=2)
+    assert "plugin mine is not loaded; give its file with --plugin FILE (mine.py)" in refused.stderr
+    done = tune(tmp_path, "--plugin", "mine.py", space=space)
     sweep = only_sweep(tmp_path)
-    good, bad = sorted(sweep.trials(), key=lambda record: record.params["fpp.lr"])
+    baseline, *trials = sweep.trials()
+    assert (baseline.state, baseline.config["method"]) == ("complete", "as_it_is")
+    good, bad = sorted(trials, key=lambda record: record.params["fpp.lr"])
     assert (good.state, bad.state) == ("complete", "failed")
-    assert "finite" in bad.reason
+    assert good.values == [good.results["val"].average["accuracy"], good.results["val"].average["doubt"]]
+    assert re.fullmatch(r"scenes, pretraining, seed 0, worker \d+ on \S+: FloatingPointError: .*finite.*", bad.reason)
+    assert "Traceback" in bad.details
     assert bad.values is None
     assert sorted(study_states(sweep)) == ["COMPLETE", "FAIL"]
-    assert bad.reason[:40] in done.stderr
+    assert bad.reason in done.stderr
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FAILED'").fetchone() == (1,)
         assert store.execute("SELECT count(*) FROM tags WHERE key = 'reason'").fetchone() == (1,)
@@ -200,7 +225,7 @@ work: {datasets: [scenes], limit: 10, baselines: [], workers: 1}
 
 @pytest.mark.slow
 def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
-    words = ["--set", "work.unit_timeout=0.01", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]
+    words = ["--set", "work.task_timeout=0.01", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]
     done = tune(tmp_path, *words, code=1)
     sweep = only_sweep(tmp_path)
     assert {record.state for record in sweep.trials()} == {"failed"}

@@ -78,9 +78,15 @@ def _newest(root: Path, name: str) -> Path:
     return begun[-1]
 
 
-def require_same(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
+def plugin_digests(options: Options) -> str:
+    return ", ".join(f"{file.name} {file.digest}" for file in sorted(options.plugins, key=lambda file: file.name))
+
+
+def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepFolder) -> None:
     """What decides results must be what it was; budgets and machines may change."""
-    if changes := space_of(info.space, str(folder.info_file)).difference(space):
+    before, now = info.tags.get("plugins", ""), plugin_digests(options)
+    changes = [f"plugins: {before or 'none'} -> {now or 'none'}"] if before != now else []
+    if changes := changes or space_of(info.space, str(folder.info_file)).difference(space):
         changed = "; ".join(changes)
         raise InputError(
             f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin a new sweep instead"
@@ -195,7 +201,7 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
         **commit(),
     }
     if options.plugins:
-        tags["plugins"] = ", ".join(f"{file.name} {file.digest}" for file in options.plugins)
+        tags["plugins"] = plugin_digests(options)
     if space.search.split == "test":
         tags["warning"] = "hyperparameters were searched on the test split, as the paper's were"
     return SweepInfo(

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from fpp_sweep import plugins
 from fpp_sweep.cli import sleep_when_idle, terminable
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
@@ -38,6 +39,7 @@ PARTING = 10.0  # after an interrupt
 def run_sweep(space: Space, options: Options | None = None) -> Sweep:
     """Run a space to its end, or resume it; what a first Ctrl-C interrupts can be resumed."""
     options = options or Options()
+    plugins.load(options.plugins)
     require_plugins(space.work.plugins, (file.name for file in options.plugins))
     folder = sweep_folder(space, options)
     sleep_when_idle()
@@ -47,7 +49,7 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
     with folder.locked(), terminable():
         known = folder.info() if folder.info_file.is_file() else None
         if known is not None:
-            require_same(known, space, folder)
+            require_same(known, space, options, folder)
             uri = absolute(options.tracking_uri) if options.tracking_uri else known.tracking_uri
         with removed_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened

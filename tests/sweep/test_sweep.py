@@ -213,6 +213,14 @@ def test_the_last_sweep_of_the_space_is_the_one_that_is_resumed(tmp_path, opened
     assert seen == ["space-20270101-000000"]
 
 
+def test_a_sweep_whose_plugin_was_edited_or_is_missing_is_not_resumed(tmp_path, opened):
+    folder = ended(tmp_path, "old")
+    folder.write_info(replace(folder.info(), tags={"plugins": "angular 0123"}))
+    with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin a new sweep"):
+        opened(Options(root=tmp_path, name="old", resume=True), refuses)
+    assert folder.info().state == "finished"
+
+
 @pytest.mark.parametrize("ray_takes_it", [False, True])
 def test_sigterm_interrupts_as_ctrl_c_does_whatever_ray_makes_of_it(tmp_path, opened, ray_takes_it):
     def deaf(*_):
