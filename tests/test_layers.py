@@ -145,7 +145,7 @@ def test_config_and_errors_need_the_standard_library_only():
 def loaded():
     """What is loaded after some imports, and what each command's help prints; a process for each, all at once."""
     imported = {
-        "a trial's process": "import fpp_sweep.search.study, fpp_sweep.trial.trial, fpp_sweep.trial.artifacts",
+        "a trial's process": "import fpp_sweep.trial.trial, fpp_sweep.trial.artifacts, fpp_sweep.records.folder",
         "the keeper": "import fpp_sweep.workers.keeper",
         "the core": "import fpp_sweep.trial.worker, fpp_sweep.report.evaluation",
     }

@@ -12,7 +12,7 @@ __all__ = ["write_report"]
 
 def write_report(folder: SweepFolder, *, pages: bool) -> Front:
     """Bring `report/` up to date: tables and configs in milliseconds; `pages` adds picture, importances and page, which
-    take seconds."""
+    take seconds, as do the libraries that draw them: the border to Optuna, matplotlib and plotly."""
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
     write_tables(folder.report, info, front)

@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from fpp_sweep.records.front import format_setting, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 TRIALS = 10  # fewer say nothing about two settings or more
 TOP = 5  # trials above its quantile that PED-ANOVA's authors recommend
@@ -58,9 +58,6 @@ def _ped_anova(
     info: SweepInfo, objective: Objective, trials: Sequence[TrialRecord], values: Sequence[float], keys: Sequence[str]
 ) -> dict[str, float]:
     """On a study of this objective alone, rebuilt in memory: the sweep's own may be written to at this moment."""
-    import optuna
-    from optuna.distributions import CategoricalDistribution
-
     ranges = {
         key: _distribution(search_range(info, key), [trial.params[key] for trial in trials if key in trial.params])
         for key in keys
@@ -84,8 +81,6 @@ def _ped_anova(
 
 def _distribution(searched: Mapping[str, Any], values: Sequence[Any]) -> BaseDistribution:
     """The range that was searched, widened to the points that were tried outside it; else the values that occur."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
     ends = [searched.get("low"), searched.get("high"), *values]
     if not all(map(is_number, ends)):
         return CategoricalDistribution(sorted({format_setting(value) for value in values}))
@@ -96,8 +91,6 @@ def _distribution(searched: Mapping[str, Any], values: Sequence[Any]) -> BaseDis
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Optuna logs each new study, and warns of small ones, of which the page says more."""
-    import optuna
-
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
 from fpp_sweep import catalogue
 from fpp_sweep.config import relevant
 from fpp_sweep.files import written_whole
@@ -37,8 +39,6 @@ def write_page(
     path: Path, info: SweepInfo, records: Sequence[TrialRecord], front: Front, importances: Sequence[Importance]
 ) -> None:
     """About 5 MB, nearly all of it plotly.js."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
     fronts = plots.front_plots(info, front)
     others = [plots.parallel_plot(info, front), plots.importance_plot(importances), plots.hypervolume_plot(front)]
     parallel, importance, hypervolume = map(_plot, others)

@@ -6,14 +6,15 @@ import textwrap
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Paul Tol's bright scheme, for colour-blind readers; shapes tell the groups apart in grey
 _BLUE, _RED, _GREY = "#4477AA", "#EE6677", "#999999"
@@ -23,9 +24,6 @@ _SHAPES = "sD^vP*XhdpH8"
 
 def write_picture(path: Path, info: SweepInfo, front: Front) -> None:
     """One panel for each pair of objectives; a single objective over the order of the trials."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     pairs = objective_pairs(info)
     figure = Figure(figsize=(_PANEL[0] * len(pairs), _PANEL[1]), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)

@@ -3,8 +3,6 @@
 Trial n is the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named
 after the sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two
 parameters even, tries what the undisturbed one tries.
-
-Optuna takes a second to load, so it is imported where a study is opened.
 """
 
 from __future__ import annotations
@@ -13,16 +11,17 @@ import hashlib
 import logging
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna import Study, Trial, samplers
+from optuna.samplers import BaseSampler
+from optuna.trial import TrialState
 
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
-
-if TYPE_CHECKING:
-    from optuna import Study, Trial
-    from optuna.samplers import BaseSampler
 
 STARTUP = 8  # sampled at random before TPE and GP have enough to go by: the two published points come first
 POPULATION = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thousands
@@ -32,13 +31,10 @@ class SweepStudy:
     """Asks and tells, by trial number; to be used by one process, which holds the sweep's lock."""
 
     def __init__(self, file: Path, name: str, space: Space) -> None:
-        import optuna
-
         optuna.logging.set_verbosity(logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._space = space
         self._queue = space.queue()
-        self._states = optuna.trial.TrialState
         self._study: Study = optuna.create_study(
             storage=f"sqlite:///{file.resolve()}",
             study_name=name,
@@ -56,11 +52,11 @@ class SweepStudy:
 
     def unfinished(self) -> list[int]:
         """Trials that were begun and have no result yet."""
-        return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,))]
+        return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
 
     def begun(self) -> int:
         """How many trials there are; one that waits has not begun."""
-        return sum(trial.state != self._states.WAITING for trial in self._study.get_trials(deepcopy=False))
+        return sum(trial.state != TrialState.WAITING for trial in self._study.get_trials(deepcopy=False))
 
     def ask(self) -> tuple[int, str, dict[str, Any]]:
         """The next trial's number, where it comes from, and its values."""
@@ -86,7 +82,7 @@ class SweepStudy:
         trial.set_user_attr("key", record.key)
         if record.state != "complete" or record.values is None:
             trial.set_user_attr("reason", record.reason or "")
-            state = self._states.PRUNED if record.state == "stopped" else self._states.FAIL
+            state = TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL
             self._study.tell(record.number, state=state)
             return
         with warnings.catch_warnings():
@@ -96,8 +92,6 @@ class SweepStudy:
         self._study.tell(record.number, values=list(record.values))
 
     def _trial(self, number: int) -> Trial:
-        from optuna import Trial
-
         storage, study = self._study._storage, self._study
         return Trial(study, storage.get_trial_id_from_study_id_trial_number(study._study_id, number))
 
@@ -129,8 +123,6 @@ def draw(trial: Trial, param: Param) -> Any:
 
 def build_sampler(search: Search, stream: str) -> BaseSampler:
     """The space's sampler, with a random stream of that name."""
-    from optuna import samplers
-
     seed = int.from_bytes(hashlib.sha256(f"{search.seed}/{stream}".encode()).digest()[:4], "big")
     match search.sampler:
         case "tpe":

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from fpp_sweep.records.front import format_metric, format_setting, metrics_shown
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 
@@ -201,8 +203,6 @@ def metrics_table(results: Mapping[str, SplitResult]) -> str:
 
 def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> DesiredRun:
     """The sweep's own run; `front` is the document report/front.json, or empty."""
-    import yaml
-
     tags = {
         **info.tags,
         **_common_tags(info),

@@ -1,4 +1,7 @@
-"""One sweep's runs in MLflow: read, created and updated."""
+"""One sweep's runs in MLflow: read, created and updated.
+
+MLflow is imported inside functions: it takes seconds, and `address.load` sets its environment first.
+"""
 
 from __future__ import annotations
 

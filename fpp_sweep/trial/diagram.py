@@ -1,4 +1,4 @@
-"""The reliability diagram: is a model right as often as it says?"""
+"""The reliability diagram: is a model right as often as it says? matplotlib is imported when it draws: a second."""
 
 from __future__ import annotations
 

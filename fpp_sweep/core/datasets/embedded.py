@@ -1,4 +1,4 @@
-"""The embedded datasets, drawn on demand."""
+"""The embedded datasets, drawn on demand. Their renderer is imported then: it loads scikit-learn."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ The activation is the one that the weights were trained with. Where neither the 
 open_clip has the architecture with both, the user has to give it; a contradiction is an error.
 
 For weights from a file, images are preprocessed as CLIP's (bicubic, shorter side, CLIP's mean and deviation), unless
-all tags of its NAME share other settings.
+all tags of its NAME share other settings. open_clip takes ten seconds to import, so functions do it.
 """
 
 from __future__ import annotations

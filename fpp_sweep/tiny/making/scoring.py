@@ -1,4 +1,4 @@
-"""Evaluating a trained model and writing its file."""
+"""Evaluating a trained model and writing its file. Imports open_clip, which takes ten seconds, when it tokenizes."""
 
 from __future__ import annotations
 
