@@ -1,5 +1,7 @@
 """Real workers on the embedded model, and both executors of their tasks."""
 
+import asyncio
+import time
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -52,10 +54,40 @@ def inline(worker, plan, folder):
 
 @contextmanager
 def executing(kind, worker, plan, folder, *, workers=2, **options):
-    """An executor of that kind, with a store in the folder."""
+    """An executor of that kind, with a store in the folder; `around` is for workers of a keeper."""
     if kind == "inline":
         with nullcontext(inline(worker, plan, folder)) as executor:
             yield executor
     else:
         with kept([worker] * workers, TaskKeys(worker.facts(), plan.known()), TaskStore(folder), **options) as executor:
             yield executor
+
+
+class Gate:
+    """Holds the tasks that a keeper's worker begins after so many."""
+
+    def __init__(self, free):
+        self.free, self.opened = free, asyncio.Event()
+
+    async def __call__(self, task, what):
+        self.free -= what == "begins"
+        if self.free < 0:
+            await self.opened.wait()
+
+    def open(self, executor):
+        """Let the one go that is held, when nothing else waits behind it; how many tasks have been done."""
+        keeper = getattr(executor, "keeper", None)
+        if keeper is None:
+            return len(list(executor.store.root.rglob("*.task")))
+        wait_until(lambda: len(keeper._jobs) <= 1)
+        assert keeper.status().queued == 0
+        executor.loop.call_soon_threadsafe(self.opened.set)
+        wait_until(lambda: not keeper._jobs)
+        return keeper.status().done
+
+
+def wait_until(holds):
+    end = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.001)

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,7 @@ from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt, views_for
 from fpp_sweep.trial.trial import DatasetResult, Driver, Plan, TrialStopped, joined, measured, run_trial, summary
 from tests.toys import metric_row, registered
-from tests.trial.conftest import executing, inline, plan_of
+from tests.trial.conftest import Gate, executing, inline, plan_of
 from tests.trial.made import evaluation, facts, predictions, same_predictions
 
 IMAGES, SMALL = 150, 20  # of the two workers
@@ -231,25 +230,15 @@ def test_results_are_handed_over_as_they_end(worker, tmp_path):
     assert driver.ended[0].start == 64
 
 
-def settle(keeper, *, most):
-    """Wait until nothing is left; one task may have begun before the keeper heard."""
-    while keeper._jobs:
-        time.sleep(0.001)
-    assert keeper.status().queued == 0
-    assert keeper.status().executions <= most
-
-
 @both_executors
 def test_a_driver_that_stops_a_trial_keeps_what_was_done_and_lets_nothing_else_begin(worker, tmp_path, kind):
-    plan = plan_of(worker, seeds=(0, 1), shards=3)
-    with executing(kind, worker, plan, tmp_path, workers=1) as executor:
-        driver = Toy(stop_after=2)
-        with pytest.raises(TrialStopped, match="behind the others"):
-            run_trial(plan, WORDS, "val", executor, driver=driver)
-        if kind == "kept":
-            settle(executor.keeper, most=3)
-        kept = list(tmp_path.rglob("*.task"))
-        assert len(kept) == (2 if kind == "inline" else executor.keeper.status().done)
+    plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(2)
+    with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
+        with pytest.raises(TrialStopped) as stopped:  # which holds the trial's frame, and so the results
+            run_trial(plan, WORDS, "val", executor, driver=Toy(stop_after=2))
+        assert str(stopped.value) == "behind the others"
+        done = gate.open(executor)
+        assert done == len(list(tmp_path.rglob("*.task"))) == (2 if kind == "inline" else 3)
         again, _ = run_trial(plan, WORDS, "val", executor, order=1)  # what was done is at hand
     fresh, _ = run_trial(plan, WORDS, "val", inline(worker, plan, tmp_path / "fresh"))
     assert again.average == fresh.average
@@ -261,17 +250,16 @@ def test_a_driver_is_not_asked_whether_to_stop_when_all_is_done(small, tmp_path)
 
 
 @both_executors
-def test_results_that_are_closed_give_up_what_has_not_begun(worker, tmp_path, kind):
-    plan = plan_of(worker, seeds=(0, 1), shards=3)
+def test_results_that_are_closed_give_up_what_has_not_begun_and_keep_what_has(worker, tmp_path, kind):
+    plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(1)
     tasks = shards_of(plan, WORDS)
-    with executing(kind, worker, plan, tmp_path, workers=1) as executor:
+    with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
         results = executor.results(tasks, 1)
         first, _ = next(results)
         results.close()
-        if kind == "kept":
-            settle(executor.keeper, most=2)
+        done = gate.open(executor)
     assert first == tasks[0]
-    assert 1 <= len(list(tmp_path.rglob("*.task"))) <= 2
+    assert done == len(list(tmp_path.rglob("*.task"))) == (1 if kind == "inline" else 2)
 
 
 @both_executors
