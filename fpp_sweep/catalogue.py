@@ -59,132 +59,55 @@ class MetricRow:
         return self.compute is not None
 
 
-METHODS: dict[str, MethodRow] = {
-    row.name: row
-    for row in (
-        MethodRow(
-            name="zero_shot",
-            title="the prompt as it is, on the plain view",
-            build="fpp_sweep.core.methods.tpt:ZeroShot",
-            views=1,
-            learns=False,
-            reads=(),
-        ),
-        MethodRow(name="tpt", title="a step down the entropy of the averaged confident views", build=_TPT),
-        MethodRow(
-            name="ctpt",
-            title="TPT with C-TPT's dispersion of the text features",
-            build=_TPT,
-            penalty=f"{_PENALTIES}:dispersion",
-            weight=50.0,
-            weight_on_shifts=20.0,
-            reads=(*_STEP, "adapt.penalty"),
-        ),
-        MethodRow(
-            name="otpt",
-            title="TPT with O-TPT's orthogonality of the text features",
-            build=_TPT,
-            penalty=f"{_PENALTIES}:orthogonality",
-            weight=18.0,
-            weight_on_shifts=2.0,
-            reads=(*_STEP, "adapt.penalty"),
-        ),
-    )
-}
+def _metric(name: str, goal: Goal, heading: str, decimals: int, code: str, title: str) -> MetricRow:
+    compute = f"{_METRICS}:{code}"
+    return MetricRow(name=name, title=title, goal=goal, heading=heading, decimals=decimals, compute=compute)
 
-METRICS: dict[str, MetricRow] = {
-    row.name: row
-    for row in (
-        MetricRow(
-            name="accuracy",
-            title="share of samples whose most probable class is the label, percent",
-            goal="max",
-            heading="acc",
-            decimals=2,
-            compute=f"{_METRICS}:accuracy",
-        ),
-        MetricRow(
-            name="accuracy_top5",
-            title="the same for the five most probable classes",
-            goal="max",
-            heading="top-5",
-            decimals=2,
-            compute=f"{_METRICS}:accuracy_top5",
-        ),
-        MetricRow(
-            name="ece",
-            title="expected calibration error over 20 equal bins, percent",
-            goal="min",
-            heading="ECE",
-            decimals=2,
-            compute=f"{_METRICS}:expected_error",
-        ),
-        MetricRow(
-            name="sce",
-            title="static calibration error: ECE of every class, averaged, percent",
-            goal="min",
-            heading="SCE",
-            decimals=4,
-            compute=f"{_METRICS}:static_error",
-        ),
-        MetricRow(
-            name="aece",
-            title="ECE over bins of equally many samples, percent",
-            goal="min",
-            heading="AECE",
-            decimals=2,
-            compute=f"{_METRICS}:adaptive_error",
-        ),
-        MetricRow(
-            name="mce",
-            title="the largest gap of ECE's bins, percent",
-            goal="min",
-            heading="MCE",
-            decimals=2,
-            compute=f"{_METRICS}:largest_error",
-        ),
-        MetricRow(
-            name="aurc",
-            title="area under the risk-coverage curve",
-            goal="min",
-            heading="AURC",
-            decimals=4,
-            compute=f"{_METRICS}:area_under_risk_coverage",
-        ),
-        MetricRow(
-            name="nll",
-            title="negative log-likelihood of the labels, nats",
-            goal="min",
-            heading="NLL",
-            decimals=4,
-            compute=f"{_METRICS}:log_loss",
-        ),
-        MetricRow(
-            name="brier",
-            title="squared distance of the probabilities from the label",
-            goal="min",
-            heading="Brier",
-            decimals=4,
-            compute=f"{_METRICS}:brier_score",
-        ),
-        MetricRow(
-            name="seconds",
-            title="seconds of work that a trial took, over all workers",
-            goal="min",
-            heading="seconds",
-            decimals=1,
-            merges="sum",
-        ),
-        MetricRow(
-            name="device_seconds",
-            title="seconds that workers were held for a trial",
-            goal="min",
-            heading="device s",
-            decimals=1,
-            merges="sum",
-        ),
+
+def _cost(name: str, heading: str, title: str) -> MetricRow:
+    return MetricRow(name=name, title=title, goal="min", heading=heading, decimals=1, merges="sum")
+
+
+def _penalized(name: str, penalty: str, weight: float, weight_on_shifts: float, title: str) -> MethodRow:
+    return MethodRow(
+        name=name,
+        title=title,
+        build=_TPT,
+        penalty=f"{_PENALTIES}:{penalty}",
+        weight=weight,
+        weight_on_shifts=weight_on_shifts,
+        reads=(*_STEP, "adapt.penalty"),
     )
-}
+
+
+_METHOD_ROWS = (
+    MethodRow(
+        name="zero_shot",
+        title="the prompt as it is, on the plain view",
+        build="fpp_sweep.core.methods.tpt:ZeroShot",
+        views=1,
+        learns=False,
+        reads=(),
+    ),
+    MethodRow(name="tpt", title="a step down the entropy of the averaged confident views", build=_TPT),
+    _penalized("ctpt", "dispersion", 50.0, 20.0, "TPT with C-TPT's dispersion of the text features"),
+    _penalized("otpt", "orthogonality", 18.0, 2.0, "TPT with O-TPT's orthogonality of the text features"),
+)
+_METRIC_ROWS = (
+    _metric("accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent"),
+    _metric("accuracy_top5", "max", "top-5", 2, "accuracy_top5", "the same for the five most probable classes"),
+    _metric("ece", "min", "ECE", 2, "expected_error", "expected calibration error over 20 equal bins, percent"),
+    _metric("sce", "min", "SCE", 4, "static_error", "static calibration error: ECE of every class, averaged, percent"),
+    _metric("aece", "min", "AECE", 2, "adaptive_error", "ECE over bins of equally many samples, percent"),
+    _metric("mce", "min", "MCE", 2, "largest_error", "the largest gap of ECE's bins, percent"),
+    _metric("aurc", "min", "AURC", 4, "area_under_risk_coverage", "area under the risk-coverage curve"),
+    _metric("nll", "min", "NLL", 4, "log_loss", "negative log-likelihood of the labels, nats"),
+    _metric("brier", "min", "Brier", 4, "brier_score", "squared distance of the probabilities from the label"),
+    _cost("seconds", "seconds", "seconds of work that a trial took, over all workers"),
+    _cost("device_seconds", "device s", "seconds that workers were held for a trial"),
+)
+METHODS: dict[str, MethodRow] = {row.name: row for row in _METHOD_ROWS}
+METRICS: dict[str, MetricRow] = {row.name: row for row in _METRIC_ROWS}
 
 COLUMNS = {"logits": "the logits of all classes for the plain view"}  # of a sample, kept where somebody asks for them
 PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
