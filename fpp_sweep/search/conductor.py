@@ -202,7 +202,7 @@ class Conductor(Searcher):
 
     def gpu_hours(self) -> float:
         held = sum(result.device_seconds for record in self._records.values() for result in record.results.values())
-        return held * self._gpus / 3600
+        return held * (self._gpus or 1) / 3600  # on CPUs, hours of workers
 
     def _begin_trial(self) -> str:
         number, origin, values = self._study.adopt(self._adopted.pop(0)) if self._adopted else self._study.ask()

@@ -180,6 +180,7 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
         (["search.trials=2"], {}, "all 2 trials"),
         (["search.wall_clock=100", "search.trials=null"], {"spent": 101.0}, "wall clock of 100 s used up"),
         (["search.gpu_hours=3", "search.trials=null"], {"gpus": 1.0}, "3 GPU-hours used up"),
+        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 0.0}, "3 GPU-hours used up"),
         (["search.gpu_hours=1.5", "search.trials=null"], {"gpus": 0.5}, "1.5 GPU-hours used up"),
     ],
 )
