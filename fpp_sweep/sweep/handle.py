@@ -18,7 +18,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 class Options:
     """How to run a space: the sweep's folder, the cluster, MLflow, and how much is printed."""
 
-    root: Path = Path("sweeps")
+    root: Path | str = "sweeps"
     name: str | None = None  # none: the space's name and the time
     resume: bool = False
     address: str | None = None  # of a Ray cluster; none: a session of our own

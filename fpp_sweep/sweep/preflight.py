@@ -54,7 +54,7 @@ class Opened:
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
     """The folder of a new sweep, or of the one to be resumed."""
-    root = options.root
+    root = Path(options.root)
     if options.resume:
         return SweepFolder.open(root / options.name if options.name else _newest(root, space.name))
     name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
