@@ -15,16 +15,17 @@ from fpp_sweep.sweep.preflight import make_plan, worker_spec
 from fpp_sweep.trial.inline import InlineExecutor
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
+from tests.names import named
 
 ROOT = Path(__file__).parent.parent
 # two datasets would show no more here than one
-SMALL = """
+SMALL = named("""
 base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
 search: {trials: 4, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1}
-"""
+""")
 
 
 def command(folder, *words, space=SMALL):

@@ -12,10 +12,11 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from tests.names import PLAIN, TPT
 
 CREATED = 1_795_201_952.0  # 2026-11-20, so that numbers made from it can be recognised
 DATASETS = ("tiny_shapes", "tiny_digits", "tiny_textures")
-BASELINES = ("zero_shot", "tpt", "fpp_code")
+BASELINES = (PLAIN, TPT, "fpp_code")
 OBJECTIVES = (
     Objective(metric="accuracy", goal="max", reference=0.0),
     Objective(metric="ece", goal="min", reference=100.0),
@@ -115,7 +116,7 @@ def trial(
 
 def baseline(name: str, position: int, datasets: Sequence[str] = DATASETS) -> TrialRecord:
     result = split_result(position, datasets)
-    config = TrialConfig(method="zero_shot" if name == "zero_shot" else "tpt")
+    config = TrialConfig(method=PLAIN if name == PLAIN else TPT)
     return TrialRecord(
         name=f"baseline-{name}",
         kind="baseline",
@@ -172,7 +173,7 @@ def write_report(folder: SweepFolder, numbers: Sequence[int]) -> None:
         "<!doctype html><title>sweep</title><h1 id='front'></h1><script>front.textContent='Front of the sweep'</script>"
     )
     _write(folder.report / "sweep.html", page)
-    _write(folder.report / "best" / f"{best.name}.yaml", "method: tpt\n")
+    _write(folder.report / "best" / f"{best.name}.yaml", f"method: {TPT}\n")
 
 
 def _write(path: Path, text: str) -> None:

@@ -25,6 +25,7 @@ from tests.drivers import (
     only_sweep,
     started,
 )
+from tests.names import PLAIN, TPT
 from tests.tracking.stores import free_port
 from tests.waiting import LONG, wait_for
 
@@ -52,10 +53,10 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     assert sweep.info().tags["work_model_loads"] == "1"  # as many as there are workers, not trials
     assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
     records = {record.name: record for record in sweep.trials()}
-    assert set(records) == {"baseline-zero_shot", "baseline-tpt", *(f"trial-{number:04d}" for number in range(4))}
+    assert set(records) == {f"baseline-{PLAIN}", f"baseline-{TPT}", *(f"trial-{number:04d}" for number in range(4))}
     members = [member["name"] for member in json.loads((sweep.report / "front.json").read_text())["members"]]
     assert members
-    for name in (*members, "baseline-tpt"):
+    for name in (*members, f"baseline-{TPT}"):
         assert set(records[name].results) == {"val", "test"}
     artifacts = {
         path.relative_to(sweep.artifacts(members[0])).as_posix() for path in sweep.artifacts(members[0]).rglob("*.*")
@@ -108,10 +109,7 @@ def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
     tune(tmp_path, "--trials", str(count), "--resume")  # a budget may change
     assert sweep.info().state == "finished"
     states = {record.name: record.state for record in sweep.trials()}
-    assert states == {
-        "baseline-zero_shot": "complete",
-        **{f"trial-{number:04d}": "complete" for number in range(count)},
-    }
+    assert states == {f"baseline-{PLAIN}": "complete", **{f"trial-{number:04d}": "complete" for number in range(count)}}
     assert study_states(sweep) == ["COMPLETE"] * count
     for name, text in before.items():
         now, then = json.loads((sweep.path / "trials" / name).read_text()), json.loads(text)

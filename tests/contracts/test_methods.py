@@ -15,13 +15,14 @@ from fpp_sweep.core.methods.tpt import ZeroShot
 from fpp_sweep.errors import InputError
 from fpp_sweep.trial.contract import check_method
 from tests.clips import random_clip
+from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.reference import naive
 from tests.texts import twins
 from tests.toys import RUNNING_MEAN, RunningMean, registered
 
 PAIR = twins()
 CLIP = random_clip()
-PENALTIES = {"ctpt": naive.dispersion, "otpt": naive.householder}  # methods that are TPT and a penalty
+PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # methods that are TPT and a penalty
 ROWS = [*METHODS.values(), RUNNING_MEAN]
 LEARNING = [row.name for row in ROWS if row.learns]
 
@@ -125,7 +126,7 @@ def test_a_row_names_the_settings_that_its_results_depend_on(name):
 @pytest.mark.parametrize("name", PENALTIES)
 def test_a_penalty_of_weight_zero_is_tpt(name):
     views = PAIR.views(3, 8)
-    torch.testing.assert_close(predict(name, views, penalty=0.0), predict("tpt", views), atol=1e-4, rtol=0)
+    torch.testing.assert_close(predict(name, views, penalty=0.0), predict(TPT, views), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -151,7 +152,7 @@ def test_probabilities_equal_the_naive_reference(name, group, steps):
 
 def test_zero_shot_equals_the_naive_reference():
     views = PAIR.views(6, 4)
-    found = predict("zero_shot", views).softmax(-1)
+    found = predict(PLAIN, views).softmax(-1)
     expected = [
         naive.zero_shot(PAIR.naive, PAIR.token_ids, PAIR.context, sample, logit_scale=PAIR.logit_scale)
         for sample in views
@@ -160,15 +161,15 @@ def test_zero_shot_equals_the_naive_reference():
 
 
 def test_the_published_weights_are_those_of_the_kind_of_dataset():
-    assert (METHODS["ctpt"].weight, METHODS["ctpt"].weight_on_shifts) == (50, 20)
-    assert (METHODS["otpt"].weight, METHODS["otpt"].weight_on_shifts) == (18, 2)
-    assert build_method("otpt", AdaptConfig(), "shifts").weight == 2
-    assert build_method("otpt", AdaptConfig(penalty=7.0), "shifts").weight == 7
+    assert (METHODS[CTPT].weight, METHODS[CTPT].weight_on_shifts) == (50, 20)
+    assert (METHODS[OTPT].weight, METHODS[OTPT].weight_on_shifts) == (18, 2)
+    assert build_method(OTPT, AdaptConfig(), "shifts").weight == 2
+    assert build_method(OTPT, AdaptConfig(penalty=7.0), "shifts").weight == 7
 
 
 def test_an_unknown_method_names_the_nearest():
-    with pytest.raises(InputError, match="unknown method 'ctp', did you mean 'ctpt'"):
-        catalogue.method("ctp")
+    with pytest.raises(InputError, match=f"unknown method '{CTPT[:-1]}', did you mean '{CTPT}'"):
+        catalogue.method(CTPT[:-1])
 
 
 @pytest.mark.parametrize("name", LEARNING)

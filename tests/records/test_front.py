@@ -11,6 +11,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.front import format_metric, front_of, staircase
 from fpp_sweep.report import write_report
 from fpp_sweep.space.objectives import Objective
+from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.report.made import ACCURACY, BEGAN, ECE, HOSTILE, baseline, baselines, failed, info, searched, trial, write
 
 
@@ -58,7 +59,7 @@ def test_small_metrics_have_four_decimals_for_one_dataset_too(metric):
         trial(1, 99, 0, state="running", values=None),
         trial(1, 99, 0, state="waiting", values=None, results={}),
         trial(1, 99, 0, state="stopped", values=None),
-        baseline("tpt", 99, 0),
+        baseline(TPT, 99, 0),
     ],
     ids=["failed", "infeasible", "interrupted", "running", "waiting", "stopped", "baseline"],
 )
@@ -71,7 +72,7 @@ def test_only_finished_and_feasible_trials_are_on_the_front(best):
 def test_baselines_stand_beside_the_front_in_their_usual_order(tmp_path):
     _, folder = report(tmp_path, [*baselines(), trial(0)])
     names = [row["name"].removeprefix("baseline-") for row in rows(folder)]
-    assert names == ["trial-0000", "zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code"]
+    assert names == ["trial-0000", PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert len(document(folder)["baselines"]) == 6
 
 
@@ -88,7 +89,7 @@ def test_without_a_reference_there_is_no_hypervolume(tmp_path):
 
 
 def test_rows_hold_every_split_and_the_settings_that_were_searched(tmp_path):
-    _, folder = report(tmp_path, [trial(0, 70, 5, test=True, params={"fpp.gamma2": 3.0}), baseline("tpt", 68, 9)])
+    _, folder = report(tmp_path, [trial(0, 70, 5, test=True, params={"fpp.gamma2": 3.0}), baseline(TPT, 68, 9)])
     member, beside = rows(folder)
     assert (member["accuracy (val)"], member["accuracy (test)"], member["fpp.gamma2"]) == ("70.0", "69.3", "3.0")
     assert (beside["kind"], beside["fpp.gamma2"]) == ("baseline", "")

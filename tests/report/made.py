@@ -10,12 +10,13 @@ from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from tests.names import CTPT, OTPT, PLAIN, TPT
 
 BEGAN = 1_795_000_000.0  # seconds since 1970
 ACCURACY, ECE = Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min")
 NLL = Objective(metric="nll", goal="min")
 DATASETS = ("shapes", "textures", "digits")
-METHODS = ("zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code")
+METHODS = (PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code")
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp; $x^2$"
 
 
@@ -89,13 +90,13 @@ def searched(count=40, seed=0, objectives=(ACCURACY, ECE)):
     made = []
     for number in range(count):
         var = 10 ** draw.uniform(-5, -2)
-        method = draw.choice(["tpt", "ctpt", "otpt"])
+        method = draw.choice([TPT, CTPT, OTPT])
         params = {"fpp.context_var": var, "fpp.gamma2": draw.uniform(0, 20), "method": method, "fpp.draws": 4}
-        if method != "tpt":
+        if method != TPT:
             params["adapt.penalty"] = draw.uniform(1, 50)
         noise = abs(math.log10(var) + 3.3)
-        accuracy = 71 - 2.5 * noise + draw.gauss(0, 0.8) + (0.8 if method == "tpt" else 0)
-        ece = 4 + 2 * noise + draw.gauss(0, 0.6) - (1.5 if method == "otpt" else 0)
+        accuracy = 71 - 2.5 * noise + draw.gauss(0, 0.8) + (0.8 if method == TPT else 0)
+        ece = 4 + 2 * noise + draw.gauss(0, 0.6) - (1.5 if method == OTPT else 0)
         if number % 13 == 12:
             made.append(failed(number, params=params))
             continue

@@ -12,6 +12,7 @@ from PIL import Image
 from fpp_sweep.report import write_report
 from fpp_sweep.report.importance import importances
 from fpp_sweep.report.page import setting_cells
+from tests.names import TPT
 from tests.report.made import (
     ACCURACY,
     ECE,
@@ -106,8 +107,8 @@ def test_a_baseline_shows_the_settings_that_it_reads():
     learned = baseline("fpp_code", 70.0, 5.0)
     words = replace(learned, config={**learned.config, "prompt": "a photo of a"})
     gamma = learned.config["fpp.gamma2"]
-    assert setting_cells(learned, ["fpp.gamma2", "method"]) == [f"<td>{gamma:g}</td>", "<td>tpt</td>"]
-    assert setting_cells(words, ["fpp.gamma2", "method"]) == ["<td></td>", "<td>tpt</td>"]
+    assert setting_cells(learned, ["fpp.gamma2", "method"]) == [f"<td>{gamma:g}</td>", f"<td>{TPT}</td>"]
+    assert setting_cells(words, ["fpp.gamma2", "method"]) == ["<td></td>", f"<td>{TPT}</td>"]
 
 
 def test_infeasible_trials_are_shown_and_failed_ones_told(folder):

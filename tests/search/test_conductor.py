@@ -15,14 +15,15 @@ from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
+from tests.names import PLAIN, TPT, named
 from tests.sweeps import sweep_info
 from tests.trial.made import facts, predictions
 
-SPACE = """
+SPACE = named("""
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 4, concurrency: 2, sampler: random}
 work: {datasets: [scenes], baselines: [zero_shot, tpt]}
-"""
+""")
 
 
 class Sweep:
@@ -84,8 +85,8 @@ class Sweep:
 def test_baselines_come_first_then_the_search_then_the_front_on_the_test_split(tmp_path):
     better = {"trial_0002": {"accuracy": 60.0, "ece": 5.0}}
     assert Sweep(tmp_path / "sweep").run(**better) == [
-        *("baseline-zero_shot", "baseline-tpt", "trial-0000", "trial-0001", "trial-0002", "trial-0003"),
-        *("baseline-zero_shot on test", "baseline-tpt on test", "trial-0002 on test"),
+        *(f"baseline-{PLAIN}", f"baseline-{TPT}", "trial-0000", "trial-0001", "trial-0002", "trial-0003"),
+        *(f"baseline-{PLAIN} on test", f"baseline-{TPT} on test", "trial-0002 on test"),
     ]
 
 
@@ -146,7 +147,7 @@ def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datase
 
 
 def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
     (one, first), (other, second) = sweep.ask(), sweep.ask()
     sweep.end(first, one)
     assert sweep.ask()[0] is None
@@ -155,7 +156,7 @@ def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
 
 
 def test_infeasible_trials_are_not_on_the_front(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
     brief = Brief(
         folder=sweep.folder,
         executor=None,
@@ -164,13 +165,13 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
         constraints=sweep.space.constraints,
         search_split="val",
     )
-    ran = sweep.run(baseline_tpt={"accuracy": 55.0})
+    ran = sweep.run(**{f"baseline_{TPT}": {"accuracy": 55.0}})
     assert "trial-0000 on test" in ran
     record = sweep.folder.trial("trial-0000")
     (broken,) = violations(brief, record.results["val"]).values()
     assert broken == pytest.approx(4.5)  # 50 where 55 - 0.5 is asked for
     sweep.folder.write_trial(replace(record, constraints={"accuracy": broken}))
-    again = Sweep(tmp_path / "sweep", "constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    again = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
     assert "trial-0000" not in {each.name for each in again.conductor.front()}
 
 

@@ -20,8 +20,9 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
+from tests.names import CTPT, OTPT, TPT, named
 
-SPACE = """
+SPACE = named("""
 params:
   fpp.gamma2: {low: 0.1, high: 20, log: true}
   fpp.draws: {low: 2, high: 8, step: 2}
@@ -30,13 +31,13 @@ params:
   adapt.penalty: {low: 1, high: 30, when: {method: [ctpt]}}
   adapt.selection: {low: 0.1, high: 0.9, step: 0.1}
 points: [{fpp.gamma2: 1.0, method: ctpt}]
-"""
-GRID = """
+""")
+GRID = named("""
 params: {fpp.gamma2: [0.15, 1.0, 15.0], method: [tpt, otpt]}
-"""
-FEW = """
+""")
+FEW = named("""
 params: {method: [tpt, ctpt], adapt.selection: {low: 0.001, high: 1}, views.min_area: {low: 0.1, high: 0.9}}
-"""
+""")
 LINE = """
 params: {adapt.selection: {low: 0.001, high: 1}}
 """
@@ -131,7 +132,7 @@ def test_points_come_first_and_then_what_is_published_and_then_samples(unkilled)
     assert [number for number, _, _ in asked] == list(range(6))
     assert [origin for _, origin, _ in asked] == ["point", "code", "paper", "sampled", "sampled", "sampled"]
     point, code, paper = (values for _, _, values in asked[:3])
-    assert (point["fpp.gamma2"], point["method"]) == (1.0, "ctpt")
+    assert (point["fpp.gamma2"], point["method"]) == (1.0, CTPT)
     assert {"fpp.draws", "fpp.steps", "adapt.penalty", "adapt.selection"} < set(point)  # which the sampler has drawn
     assert (code["fpp.gamma2"], paper["fpp.gamma2"]) == (15.0, 0.15)
     assert len({repr(values) for _, _, values in asked}) == 6
@@ -142,13 +143,13 @@ def test_a_grid_is_tried_in_its_order_each_point_once(tmp_path):
     asked = undisturbed(tmp_path, space, 8)
     assert [(origin, values) for _, origin, values in asked[:6]] == space.queue()
     assert {(values["fpp.gamma2"], values["method"]) for _, _, values in asked[:6]} == {
-        (gamma, method) for gamma in (0.15, 1.0, 15.0) for method in ("tpt", "otpt")
+        (gamma, method) for gamma in (0.15, 1.0, 15.0) for method in (TPT, OTPT)
     }
     assert opened(tmp_path, space).queued == 6
 
 
 def test_a_block_of_a_grid_has_its_own_keys_and_the_bases_values(tmp_path):
-    space = space_of("grid: [{fpp.gamma2: [0.15, 3.0]}, {method: [tpt, ctpt]}]\n", "grid")
+    space = space_of(named("grid: [{fpp.gamma2: [0.15, 3.0]}, {method: [tpt, ctpt]}]\n"), "grid")
     asked = undisturbed(tmp_path, space, len(space.queue()))
     assert [values for _, _, values in asked] == [values for _, values in space.queue()]
 
@@ -158,7 +159,7 @@ def test_every_value_is_one_that_the_space_holds(unkilled, sampler):
     space, asked = unkilled[sampler]
     for _, _, values in asked:
         assert set(values) == {param.key for param in space.params if param.exists(values)}
-        assert ("adapt.penalty" in values) == (values["method"] == "ctpt")
+        assert ("adapt.penalty" in values) == (values["method"] == CTPT)
         assert [param.problem(values[param.key]) for param in space.params if param.key in values].count(None) == len(
             values
         )
@@ -193,14 +194,14 @@ def test_optuna_knows_every_range_as_the_space_has_it(tmp_path):
         "fpp.gamma2": FloatDistribution(0.1, 20, log=True),
         "fpp.draws": IntDistribution(2, 8, step=2),
         "fpp.steps": IntDistribution(1, 2000, log=True),
-        "method": CategoricalDistribution(["tpt", "ctpt"]),
+        "method": CategoricalDistribution([TPT, CTPT]),
         "adapt.penalty": FloatDistribution(1, 30),
         "adapt.selection": FloatDistribution(0.1, 0.9, step=0.1),
     }
 
 
 def favoured(folder, sampler, good, *, by_constraint):
-    """How often ctpt is sampled, where trials with the good method have better values, or alone are feasible."""
+    """How often C-TPT is sampled, where trials with the good method have better values, or alone are feasible."""
     folder.mkdir()
     study = opened(folder, space_of(FEW, sampler))
     tried = []
@@ -210,16 +211,14 @@ def favoured(folder, sampler, good, *, by_constraint):
         point = [50.0 + number % 3, 20.0] if by_constraint else [50.0 - 10 * bad, 20.0 + 10 * bad + number % 3]
         study.tell(record(number, values, values=point, constraints={"fast": 2.0 * bad - 1} if by_constraint else {}))
         tried.append(values["method"])
-    return tried[5:].count("ctpt")
+    return tried[5:].count(CTPT)
 
 
 @pytest.mark.parametrize("by_constraint", [False, True])
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
 def test_samplers_learn_from_the_values_and_constraints_that_they_are_told(tmp_path, sampler, by_constraint):
     """One that does not look draws the same for the same seed."""
-    liked, disliked = (
-        favoured(tmp_path / good, sampler, good, by_constraint=by_constraint) for good in ("ctpt", "tpt")
-    )
+    liked, disliked = (favoured(tmp_path / good, sampler, good, by_constraint=by_constraint) for good in (CTPT, TPT))
     assert liked > disliked
 
 
@@ -465,7 +464,7 @@ def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
     draw = random.Random(0)
     for _ in range(2000):
         params = {
-            "method": draw.choice(["tpt", "ctpt"]),
+            "method": draw.choice([TPT, CTPT]),
             "adapt.selection": draw.uniform(0.001, 1),
             "views.min_area": draw.uniform(0.1, 0.9),
         }

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, trial_line
+from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, info, searched, split_result, trial
 
 GOALS = (ACCURACY, ECE)
@@ -292,7 +293,7 @@ def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
     assert lines[4].split()[:5] == ["trial-0000", "70.50±0.31", "4.00±0.12", "69.80±0.31", "4.00±0.12"]
     assert lines[4].endswith("  best ece, code")
     assert lines[5] == ""
-    assert [line.split()[0] for line in lines[6:12]] == ["zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code"]
+    assert [line.split()[0] for line in lines[6:12]] == [PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert lines[-1] == "trial-0000  fpp.gamma2=0.15"
     assert "trial-0002" not in "\n".join(lines)
 
@@ -317,4 +318,4 @@ def test_a_sweep_without_results_is_told_so(records):
 
 
 def test_only_baselines_make_a_table_too():
-    assert "zero_shot" in final_table(info(), baselines())
+    assert PLAIN in final_table(info(), baselines())

@@ -19,9 +19,10 @@ from fpp_sweep.sweep.timing import Speed, measure
 from fpp_sweep.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
+from tests.names import OTPT, PLAIN, TPT, named
 from tests.trial.made import facts
 
-SPACE = """
+SPACE = named("""
 base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
@@ -29,13 +30,13 @@ params:
   adapt.penalty: {low: 1, high: 30, when: {method: otpt}}
 search: {trials: 6}
 work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], workers: 2}
-"""
-LEAN = """
+""")
+LEAN = named("""
 base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}
-"""
+""")
 HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
 MODEL = ModelFacts(name="none", digest="none", embedding_scale=1.0, **HERE)
 SPEED = Speed(step=1.0, image=0.01, plain=0.001, begin=0.1, draw=0.004, tower=0.001)
@@ -54,7 +55,7 @@ def worker(space):
 def test_the_configs_are_those_of_the_sweep(space):
     configs = dict(expected_configs(space))
     queue = space.queue()
-    assert list(configs)[:2] == ["baseline-zero_shot", "baseline-tpt"]
+    assert list(configs)[:2] == [f"baseline-{PLAIN}", f"baseline-{TPT}"]
     assert len(configs) == 2 + 6
     for number, (_, values) in enumerate(queue):
         assert configs[f"trial-{number:04d}"] == space.resolve(values)
@@ -66,18 +67,18 @@ def test_sampled_points_are_in_the_space(space):
     draw = random.Random(0)
     points = [sample_point(space.searched(), draw) for _ in range(50)]
     assert all(0.1 <= point["fpp.gamma1"] <= 10 for point in points)
-    assert {point["method"] for point in points} == {"tpt", "otpt"}
-    assert all(("adapt.penalty" in point) == (point["method"] == "otpt") for point in points)
+    assert {point["method"] for point in points} == {TPT, OTPT}
+    assert all(("adapt.penalty" in point) == (point["method"] == OTPT) for point in points)
 
 
 def test_settings_that_nothing_reads_are_not_shown(space):
     configs = dict(expected_configs(space))
     assert not [
-        key for key in relevant(configs["baseline-zero_shot"].flat()) if key.startswith(("fpp.", "adapt.", "views."))
+        key for key in relevant(configs[f"baseline-{PLAIN}"].flat()) if key.startswith(("fpp.", "adapt.", "views."))
     ]
     text = "\n".join(config_lines(space, configs))
     assert "fpp.steps=3" in text
-    assert "baseline-tpt: method=tpt, prompt=a photo of a" in text
+    assert f"baseline-{TPT}: method={TPT}, prompt=a photo of a" in text
 
 
 def test_tasks_are_counted_once_however_many_trials_share_them(space, worker):
@@ -144,7 +145,7 @@ def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
 
 @pytest.mark.parametrize(("trials", "count"), [(3, 3), (100, 4)])
 def test_a_grid_is_no_longer_than_itself_and_the_budget(trials, count):
-    text = "grid: [{method: [tpt, ctpt, otpt, zero_shot]}]\nsearch: {sampler: grid}\nwork: {baselines: []}"
+    text = named("grid: [{method: [tpt, ctpt, otpt, zero_shot]}]\nsearch: {sampler: grid}\nwork: {baselines: []}")
     space = parse_space(text, "space.yaml", [f"search.trials={trials}"])
     assert len(space.queue()) == 4
     assert list(dict(expected_configs(space))) == [f"trial-{number:04d}" for number in range(count)]
@@ -191,13 +192,13 @@ def test_what_is_measured_is_what_one_step_or_image_adds(space, monkeypatch):
 
     def adaptation(worker, task):
         asked.append((task.config.method, task.config.prompt))
-        return (0.25, 9.0) if task.config.method == "zero_shot" else (2.0, 4.0)
+        return (0.25, 9.0) if task.config.method == PLAIN else (2.0, 4.0)
 
     monkeypatch.setattr(timing, "_adaptation", adaptation)
     monkeypatch.setattr(timing, "_features", lambda worker, task: (0.5, 0.125))
     stub = SimpleNamespace(run=lambda task, needs: clock.works(10 + 3 * task.config.fpp.steps))
     assert measure(stub, space.start(), FACTS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125)
-    assert asked == [("tpt", "a photo of a"), ("zero_shot", "a photo of a")]
+    assert asked == [(TPT, "a photo of a"), (PLAIN, "a photo of a")]
 
 
 def test_the_parts_of_a_task_are_timed_one_by_one(space, worker, monkeypatch):

@@ -12,6 +12,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, parent_url, ship, ui_command
 from fpp_sweep.tracking.address import connect, one_line
 from fpp_sweep.tracking.store import Store
+from tests.names import PLAIN
 from tests.sweeps import build_sweep, split_result, trial
 from tests.tracking.stores import as_sets, contents, free_port, rows
 from tests.waiting import LONG, wait_for
@@ -36,7 +37,7 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     found_runs = runs(database)
     assert found_runs["perturb-1"] == "FINISHED"
     assert found_runs["0003 gamma2=0.491 class_var=0.004"] == "FAILED"
-    assert found_runs["baseline zero_shot"] == "FINISHED"
+    assert found_runs[f"baseline {PLAIN}"] == "FINISHED"
     ((parent,),) = rows(database, "select run_uuid from runs where name = 'perturb-1'")
     children = rows(database, "select count(*) from tags where key = 'mlflow.parentRunId' and value = ?", parent)
     assert children == [(9,)]

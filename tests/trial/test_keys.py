@@ -15,6 +15,7 @@ from fpp_sweep import catalogue, config, keys, tasks
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
 from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
+from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
 
@@ -22,7 +23,7 @@ WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
 PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
 VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
 STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
-READS = {"zero_shot": set(), "tpt": STEP, "ctpt": STEP | {"adapt.penalty"}, "otpt": STEP | {"adapt.penalty"}}
+READS = {PLAIN: set(), TPT: STEP, CTPT: STEP | {"adapt.penalty"}, OTPT: STEP | {"adapt.penalty"}}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
 HINTS = dict(config.setting_types())
 
@@ -55,7 +56,7 @@ def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
 
 OTHER_WORK = {
     "itself": WORDS,
-    "method": evaluation(method="ctpt"),
+    "method": evaluation(method=CTPT),
     "pretrained": PRETRAINED,
     "seed": evaluation(seed=1),
     "split": evaluation(split="test"),
@@ -138,7 +139,7 @@ def test_an_edited_plugin_is_another_method():
 
 def test_methods_views_and_splits_share_a_prompt():
     others = [
-        evaluation(prompt="fpp", method="otpt", **{"adapt.lr": 0.1, "views.count": 3}),
+        evaluation(prompt="fpp", method=OTPT, **{"adapt.lr": 0.1, "views.count": 3}),
         evaluation(prompt="fpp", split="test", columns=("logits",)),
     ]
     assert {KEYS.of(task.pretrain) for task in others} == {KEYS.of(PROMPT)}
@@ -191,7 +192,7 @@ def test_a_stateful_stream_is_not_cut_as_asked_for(count):
 
 
 def test_other_methods_need_a_pretrained_prompt_at_most():
-    shard = evaluation(start=64, stop=128, method="ctpt")
+    shard = evaluation(start=64, stop=128, method=CTPT)
     assert (shard.pretrain, shard.previous, shard.needs) == (None, None, ())
     shard = replace(shard, config=shard.config.replace({"prompt": "fpp"}))
     assert shard.needs == (shard.pretrain,) == (PretrainTask(config=shard.config, dataset="dtd", seed=0),)
@@ -206,7 +207,7 @@ def test_a_title_tells_dataset_samples_and_seed():
 def test_larger_work_costs_more():
     assert cost(evaluation(stop=128), 10) > cost(evaluation(), 10) > cost(evaluation(), 5)
     assert cost(evaluation(**{"adapt.steps": 2}), 10) > cost(evaluation(), 10)
-    assert cost(evaluation(), 10) > cost(evaluation(method="zero_shot"), 10)
+    assert cost(evaluation(), 10) > cost(evaluation(method=PLAIN), 10)
     longer = replace(PROMPT, config=PROMPT.config.replace({"fpp.steps": 2000}))
     assert cost(longer, 10) > cost(PROMPT, 10)
 

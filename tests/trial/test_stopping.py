@@ -11,15 +11,16 @@ from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.trial import Driver
 from fpp_sweep.workers.watch import Watch
+from tests.names import named
 from tests.sweeps import sweep_info
 from tests.trial.conftest import Gate, executing, plan_of
 
-SPACE = """
+SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 2}
 params: {adapt.lr: {low: 0.001, high: 0.1, log: true}}
 search: {trials: 2, concurrency: 1, sampler: random}
 work: {datasets: [digits], baselines: []}
-"""
+""")
 REASON = "behind the others after 2 of 6 tasks"
 
 

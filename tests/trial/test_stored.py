@@ -15,6 +15,7 @@ from fpp_sweep.keys import TaskKeys
 from fpp_sweep.trial.inline import InlineExecutor
 from fpp_sweep.trial.trial import Plan, run_trial
 from fpp_sweep.trial.worker import Worker
+from tests.names import ROLES
 
 STORED = Path(__file__).parent.parent / "golden" / "one_path.json"
 PROMPTS = ("a photo of a", "fpp")
@@ -23,7 +24,7 @@ CLOSE = 1e-5  # of a probability: the last bits differ between processors
 
 
 def predicted(cache):
-    """Per dataset, prompt, method and seed the samples' predictions and confidences."""
+    """Per dataset, prompt, role of the method and seed the samples' predictions and confidences."""
     worker = Worker(WorkerSpec(model="tiny", limit=16, cache=str(cache)))
     plan = Plan(datasets={"test": tuple(worker.describe(["scenes", "digits"], "test"))}, seeds=(0, 1))
     executor = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
@@ -32,7 +33,7 @@ def predicted(cache):
         for method in catalogue.BUILT_IN:
             config = preset("tiny").replace({**SETTINGS, "prompt": prompt, "method": method})
             for result in run_trial(plan, config, "test", executor)[1]:
-                numbers[f"{result.facts.name}, {prompt}, {method}, seed {result.seed}"] = {
+                numbers[f"{result.facts.name}, {prompt}, {ROLES.get(method, method)}, seed {result.seed}"] = {
                     "predicted": result.predictions.predicted.tolist(),
                     "confidence": [round(float(value), 7) for value in result.predictions.confidence],
                 }

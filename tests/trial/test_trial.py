@@ -19,17 +19,18 @@ from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt, views_for
 from fpp_sweep.trial.trial import DatasetResult, Driver, Plan, TrialStopped, joined, measured, run_trial, summary
+from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.toys import metric_row, registered
 from tests.trial.conftest import Gate, executing, inline, plan_of
 from tests.trial.made import evaluation, facts, predictions, same_predictions
 
 IMAGES, SMALL = 150, 20  # of the two workers
 QUICK = {"views.count": 4, "fpp.steps": 2, "fpp.draws": 1}
-WORDS = preset("tiny").replace({**QUICK, "prompt": "a photo of a", "method": "tpt"})
+WORDS = preset("tiny").replace({**QUICK, "prompt": "a photo of a", "method": TPT})
 CONFIGS = {
-    "pretrained": WORDS.replace({"prompt": "fpp", "method": "ctpt"}),
+    "pretrained": WORDS.replace({"prompt": "fpp", "method": CTPT}),
     "words": WORDS,
-    "zero-shot": WORDS.replace({"method": "zero_shot"}),
+    "zero-shot": WORDS.replace({"method": PLAIN}),
 }
 NAMES = ("digits", "scenes")
 
@@ -123,7 +124,7 @@ def test_a_trial_pays_for_what_it_had_done_and_not_for_what_was_at_hand(small, t
     with executing(kind, small, plan, tmp_path, workers=1) as executor:
         paid, _ = run_trial(plan, CONFIGS["pretrained"], "val", executor, order=1)
         again, _ = run_trial(plan, CONFIGS["pretrained"], "val", executor, order=2)
-        other, _ = run_trial(plan, CONFIGS["pretrained"].replace({"method": "otpt"}), "val", executor, order=3)
+        other, _ = run_trial(plan, CONFIGS["pretrained"].replace({"method": OTPT}), "val", executor, order=3)
     assert set(paid.seconds) == {"pretrain", "features", "adapt"}
     assert min(paid.seconds.values()) > 0
     assert paid.device_seconds >= sum(paid.seconds.values()) * 0.99
@@ -395,7 +396,7 @@ def test_artifacts_are_readable_and_right(small, tmp_path):
     _, parts = run_trial(plan, CONFIGS["pretrained"], "val", inline(small, plan, tmp_path / "tasks"))
     parts[0] = replace(parts[0], predictions=replace(parts[0].predictions, columns={"seen": parts[0].predictions.nll}))
     folder = tmp_path / "artifacts"
-    write_artifacts(folder, parts, "val", "trial-0003, val: ctpt")
+    write_artifacts(folder, parts, "val", f"trial-0003, val: {CTPT}")
     stems = [f"{name}.seed{seed}" for name in NAMES for seed in (0, 1)]
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(
         [f"prompts/{stem}.safetensors" for stem in stems]

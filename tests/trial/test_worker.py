@@ -17,6 +17,7 @@ from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import joined
 from fpp_sweep.trial.worker import Worker
 from tests.builders import jpeg, write_image
+from tests.names import PLAIN, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.conftest import inline, plan_of
 from tests.trial.made import evaluation
@@ -69,7 +70,7 @@ def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
 
     monkeypatch.setattr(Clip, "image_features", counted)
     settings = {"views.count": 4, "adapt.selection": 0.5}
-    for seed, method in enumerate(["zero_shot", "tpt"]):  # another seed has views of its own
+    for seed, method in enumerate([PLAIN, TPT]):  # another seed has views of its own
         mine.run(evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings), [])
     one, all_views = computed
     assert all_views == 4 * one

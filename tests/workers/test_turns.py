@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.names import OTPT
 from tests.trial.made import KEYS, evaluation
 from tests.workers.crew import DECLINED, SOON, batches, declines, dies, idle, titles, told, unless, until, works
 
@@ -37,7 +38,7 @@ async def test_the_oldest_trial_comes_first_and_in_it_what_was_asked_for_first(k
 
 @pytest.mark.parametrize("older", [False, True])
 async def test_work_that_an_older_trial_wants_too_takes_its_turn(keep, older):
-    shared, first = evaluation(start=320, stop=640), evaluation(stop=320, method="otpt")
+    shared, first = evaluation(start=320, stop=640), evaluation(stop=320, method=OTPT)
     found = await turns(keep(), (9, [first, shared]), *[(2, [shared])] * older)
     assert found == ([("dtd", 320), ("dtd", 0)] if older else [("dtd", 0), ("dtd", 320)])
 
