@@ -22,7 +22,7 @@ from fpp_sweep import catalogue, plugins
 from fpp_sweep.cli import PLUGIN_HELP, cores, parser, run, sleep_when_idle
 from fpp_sweep.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset
 from fpp_sweep.errors import InputError
-from fpp_sweep.facts import DatasetFacts, PluginFile, WorkerSpec
+from fpp_sweep.facts import Checked, DatasetFacts, PluginFile, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.progress import Bar
 from fpp_sweep.space.published import preset_for
@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     worker = Worker(spec_of(args, files), Bar)
     datasets = tuple(worker.describe(names_of(args), args.split))
-    check(worker, datasets, trials)
+    checked = check(worker, datasets, trials)
     model = worker.facts()
     plan = Plan(datasets={args.split: datasets}, seeds=(), shards=None, columns=tuple(args.columns))
-    executor = InlineExecutor(worker, TaskKeys(model, plan.known()))
+    executor = InlineExecutor(worker, TaskKeys(model, plan.known(), checked.prompts))
     out = new_folder(args.out)
     print(evaluation.heading(model, args.split, trials[0][0]))
     done = []
@@ -176,12 +176,14 @@ def names_of(args: argparse.Namespace) -> list[str]:
     return ["fine_grained" if args.data_root else "tiny"]
 
 
-def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tuple[TrialConfig, int]]) -> None:
+def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tuple[TrialConfig, int]]) -> Checked:
     """Fit every method and prompt to the model and to all class names, so that a bad one ends the run at once."""
     methods = sorted({config.method for config, _ in trials})
     prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
-    for note in worker.check(methods, prompts, datasets).notes:
+    checked = worker.check(methods, prompts, datasets)
+    for note in checked.notes:
         print(f"note: {note}", file=sys.stderr)
+    return checked
 
 
 @contextmanager

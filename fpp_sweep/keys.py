@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fpp_sweep import catalogue
@@ -66,6 +66,7 @@ class TaskKeys:
 
     model: ModelFacts
     datasets: Mapping[tuple[str, str], DatasetFacts]  # by name and split
+    prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files
 
     def of(self, task: Task) -> str:
         """Equal for tasks with equal results: settings that are not read do not matter."""
@@ -75,8 +76,13 @@ class TaskKeys:
         return self._named("evaluate", self._evaluation(task), cut)
 
     def of_adapter(self, task: EvalTask) -> str:
-        """Equal for tasks that start from the same method set up for the same (prompt, dataset)."""
-        return self._named("adapter", self._evaluation(task), task.split)
+        """Equal for tasks that start from the same method set up for the same prompt and classes."""
+        row, read = self._read(task)
+        adapt = {key: value for key, value in read.items() if key.startswith("adapt.")}
+        size = self.datasets[task.dataset, task.split].size
+        return self._named(
+            "adapter", self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size
+        )
 
     def _named(self, *facts: Any) -> str:
         model = self.model
@@ -84,16 +90,21 @@ class TaskKeys:
 
     def _prompt(self, task: PretrainTask | EvalTask) -> list[Any]:
         config = task.config
+        prompt, init = (self.prompts.get(name, name) for name in (config.prompt, config.init))
         if config.prompt != "fpp":
-            return [config.prompt]
-        return [config.prompt, config.init, asdict(config.fpp), task.dataset, task.seed]
+            return [prompt]
+        return [prompt, init, asdict(config.fpp), task.dataset, task.seed]
 
     def _evaluation(self, task: EvalTask) -> list[Any]:
-        row = catalogue.method(task.config.method)
-        read = {key: value for key, value in task.config.flat().items() if key.startswith(row.reads)}
+        row, read = self._read(task)
         facts = self.datasets[task.dataset, task.split]
         data = (self._classes(task.dataset), facts.size, facts.digest, facts.images)
         return [self._prompt(task), row.name, row.digest, read, task.dataset, data, VIEWS, task.seed]
+
+    def _read(self, task: EvalTask) -> tuple[catalogue.MethodRow, dict[str, Any]]:
+        """The method, and the settings that it reads."""
+        row = catalogue.method(task.config.method)
+        return row, {key: value for key, value in task.config.flat().items() if key.startswith(row.reads)}
 
     def _classes(self, dataset: str) -> list[Any]:
         """Pretraining looks at the names of the classes only."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal, MethodRow, MetricRow
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -107,6 +107,9 @@ def metric(
 
     def register(function: Function) -> Function:
         row = _described(function, name)
+        for column in columns:
+            if column not in catalogue.COLUMNS:
+                raise unknown("column", column, catalogue.COLUMNS)
         catalogue.add(
             MetricRow(
                 **row,

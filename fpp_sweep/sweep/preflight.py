@@ -138,7 +138,7 @@ def open_sweep(space: Space, options: Options, folder: SweepFolder, checked: Cal
             raise InputError(error.reason) from error
         for note in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
             print(f"note: {note}", file=sys.stderr)
-        pool.begin(TaskKeys(model, plan.known()))
+        pool.begin(TaskKeys(model, plan.known(), checks.prompts))
         folder.write_info(with_facts(folder.info(), space, model, plan, checks))
         yield Opened(pool, plan, gpus)
 

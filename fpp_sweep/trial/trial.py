@@ -101,7 +101,10 @@ def run_trial(
     """A trial's numbers on one split, and the predictions that they are made from."""
     driver = driver or Driver()
     cut = plan.tasks(config, split)
-    evaluations = driver.ordered(plan, [task for tasks in cut.values() for task in tasks])
+    wanted = [task for tasks in cut.values() for task in tasks]
+    evaluations = driver.ordered(plan, wanted)
+    if len(evaluations) != len(wanted) or set(evaluations) != set(wanted):
+        raise ValueError("a driver must give each of a trial's tasks back, once")
     # pretrainings are asked for as well, so that the trial pays for them and has their prompts
     tasks = list(
         dict.fromkeys(task for evaluation in evaluations for task in (evaluation.pretrain, evaluation) if task)

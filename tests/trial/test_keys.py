@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fpp_sweep import catalogue, config, keys, tasks
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
+from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.toys import RUNNING_MEAN, registered
@@ -116,9 +117,7 @@ def test_a_prompt_depends_on_the_classes_of_a_dataset_and_its_results_on_all_of_
     assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
 
 
-@pytest.mark.parametrize(
-    ("version", "changed"), [("ENGINE", {"of", "prompt", "of_adapter"}), ("VIEWS", {"of", "of_adapter"})]
-)
+@pytest.mark.parametrize(("version", "changed"), [("ENGINE", {"of", "prompt", "of_adapter"}), ("VIEWS", {"of"})])
 def test_other_versions_of_the_engine_and_of_views_are_other_work(monkeypatch, version, changed):
     def found():
         return {"of": KEYS.of(WORDS), "prompt": KEYS.of(PROMPT), "of_adapter": KEYS.of_adapter(WORDS)}
@@ -148,7 +147,9 @@ def test_methods_views_and_splits_share_a_prompt():
 def test_all_shards_of_a_dataset_share_an_adapter_and_nothing_else_does():
     shards = [WORDS, evaluation(start=64, stop=128), evaluation(columns=("logits",))]
     assert {KEYS.of_adapter(task) for task in shards} == {KEYS.of_adapter(WORDS)}
-    others = [task for name, task in OTHER_WORK.items() if not name.startswith(("prompt", "start", "stop", "columns"))]
+    others = [
+        task for name, task in OTHER_WORK.items() if not name.startswith(("prompt", "start", "stop", "columns", "seed"))
+    ]
     others += [evaluation(**{"adapt.lr": 0.1}), evaluation(prompt="a picture of a")]
     assert len({KEYS.of_adapter(task) for task in others}) == len(others)
 
@@ -216,8 +217,24 @@ def test_tasks_and_keys_need_nothing_heavy_and_whoever_hands_them_out_no_torch()
     heavy = {"torch", "ray", "optuna", "mlflow"}
     for modules, refused in (
         ("fpp_sweep.keys", heavy | {"numpy"}),
-        ("fpp_sweep.workers.keeper, fpp_sweep.trial.trial, fpp_sweep.search.study", heavy),
+        ("fpp_sweep.workers.keeper, fpp_sweep.trial.trial", heavy),
     ):
         code = f"import json, sys, {modules}; print(json.dumps(sorted({refused} & set(sys.modules))))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert json.loads(done.stdout) == []
+
+
+def test_a_prompt_file_is_known_by_what_is_in_it():
+    task = evaluation(prompt="mine.safetensors")
+    before, same, edited = (
+        TaskKeys(MODEL, KEYS.datasets, {"mine.safetensors": digest}) for digest in ("0123", "0123", "4567")
+    )
+    assert before.of(task) == same.of(task) != edited.of(task)
+    assert before.of_adapter(task) != edited.of_adapter(task)
+
+
+def test_one_adapter_serves_all_seeds_splits_and_shards_of_a_prompt_from_words():
+    task = evaluation()
+    assert KEYS.of_adapter(task) == KEYS.of_adapter(evaluation(seed=1, start=64, stop=128))
+    assert KEYS.of_adapter(task) != KEYS.of_adapter(evaluation(**{"adapt.lr": 0.1}))
+    assert KEYS.of_adapter(evaluation(prompt="fpp")) != KEYS.of_adapter(evaluation(prompt="fpp", seed=1))

@@ -11,7 +11,7 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.trial.trial import Driver, TrialStopped, run_trial
 from fpp_sweep.workers.keeper import LostError
 from tests.toys import RUNNING_MEAN, registered
-from tests.trial.conftest import executing, inline, plan_of
+from tests.trial.conftest import Gate, executing, inline, plan_of
 from tests.trial.made import same_predictions
 
 CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
@@ -102,10 +102,12 @@ class AfterSome(Driver):
 @pytest.mark.parametrize("kind", ["inline", "kept"])
 @pytest.mark.parametrize("most", [1, 5])
 def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole, tmp_path, kind, most):
-    with executing(kind, worker, plan, tmp_path) as executor, pytest.raises(TrialStopped):
-        run_trial(plan, CONFIG, "val", executor, driver=AfterSome(most))
-    done = len(list(tmp_path.rglob("*.task")))
-    assert most <= done < CHAINS * SHARDS
+    gate = Gate(most)
+    with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
+        with pytest.raises(TrialStopped):
+            run_trial(plan, CONFIG, "val", executor, driver=AfterSome(most))
+        done = gate.open(executor)
+    assert most <= done == len(list(tmp_path.rglob("*.task"))) < CHAINS * SHARDS
     with executing("kept", worker, plan, tmp_path) as executor:  # another keeper
         assert_same(run_trial(plan, CONFIG, "val", executor), whole)
         assert executor.keeper.status().executions == CHAINS * SHARDS - done
