@@ -83,7 +83,7 @@ def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
 def test_a_disk_that_is_full_names_the_folder(tmp_path):
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], check=False).returncode:
         pytest.skip("needs root, to mount a small disk")
     try:
         words = [*TINY, "--method", "zero_shot", "--prompt", "a photo of a", "--out", small / "out"]

@@ -132,7 +132,7 @@ def test_noise_of_each_class_is_left_eager(device):
 
 @DEVICES
 def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(device):
-    compiler = Compiler(torch.device(device), frozen=[], known=())
+    compiler = Compiler(torch.device(device), frozen=[], constant_types=())
     counters.clear()
     for size in range(1, MAX_SHAPES + 5):
         for _ in range(EAGER_CALLS + 1):
@@ -148,7 +148,7 @@ def doubled(rows):
 @pytest.mark.slow
 @pytest.mark.skipif(MISSING, reason="no C++ compiler")
 def test_a_shortage_in_compiled_code_halves_the_batch():
-    compiler = Compiler(torch.device("cpu"), frozen=[], known=())
+    compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=())
     counters.clear()
     for _ in range(EAGER_CALLS + 2):
         found = halving(lambda part: compiler(greedy, part), torch.arange(2), 2)
