@@ -11,6 +11,7 @@ loop, no locks; what a worker is, the keeper is told: see `pool` for Ray's.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -95,6 +96,7 @@ class Keeper:
     keys: TaskKeys = field(init=False)  # to be set before the first task
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _queue: list[_Job] = field(default_factory=list)
+    _looking: set[_Job] = field(default_factory=set)  # jobs of which it is not known yet whether they need work
     workers: dict[int, KeptWorker] = field(default_factory=dict)
     _adapters: dict[int, set[str]] = field(default_factory=dict)  # by worker: what it holds or is about to build
     _idle: set[int] = field(default_factory=set)  # workers that wait for a job
@@ -163,6 +165,7 @@ class Keeper:
         result: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
         job = _Job(task, self.keys.of(task), order, order, turn, result)
         self._jobs[job.key] = job
+        self._looking.add(job)
         job.preparing = asyncio.create_task(self._prepare(job))
         return job
 
@@ -178,11 +181,22 @@ class Keeper:
             if isinstance(task, EvalTask):
                 job.features = (task.dataset, task.split, task.seed, task.start)
                 job.adapter = self.keys.of_adapter(task)
-            needed = [self._result(other, job.order, job.turn) for other in task.needs]
+            needed = [asyncio.ensure_future(self._result(other, job.order, job.turn)) for other in task.needs]
+            if needed:
+                await asyncio.sleep(0)  # what is needed is looked for by now, in this job's turn
+                await self._looked(job)
             job.needs = tuple(await asyncio.gather(*needed))
             await self._enqueue(job)
         except Exception as error:  # whoever waits must hear of it
             self._settle(job, error)
+        finally:
+            await self._looked(job)
+
+    async def _looked(self, job: _Job) -> None:
+        """It is known whether a job needs work: its trial need not wait for that any more."""
+        async with self._changed:
+            self._looking.discard(job)
+            self._changed.notify_all()
 
     async def _enqueue(self, job: _Job) -> None:
         if self._fatal:
@@ -288,10 +302,19 @@ class Keeper:
         return job
 
     def _choice(self, worker: KeptWorker) -> _Job | None:
-        """A worker's next job; one whose adapter another idle worker holds is left to that one."""
+        """A worker's next job; one whose adapter another idle worker holds is left to that one.
+
+        Results on disk are looked for in threads, which end in any order. Nothing of a trial is begun before all that
+        it asked for has been looked for, so that turns and adapters count from its first task on.
+        """
+        oldest = min((job.order for job in self._looking), default=math.inf)
         held = self._adapters[id(worker)]
         others = [self._adapters[other] for other in self._idle if other != id(worker)]
-        jobs = [job for job in self._queue if job.adapter in held or not any(job.adapter in other for other in others)]
+        jobs = [
+            job
+            for job in self._queue
+            if job.order < oldest and (job.adapter in held or not any(job.adapter in other for other in others))
+        ]
         return min(jobs, key=lambda job: self._rank(job, worker), default=None)
 
     def _rank(self, job: _Job, worker: KeptWorker) -> tuple[int, bool, bool, int]:

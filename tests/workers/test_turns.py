@@ -1,9 +1,11 @@
 """Who does what, and in which turn: by trial, as asked for; by adapters and features; streams in their order."""
 
 import asyncio
+import threading
 
 import pytest
 
+from fpp_sweep.trial.store import TaskStore
 from tests.names import OTPT
 from tests.trial.made import KEYS, evaluation
 from tests.workers.crew import DECLINED, SOON, batches, declines, dies, idle, titles, told, unless, until, works
@@ -177,3 +179,26 @@ async def test_a_chain_that_fails_fails_from_there_on(keep, chain):
     reasons = await asyncio.gather(*(crew.ask([shard], order) for order, shard in enumerate(chain)))
     assert reasons == [*([title] for title in titles(chain[:2])), *[DECLINED] * 8]
     assert (crew.ran[-1], crew.status.queued, crew.keeper._jobs) == (chain[2], 0, {})
+
+
+class SlowFirst(TaskStore):
+    """Finds nothing, and says so of the first task that is looked for last."""
+
+    def __init__(self, root, count):
+        super().__init__(root)
+        self.left, self.lock = count, threading.Condition()
+
+    def get(self, key):
+        with self.lock:
+            if key == KEYS.of(evaluation()):
+                self.lock.wait_for(lambda: self.left == 1)
+            self.left -= 1
+            self.lock.notify_all()
+
+
+async def test_tasks_are_begun_in_turn_however_long_it_takes_to_look_for_their_results(keep, tmp_path):
+    tasks = batches(3)
+    crew = keep(store=SlowFirst(tmp_path, len(tasks)))
+    await until(lambda: crew.status.workers)
+    await crew.results(tasks)
+    assert crew.ran == tasks
