@@ -148,7 +148,8 @@ class Keeper:
         )
 
     async def _result(self, task: Task, order: int, turn: int) -> TaskResult:
-        job = self._jobs.get(self.keys.of(task)) or self._begin(task, order, turn)
+        key = self.keys.of(task)
+        job = self._jobs.get(key) or self._begin(task, key, order, turn)
         job.waiting += 1
         job.order = min(job.order, order)
         try:
@@ -160,11 +161,10 @@ class Keeper:
         self._counts["at_hand"] += 1
         return replace(result, seconds={}, held=0.0)
 
-    def _begin(self, task: Task, order: int, turn: int) -> _Job:
+    def _begin(self, task: Task, key: str, order: int, turn: int) -> _Job:
         """A job goes its own way from here, whoever leaves it or joins it."""
         result: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-        job = _Job(task, self.keys.of(task), order, order, turn, result)
-        self._jobs[job.key] = job
+        job = self._jobs[key] = _Job(task, key, order, order, turn, result)
         self._looking.add(job)
         job.preparing = asyncio.create_task(self._prepare(job))
         return job
@@ -196,13 +196,18 @@ class Keeper:
         """It is known whether a job needs work: its trial need not wait for that any more."""
         async with self._changed:
             self._looking.discard(job)
-            self._changed.notify_all()
+            self._wake(job)
 
     async def _enqueue(self, job: _Job) -> None:
         if self._fatal:
             raise self._fatal
         async with self._changed:
             self._queue.append(job)
+            self._wake(job)
+
+    def _wake(self, job: _Job) -> None:
+        """Let idle workers choose anew, unless the job may not begin yet: the last one looked for wakes them then."""
+        if not any(other.order <= job.order for other in self._looking):
             self._changed.notify_all()
 
     def _leave(self, job: _Job) -> None:
