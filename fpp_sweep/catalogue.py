@@ -7,7 +7,7 @@ adds rows of its own, whose code is the function itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -17,10 +17,14 @@ from fpp_sweep.errors import InputError, unknown
 Goal = Literal["max", "min"]
 Code = str | Callable[..., Any]
 
-_TPT = "fpp_sweep.core.methods.tpt:Tpt"
-_PENALTIES = "fpp_sweep.core.methods.penalties"
+_METHODS = "fpp_sweep.core.methods"
+_TPT = f"{_METHODS}.tpt:Tpt"
+_PENALTIES = f"{_METHODS}.penalties"
 _METRICS = "fpp_sweep.core.metrics"
 _STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.precision", "views.")
+_STREAM = ("adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.slots", "adapt.rule", "adapt.order", "views.")
+_SHARP, _PRODUCT = ("sharpness",), ("product",)
+_SECOND = ("adapt.carry", "adapt.reselect")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,7 @@ class MethodRow:
     learns: bool = True  # whether it changes the prompt
     stateful: bool = False  # whether a sample's result depends on the samples before it
     reads: tuple[str, ...] = _STEP  # settings, or beginnings of them, that its results depend on
+    baseline: bool = False  # whether a sweep compares its trials with it unless told otherwise
     digest: str = ""  # of the plugin that it comes from; empty: built in
 
 
@@ -52,6 +57,7 @@ class MetricRow:
     compute: Code | None = None
     merges: Literal["mean", "sum"] = "mean"  # over datasets and seeds
     columns: tuple[str, ...] = ()  # optional columns of the predictions that it needs
+    on_request: bool = False  # computed only where its columns are asked for, because they cost much
     digest: str = ""  # of the plugin that it comes from; empty: built in
 
     @property
@@ -59,39 +65,80 @@ class MetricRow:
         return self.compute is not None
 
 
-def _metric(name: str, goal: Goal, heading: str, decimals: int, code: str, title: str) -> MetricRow:
-    compute = f"{_METRICS}:{code}"
-    return MetricRow(name=name, title=title, goal=goal, heading=heading, decimals=decimals, compute=compute)
+def _metric(
+    name: str, goal: Goal, heading: str, decimals: int, code: str, title: str, columns: tuple[str, ...] = ()
+) -> MetricRow:
+    return MetricRow(
+        name=name,
+        title=title,
+        goal=goal,
+        heading=heading,
+        decimals=decimals,
+        compute=f"{_METRICS}:{code}",
+        columns=columns,
+        on_request=bool(columns),
+    )
 
 
 def _cost(name: str, heading: str, title: str) -> MetricRow:
     return MetricRow(name=name, title=title, goal="min", heading=heading, decimals=1, merges="sum")
 
 
-def _penalized(name: str, penalty: str, weight: float, weight_on_shifts: float, title: str) -> MethodRow:
-    return MethodRow(
-        name=name,
-        title=title,
-        build=_TPT,
-        penalty=f"{_PENALTIES}:{penalty}",
-        weight=weight,
-        weight_on_shifts=weight_on_shifts,
-        reads=(*_STEP, "adapt.penalty"),
-    )
+_FAMILY: dict[str, dict[str, Any]] = {  # the penalty of a method, by the beginning of its name
+    "tpt": {"reads": _STEP},
+    "ctpt": {"penalty": f"{_PENALTIES}:dispersion", "weight": 50.0, "weight_on_shifts": 20.0},
+    "otpt": {"penalty": f"{_PENALTIES}:orthogonality", "weight": 18.0, "weight_on_shifts": 2.0},
+}
+
+
+def _tuned(name: str, title: str, build: str = _TPT, more: tuple[str, ...] = (), **facts: Any) -> MethodRow:
+    """A method that tunes the prompt; `more` are settings that it reads beside those of the plain step."""
+    family = _FAMILY[name.partition("_")[0]]
+    reads = (*_STEP, *more, *(("adapt.penalty",) if "penalty" in family else ()))
+    return MethodRow(name=name, title=title, build=build, **{**family, "reads": reads, **facts})
+
+
+def _sharpness_aware(kind: str, title: str) -> list[MethodRow]:
+    build = f"{_METHODS}.sharpness_aware:{kind.capitalize()}"
+    more = (f"adapt.{kind}_rho", "adapt.reselect", "adapt.optimizer")
+    return [_tuned(f"{name}_{kind}", f"{title}, in the step of `{name}`", build, more) for name in _FAMILY]
+
+
+def _dynaprompt(name: str, title: str, **facts: Any) -> MethodRow:
+    reads = (*_STREAM, *(("adapt.penalty",) if facts else ()))
+    build = f"{_METHODS}.dynaprompt:DynaPrompt"
+    return MethodRow(name=name, title=title, build=build, stateful=True, reads=reads, **facts)
 
 
 _METHOD_ROWS = (
     MethodRow(
         name="zero_shot",
         title="the prompt as it is, on the plain view",
-        build="fpp_sweep.core.methods.tpt:ZeroShot",
+        build=f"{_METHODS}.tpt:ZeroShot",
         views=1,
         learns=False,
         reads=(),
+        baseline=True,
     ),
-    MethodRow(name="tpt", title="a step down the entropy of the averaged confident views", build=_TPT),
-    _penalized("ctpt", "dispersion", 50.0, 20.0, "TPT with C-TPT's dispersion of the text features"),
-    _penalized("otpt", "orthogonality", 18.0, 2.0, "TPT with O-TPT's orthogonality of the text features"),
+    _tuned("tpt", "a step down the entropy of the averaged confident views", baseline=True),
+    _tuned("ctpt", "TPT with C-TPT's dispersion of the text features", baseline=True),
+    _tuned("otpt", "TPT with O-TPT's orthogonality of the text features", baseline=True),
+    *_sharpness_aware("sam", f"{_METHODS}.sharp:Sam", "adapt.sam_rho", "SAM: the gradient at the worst point nearby"),
+    *_sharpness_aware(
+        "asam", f"{_METHODS}.sharp:Asam", "adapt.asam_rho", "ASAM: SAM with a radius for each coordinate"
+    ),
+    _tuned("tpt_ent_ent", "two steps of TPT", f"{_METHODS}.two_steps:EntEnt", _SECOND),
+    *(
+        _tuned(f"{name}_{order}", title.format(name), f"{_METHODS}.two_steps:{build}", _SECOND)
+        for name in ("ctpt", "otpt")
+        for order, build, title in (
+            ("ent_reg", "EntReg", "TPT's step, then one on the penalty of `{}` alone"),
+            ("reg_ent", "RegEnt", "a step on the penalty of `{}` alone, then TPT's"),
+        )
+    ),
+    _dynaprompt("dynaprompt", "DynaPrompt: a buffer of prompts that evolves along the stream"),
+    _dynaprompt("dynaprompt_ctpt", "DynaPrompt with C-TPT's penalty", **_FAMILY["ctpt"]),
+    _dynaprompt("dynaprompt_otpt", "DynaPrompt with O-TPT's penalty", **_FAMILY["otpt"]),
 )
 _METRIC_ROWS = (
     _metric("accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent"),
@@ -103,16 +150,24 @@ _METRIC_ROWS = (
     _metric("aurc", "min", "AURC", 4, "area_under_risk_coverage", "area under the risk-coverage curve"),
     _metric("nll", "min", "NLL", 4, "log_loss", "negative log-likelihood of the labels, nats"),
     _metric("brier", "min", "Brier", 4, "brier_score", "squared distance of the probabilities from the label"),
+    _metric("sharpness", "min", "sharp", 3, "sharpness", "rise of the entropy to the worst point nearby", _SHARP),
+    _metric("fisher_rao", "min", "F-R", 3, "fisher_rao", "mean square of <prompt, gradient of the entropy>", _PRODUCT),
+    _metric("fisher_rao_root", "min", "F-R root", 3, "fisher_rao_root", "the root of `fisher_rao`", _PRODUCT),
     _cost("seconds", "seconds", "seconds of work that a trial took, over all workers"),
     _cost("device_seconds", "device s", "seconds that workers were held for a trial"),
 )
 METHODS: dict[str, MethodRow] = {row.name: row for row in _METHOD_ROWS}
 METRICS: dict[str, MetricRow] = {row.name: row for row in _METRIC_ROWS}
 
-COLUMNS = {"logits": "the logits of all classes for the plain view"}  # of a sample, kept where somebody asks for them
+COLUMNS = {  # of a sample, kept where somebody asks for them
+    "logits": "the logits of all classes for the plain view",
+    "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",
+    "product": "inner product of the adapted prompt and the gradient of the entropy there (measure.views)",
+}
 PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
 DEFAULT = next(row.name for row in METHODS.values() if row.learns)
 BUILT_IN = tuple(METHODS)
+COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
 # the two that every reader asks for, whatever was searched
 ACCURACY = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:accuracy")
 ECE = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:expected_error")
@@ -133,9 +188,12 @@ def metric(name: str) -> MetricRow:
     return METRICS[stem]
 
 
-def qualities() -> list[MetricRow]:
-    """The metrics that a dataset's predictions have, in the order in which tables show them."""
-    return [row for row in METRICS.values() if row.of_dataset]
+def qualities(columns: Iterable[str] = ()) -> list[MetricRow]:
+    """The metrics that a dataset's predictions have, in the order in which tables show them: those that every trial
+    has, and those whose columns were asked for."""
+    asked = set(columns)
+    rows = [row for row in METRICS.values() if row.of_dataset]
+    return [row for row in rows if not row.on_request or asked.issuperset(row.columns)]
 
 
 def code_of(code: Code) -> Callable[..., Any]:

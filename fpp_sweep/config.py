@@ -121,9 +121,24 @@ class AdaptConfig:
     # autocast: matrices in half precision (bfloat16 on a CPU), as the released code runs on a GPU; an approximation
     precision: Literal["float32", "autocast"] = "float32"
     penalty: float | None = None  # weight of the method's regulariser; none: the paper's for the method and dataset
+    # of the methods with a sharpness-aware step; what no source says is as in SAM and ASAM themselves
+    sam_rho: float = 0.05  # length of the step to the worst point
+    asam_rho: float = 0.5  # the same, each coordinate measured by its own size
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    # of those, and of the methods of two steps: select views again at the point of the second gradient;
+    # auto: where the first step sees no views
+    reselect: Auto = "auto"
+    carry: bool = True  # the second of two steps goes on with the optimizer state of the first
+    # of DynaPrompt
+    slots: int = 12
+    rule: Literal["released", "mended", "described"] = "released"  # how prompts are selected; docs/methods.md
+    order: Literal["fair", "file", "shuffled"] = "fair"  # of the stream
 
     def __post_init__(self) -> None:
         _check_choices(self, "adapt")
+        _require(self.sam_rho > 0, "adapt.sam_rho", "> 0", self.sam_rho)
+        _require(self.asam_rho > 0, "adapt.asam_rho", "> 0", self.asam_rho)
+        _require(self.slots >= 1, "adapt.slots", ">= 1", self.slots)
         _require(self.steps >= 0, "adapt.steps", ">= 0", self.steps)
         _require(self.lr >= 0, "adapt.lr", ">= 0", self.lr)
         _require(self.weight_decay >= 0, "adapt.weight_decay", ">= 0", self.weight_decay)
@@ -131,7 +146,9 @@ class AdaptConfig:
 
     def scaled(self, unit: float) -> AdaptConfig:
         """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
-        return dataclasses.replace(self, lr=self.lr * unit, weight_decay=self.weight_decay / unit)
+        return dataclasses.replace(
+            self, lr=self.lr * unit, weight_decay=self.weight_decay / unit, sam_rho=self.sam_rho * unit
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +169,38 @@ class ViewConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureConfig:
+    """How sharp the loss is at an adapted prompt: what the paper leaves open."""
+
+    rho: float = 0.05  # length of the step up the gradient
+    norm: Literal["global", "token"] = "global"  # one step of that length, or one for each context token
+    views: Literal["start", "adapted"] = "start"  # selected at the initial prompt, or again at the adapted one
+
+    def __post_init__(self) -> None:
+        _check_choices(self, "measure")
+        _require(self.rho > 0, "measure.rho", "> 0", self.rho)
+
+    def scaled(self, unit: float) -> MeasureConfig:
+        """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
+        return dataclasses.replace(self, rho=self.rho * unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialConfig:
     """Everything that decides a trial's numbers apart from the model, the data and the seed."""
 
     method: str = catalogue.DEFAULT
     prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file
     init: str = "a photo of a"  # the predefined prompt that FPP stays aligned with: words or a prompt file
+    # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image
+    deep: Literal["none", "text", "both"] = "none"
     fpp: FppConfig = field(default_factory=FppConfig)
     adapt: AdaptConfig = field(default_factory=AdaptConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+
+    def __post_init__(self) -> None:
+        _check_choices(self, "")
 
     def flat(self) -> dict[str, Any]:
         """Dotted keys and plain values.
@@ -186,6 +226,7 @@ class TrialConfig:
         return dataclasses.replace(self, **top)
 
 
+_SECTIONS = (FppConfig, AdaptConfig, ViewConfig, MeasureConfig)
 PRESETS: dict[str, dict[str, Any]] = {
     # the released code, which the defaults are
     "code": {},
@@ -226,7 +267,7 @@ def preset(name: str) -> TrialConfig:
 def setting_types() -> Mapping[str, Any]:
     """The type of every dotted key."""
     nested = {**_type_hints(TrialConfig)}
-    nested |= {name: _type_hints(hint) for name, hint in nested.items() if hint in (FppConfig, AdaptConfig, ViewConfig)}
+    nested |= {name: _type_hints(hint) for name, hint in nested.items() if hint in _SECTIONS}
     return dict(dotted(nested))
 
 
@@ -282,7 +323,7 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     >>> "fpp.gamma2" in relevant(TrialConfig(prompt="a photo of a").flat())
     False
     """
-    read = ("method", "prompt", *catalogue.method(flat["method"]).reads)
+    read = ("method", "prompt", "deep", *catalogue.method(flat["method"]).reads)
     read += ("fpp.", "init") if flat["prompt"] == "fpp" else ()
     return {key: value for key, value in flat.items() if key.startswith(read)}
 

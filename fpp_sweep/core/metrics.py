@@ -230,7 +230,7 @@ def score(predictions: Predictions) -> dict[str, float]:
     (50.0, 25.0, 0.625)
     """
     numbers = {}
-    for row in catalogue.qualities():
+    for row in catalogue.qualities(predictions.columns):
         assert row.compute is not None
         numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))
         if not math.isfinite(numbers[row.name]):
@@ -269,6 +269,18 @@ def log_loss(predictions: Predictions) -> float:
 
 def brier_score(predictions: Predictions) -> float:
     return math.fsum(predictions.brier) / len(predictions)
+
+
+def sharpness(predictions: Predictions) -> float:
+    return float(np.mean(predictions.columns["sharpness"], dtype=np.float64))
+
+
+def fisher_rao(predictions: Predictions) -> float:
+    return float(np.mean(np.square(predictions.columns["product"], dtype=np.float64)))
+
+
+def fisher_rao_root(predictions: Predictions) -> float:
+    return math.sqrt(fisher_rao(predictions))
 
 
 def adaptive_error(predictions: Predictions) -> float:

@@ -70,11 +70,12 @@ def heading(model: ModelFacts, split: str, config: TrialConfig) -> str:
 
 def trial_table(trial: Evaluation, *, with_intervals: bool) -> str:
     """One trial: a row for each dataset, and averages."""
-    rows = [["dataset", "images", *(metric.heading for metric in catalogue.qualities()), "seconds"]]
+    metrics = [row for row in catalogue.METRICS.values() if row.name in trial.result.average]
+    rows = [["dataset", "images", *(metric.heading for metric in metrics), "seconds"]]
     for label, names in {**{name: [name] for name in trial.datasets}, **trial.averages()}.items():
         numbers, spread = trial.average(names), trial.intervals(names) if with_intervals else {}
-        cells = [f"{numbers[metric.name]:.{metric.decimals}f}" for metric in catalogue.qualities()]
-        for index, metric in enumerate(catalogue.qualities()):
+        cells = [f"{numbers[metric.name]:.{metric.decimals}f}" for metric in metrics]
+        for index, metric in enumerate(metrics):
             if metric.name in spread:
                 cells[index] += f" [{spread[metric.name].low:.1f}, {spread[metric.name].high:.1f}]"
         seconds = f"{sum(trial.datasets[label].seconds.values()):.1f}" if label in trial.datasets else ""

@@ -27,7 +27,7 @@ def _check_metric(value: Any) -> Any:
 
 
 def _metric_schema() -> dict[str, Any]:
-    of_dataset = "|".join(row.name for row in catalogue.qualities())
+    of_dataset = "|".join(row.name for row in catalogue.METRICS.values() if row.of_dataset)
     of_trial = "|".join(row.name for row in catalogue.METRICS.values() if not row.of_dataset)
     return {"type": "string", "pattern": rf"^(({of_dataset})(/.+)?|{of_trial})$"}
 

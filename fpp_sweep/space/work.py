@@ -17,7 +17,7 @@ Seconds = Annotated[float, duration()]
 Share = Annotated[float, number(least=0)]  # of a machine's CPUs or GPUs
 
 PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
-BASELINES = (*catalogue.BUILT_IN, *(f"fpp_{origin}" for origin in PUBLISHED))
+BASELINES = (*catalogue.COMPARED, *(f"fpp_{origin}" for origin in PUBLISHED))
 BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELINES]))
 COLUMN = one_of("column", lambda: catalogue.COLUMNS)
 

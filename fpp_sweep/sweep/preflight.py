@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fpp_sweep import catalogue
 from fpp_sweep.cli import cores, terminable
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
@@ -167,11 +168,13 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     splits = [split] if split == "test" else [split, "test"]
     datasets = {split: tuple(models.describe(space.work.datasets, split)) for split in splits}
     names = [facts.name for facts in datasets[split]]
-    for metric in [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]:
+    metrics = [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
+    for metric in metrics:
         name = metric.partition("/")[2]
         if name and name not in names:
             raise unknown(f"dataset in metric {metric}:", name, names)
-    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.work.columns)
+    columns = {*space.work.columns, *(column for metric in metrics for column in catalogue.metric(metric).columns)}
+    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=tuple(sorted(columns)))
 
 
 def check(space: Space, models: Inspector, plan: Plan) -> Checked:
