@@ -123,10 +123,8 @@ _METHOD_ROWS = (
     _tuned("tpt", "a step down the entropy of the averaged confident views", baseline=True),
     _tuned("ctpt", "TPT with C-TPT's dispersion of the text features", baseline=True),
     _tuned("otpt", "TPT with O-TPT's orthogonality of the text features", baseline=True),
-    *_sharpness_aware("sam", f"{_METHODS}.sharp:Sam", "adapt.sam_rho", "SAM: the gradient at the worst point nearby"),
-    *_sharpness_aware(
-        "asam", f"{_METHODS}.sharp:Asam", "adapt.asam_rho", "ASAM: SAM with a radius for each coordinate"
-    ),
+    *_sharpness_aware("sam", "SAM: the gradient at the worst point nearby"),
+    *_sharpness_aware("asam", "ASAM: SAM with a radius for each coordinate"),
     _tuned("tpt_ent_ent", "two steps of TPT", f"{_METHODS}.two_steps:EntEnt", _SECOND),
     *(
         _tuned(f"{name}_{order}", title.format(name), f"{_METHODS}.two_steps:{build}", _SECOND)
