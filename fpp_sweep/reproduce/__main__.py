@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
     for name in whole.experiments:
         print(as_text(tables[name]))
-    for name, experiment in experiments.items():
+    for experiment in experiments.values():
         if experiment.theory:
             print(theory(args, experiment))
     print(f"\nreproduction: {whole.folder}   tables: {whole.folder}/*/report/table.(csv|md|tex)")
