@@ -13,7 +13,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fpp_sweep import plugins
@@ -36,19 +36,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     experiments = {name.stem if isinstance(name, Path) else name: find(str(name)) for name in chosen(args.table)}
-    from fpp_sweep.reproduce.output import as_text, write_table
-    from fpp_sweep.reproduce.running import Reproduction, reproduce
+    from fpp_sweep.reproduce.output import as_text
+    from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
     from fpp_sweep.sweep.handle import InterruptedSweep, Options
 
+    check_methods(args.methods, experiments.values())
+    spaces = {name: space_of(one, args) for name, one in experiments.items() if not one.theory}
     whole = Reproduction(
         folder=args.out / (args.name or re.sub(r"[^A-Za-z0-9_.-]+", "-", args.model).strip("-")),
-        experiments={name: (one, space_of(one, args)) for name, one in experiments.items() if not one.theory},
+        experiments={name: (experiments[name], space) for name, (space, _) in spaces.items()},
         files=checkpoints(args),
+        notes={name: notes for name, (_, notes) in spaces.items()},
     )
     if args.dry_run:
         from fpp_sweep.sweep.estimate import dry_run
 
-        print(dry_run([space for _, space in whole.experiments.values()]))
+        print(dry_run([space for space, _ in spaces.values()]))
         return
     words = sys.argv[1:] if argv is None else argv
     options = Options(
@@ -57,13 +60,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         verbose=args.verbose,
         command=shlex.join([*COMMAND, *words]),
         plugins=files,
-        tags={"reproduction": whole.folder.name},
     )
     tables = {}
     try:
         for name, table in reproduce(whole, options):
             tables[name] = table
-            write_table(whole.sweep(name).report, table)
     except InterruptedSweep:
         print(f"interrupted; the same command goes on:\n    {options.command}", file=sys.stderr)
         sys.exit(130)
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for experiment in experiments.values():
         if experiment.theory:
             print(theory(args, experiment))
+    if tables and (problem := deliver([whole.sweep(name) for name in tables], [])):
+        print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
     print(f"\nreproduction: {whole.folder}   tables: {whole.folder}/*/report/table.(csv|md|tex)")
     if any(table.failed for table in tables.values()):
         raise SystemExit(1)
@@ -124,6 +127,18 @@ def chosen(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(every))
 
 
+def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
+    """Each must be a row of some table, and each table must have one of them."""
+    rows = {one.name: [row.name for row in one.rows] for one in experiments if not one.theory}
+    known = list(dict.fromkeys(row for of_table in rows.values() for row in of_table))
+    for name in names:
+        if name not in known:
+            raise InputError(f"--methods {name}: {unknown('row', name, known)}")
+    for table, of_table in rows.items():
+        if names and not set(names) & set(of_table):
+            raise InputError(f"--methods: table {table} has none of these rows; it has {', '.join(of_table)}")
+
+
 def checkpoints(args: argparse.Namespace) -> dict[str, str]:
     given = {name: getattr(args, name) for name in ("coop", "maple") if getattr(args, name)}
     for name, path in given.items():
@@ -132,12 +147,8 @@ def checkpoints(args: argparse.Namespace) -> dict[str, str]:
     return given
 
 
-def space_of(experiment: Experiment, args: argparse.Namespace) -> Space:
-    """The experiment's space with what the command line says otherwise."""
-    rows = [row.name for row in experiment.rows]
-    for name in args.methods:
-        if name not in rows:
-            raise InputError(f"--methods {name}: {unknown('row', name, rows)}")
+def space_of(experiment: Experiment, args: argparse.Namespace) -> tuple[Space, list[str]]:
+    """The experiment's space with what the command line says otherwise, and what its tables must say of that."""
     overrides = list(from_flags(args))
     if args.model == "tiny" and not (args.datasets or args.dataset_file):
         overrides.insert(0, f"work.datasets=[{', '.join(experiment.embedded())}]")
@@ -145,30 +156,35 @@ def space_of(experiment: Experiment, args: argparse.Namespace) -> Space:
         overrides.insert(0, "work.datasets=[]")
     asked = {"files": checkpoints(args), "rows": args.methods}
     space = experiment.space(overrides=[*overrides, *args.set], **asked)
-    if not args.partial:
-        return space
-    there = ", ".join(present(space))
-    return experiment.space(overrides=[*overrides, *args.set, f"work.datasets=[{there}]"], **asked)
+    notes = []
+    if args.partial:
+        there, missing = present(space)
+        space = experiment.space(overrides=[*overrides, *args.set, f"work.datasets=[{', '.join(there)}]"], **asked)
+        notes += [f"PARTIAL: without {', '.join(missing)}, which are not there"] if missing else []
+    left = [row.title for row in experiment.rows if not checkpoints(args).keys() >= set(row.files)]
+    notes += [f"PARTIAL: without {', '.join(left)}, whose checkpoints were not given"] if left else []
+    return space, notes
 
 
-def present(space: Space) -> list[str]:
-    """The space's datasets that can be opened here."""
+def present(space: Space) -> tuple[list[str], list[str]]:
+    """The space's datasets that can be opened here, and those that cannot."""
     from fpp_sweep.core.datasets import expand, open_dataset, read_custom
 
     work = space.work
     custom = read_custom(Path(work.dataset_file)) if work.dataset_file else {}
     root = Path(work.data_root) if work.data_root else None
-    found, problem = [], None
+    found, missing, problem = [], [], None
     for name in expand(list(work.datasets) or list(custom), custom):
         try:
             open_dataset(name, space.search.split, root, custom)
             found.append(name)
         except InputError as error:
             problem = error
+            missing.append(name)
             print(f"note: left out: {error}", file=sys.stderr)
     if not found and problem:
         raise problem
-    return found
+    return found, missing
 
 
 if __name__ == "__main__":

@@ -15,7 +15,20 @@ from typing import Annotated, Any, Literal
 from fpp_sweep import catalogue
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.space.reading import space_from
-from fpp_sweep.space.rules import LATER, NAME, Rule, as_mapping, check_fields, expect, keys, number, set_field, under
+from fpp_sweep.space.rules import (
+    LATER,
+    NAME,
+    Rule,
+    as_mapping,
+    check_fields,
+    expect,
+    flag,
+    keys,
+    number,
+    set_field,
+    text,
+    under,
+)
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain, read
 
@@ -213,11 +226,12 @@ def load(path: Path) -> Experiment:
         key: tuple(_made(kind, node) for node in entries[key].items()) if key in entries else ()
         for key, kind in (("columns", Column), ("rows", Row), ("claims", Claim))
     }
-    for key in ("title", "question", "theory", "alone"):
+    for key, rule in (("title", text()), ("question", text()), ("theory", text()), ("alone", flag())):
         if key in entries:
-            made[key] = entries[key].plain()
+            with entries[key].locating():
+                made[key] = rule.check(entries[key].plain())
     if "average" in entries:
-        made["average"] = tuple(entries["average"].plain())
+        made["average"] = tuple(item.value for item in entries["average"].items())
     if "figure" in entries:
         made["figure"] = _made(Figure, entries["figure"])
     experiment = Experiment(name=path.stem, root=root, **{"title": path.stem, "question": "", **made})

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.cells import Table, table_of
 from fpp_sweep.reproduce.experiments import Experiment
+from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.preflight import Workers, open_workers
 from fpp_sweep.sweep.run import run_sweep
+from fpp_sweep.tracking import WHOLE, ship, ship_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,7 @@ class Reproduction:
     folder: Path
     experiments: Mapping[str, tuple[Experiment, Space]]  # by name, in the order asked for
     files: Mapping[str, str] = field(default_factory=dict)  # the user's checkpoints
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by experiment: what its tables must say
 
     def sweep(self, name: str) -> SweepFolder:
         return SweepFolder(self.folder / name)
@@ -32,6 +38,14 @@ class Reproduction:
     def tasks(self) -> Path:
         """Results that the experiments share."""
         return self.folder / "tasks"
+
+    def identity(self) -> str:
+        """Its name and when it was made: two of one name, on two machines, differ."""
+        file = self.folder / "reproduction.json"
+        if not file.is_file():
+            write_json(file, {"name": self.folder.name, "created": round(time.time(), 3)})
+        known = json.loads(file.read_text())
+        return f"{known['name']}@{known['created']:.3f}"
 
     def in_order(self) -> list[str]:
         """Those first whose predictions have more columns, as these serve the others, too; those with times last."""
@@ -49,7 +63,8 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             experiment, space = whole.experiments[name]
             folder = whole.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
-            own = replace(options, root=whole.folder, name=name, resume=folder.info_file.is_file())
+            tags = {WHOLE: whole.identity()}
+            own = replace(options, root=whole.folder, name=name, resume=folder.info_file.is_file(), tags=tags)
             if experiment.alone:
                 opened.close()  # its times must not be disturbed
                 run_sweep(space, own)
@@ -57,4 +72,17 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
                 if shared is None:
                     shared = opened.enter_context(open_workers(space, own, whole.tasks))
                 run_sweep(space, own, shared)
-            yield name, table_of(experiment, folder, whole.files)
+            table = table_of(experiment, folder, whole.files, whole.notes.get(name, ()))
+            write_table(folder.report, table)
+            yield name, table
+
+
+def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None:
+    """Bring MLflow up to date with the tables, and with files of the whole; what went wrong."""
+    try:
+        for folder in folders:
+            ship(folder, folder.info().tracking_uri)
+        ship_whole(folders[0], folders[0].info().tracking_uri, files)
+    except Exception as error:  # MLflow is away: the folder has it all
+        return " ".join(str(error).split())
+    return None

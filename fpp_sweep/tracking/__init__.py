@@ -5,6 +5,16 @@ repeats the delivery until MLflow shows it.
 """
 
 from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, ui_command
-from fpp_sweep.tracking.shipper import Shipper, parent_url, ship
+from fpp_sweep.tracking.shipper import WHOLE, Shipper, parent_url, ship, ship_whole
 
-__all__ = ["DEFAULT_URI", "Shipper", "absolute", "check_store", "parent_url", "ship", "ui_command"]
+__all__ = [
+    "DEFAULT_URI",
+    "WHOLE",
+    "Shipper",
+    "absolute",
+    "check_store",
+    "parent_url",
+    "ship",
+    "ship_whole",
+    "ui_command",
+]

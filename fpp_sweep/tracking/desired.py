@@ -132,8 +132,8 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> Desire
         id=run_id(info, record),
         name=run_name(record),
         status=STATUS[record.state],
-        started=_milliseconds(record.started or info.created),
-        finished=None if record.finished is None else _milliseconds(record.finished),
+        started=milliseconds(record.started or info.created),
+        finished=None if record.finished is None else milliseconds(record.finished),
         params={safe_name(key): param_text(value) for key, value in {**record.params, **record.config}.items()},
         tags=_within_limits(tags),
         points=list(_trial_points(info, record)),
@@ -215,8 +215,8 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[st
         id=run_id(info),
         name=shortened(info.name, KEY_LIMIT),
         status=STATUS[info.state],
-        started=_milliseconds(info.created),
-        finished=None if info.finished is None else _milliseconds(info.finished),
+        started=milliseconds(info.created),
+        finished=None if info.finished is None else milliseconds(info.finished),
         tags=_within_limits(tags),
         points=list(_sweep_points(info, records, front)),
         texts={"space.yaml": yaml.safe_dump(dict(info.space), sort_keys=False, allow_unicode=True)},
@@ -254,7 +254,7 @@ def _trial_points(info: SweepInfo, record: TrialRecord) -> Iterator[Point]:
     for group in _groups(info, record):
         if len(shown) + len(group) <= METRICS_LIMIT:
             shown |= group
-    time = _milliseconds(record.finished or record.started or info.created)
+    time = milliseconds(record.finished or record.started or info.created)
     for key, value in shown.items():
         yield Point(safe_name(key), float(value), 0, time)
 
@@ -296,12 +296,12 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
         counts[record.state] = counts.get(record.state, 0) + 1
         times.append(record.finished or 0.0)
         for state, count in counts.items():
-            yield Point(f"trials_{state}", count, len(times), _milliseconds(times[-1]))
-        yield Point("device_hours", round(seconds / 3600, 6), len(times), _milliseconds(times[-1]))
+            yield Point(f"trials_{state}", count, len(times), milliseconds(times[-1]))
+        yield Point("device_hours", round(seconds / 3600, 6), len(times), milliseconds(times[-1]))
     for finished, value in front.get("hypervolume", ()):
         if step := bisect_right(times, finished):
-            yield Point("hypervolume", float(value), step, _milliseconds(finished))
+            yield Point("hypervolume", float(value), step, milliseconds(finished))
 
 
-def _milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)

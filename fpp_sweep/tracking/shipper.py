@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,12 +24,13 @@ from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, masked, one_line, run_url
-from fpp_sweep.tracking.desired import DesiredRun, front_members, run_id, sweep_id, sweep_run, trial_run
+from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
 REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one
 SAVE_EVERY = 1.0  # seconds; rewriting shipped.json for each of 2,000 records costs minutes
+WHOLE = "reproduction"  # the tag of sweeps that belong together; names the run above theirs
 PARENT = "sweep"  # the parent's name in shipped.json; trials are called trial-..., baseline-...
 
 _Stamp = tuple[int, int]  # a file's size and time
@@ -151,6 +152,16 @@ def ship(folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> Deli
     return Delivered(len(delivered), store.created, tuple(store.restored))
 
 
+def ship_whole(folder: SweepFolder, uri: str, files: Sequence[Path], *, experiment: str = EXPERIMENT) -> None:
+    """Files of all that a sweep belongs to, as artifacts of the run above its own."""
+    info = folder.info()
+    store = Store(absolute(uri), experiment, sweep_id(info), ())
+    run = store.whole(info.tags[WHOLE], milliseconds(info.created))
+    for path in files:
+        store.upload(run, path.name, path)
+    store.client.set_terminated(run)
+
+
 def parent_url(folder: SweepFolder, uri: str) -> str | None:
     """The sweep's page, if the store is a server and has the sweep."""
     shipped = _read_json(folder.path / "shipped.json")
@@ -253,7 +264,7 @@ class _Delivery:
         self._delivered = {}
 
     def _deliver_run(self, store: Store, item: _Item) -> None:
-        parent = None if item.name == PARENT else self._parent_of(store)
+        parent = self._above(store) if item.name == PARENT else self._parent_of(store)
         run = store.update(item.run, parent, restore=self._restore)
         shipped = self._shipped.get(item.name, _Shipped())
         if run is None:  # deleted by a user, who will have had a reason
@@ -276,13 +287,19 @@ class _Delivery:
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(store)
 
+    def _above(self, store: Store) -> str | None:
+        """The run that the sweep's own stands under, if it is one of several that belong together."""
+        info = self._folder.info()
+        name = info.tags.get(WHOLE)
+        return store.whole(name, milliseconds(info.created)) if name else None
+
     def _parent_of(self, store: Store) -> str:
         """The sweep's run, which children need before it is complete."""
         info = self._folder.info()
         known = store.runs.get(run_id(info))
         if known is not None and not (known.deleted and self._restore):
             return known.run_id
-        return str(store.update(sweep_run(info, [], {}), None, restore=self._restore))
+        return str(store.update(sweep_run(info, [], {}), self._above(store), restore=self._restore))
 
     def _read_records(self) -> dict[str, tuple[_Stamp, TrialRecord]]:
         """All records, parsed once for each time that they were written."""

@@ -72,6 +72,16 @@ class Store:
         self._write(now, run, tags)
         return str(now.info.run_id)
 
+    def whole(self, name: str, started: int) -> str:
+        """The run above the sweep's own, of all that belongs together by that name."""
+        from mlflow.entities import ViewType
+
+        of_id = f"tags.`{ID_TAG}` = '{name}'"
+        found = self.client.search_runs([self.experiment_id], of_id, ViewType.ACTIVE_ONLY, 1)
+        tags = {ID_TAG: name, "kind": "reproduction"}
+        run = found[0] if found else self.client.create_run(self.experiment_id, started, tags, name.partition("@")[0])
+        return str(run.info.run_id)
+
     def end(self, run_id: str, run: DesiredRun) -> None:
         """Set the status, after all else has arrived."""
         info = self.client.get_run(run_id).info

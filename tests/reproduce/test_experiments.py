@@ -1,0 +1,148 @@
+"""The shipped tables and figures, and files of one's own."""
+
+import math
+
+import pytest
+
+from fpp_sweep.config import preset
+from fpp_sweep.errors import InputError
+from fpp_sweep.reproduce.cells import WITHOUT, printed_at
+from fpp_sweep.reproduce.experiments import AVERAGE, SHIPPED, find, shipped
+
+FILES = {"coop": "/c/model.pth.tar-50", "maple": "/m/model.pth.tar-2"}
+FINE_GRAINED = 10
+# printed averages that are not the mean of their columns, and by how much at most
+OFF = {("main", "zero_shot", "ece"): 0.007, ("init", "coop_otpt", "accuracy"): 0.009}
+OFF |= {("natural_shifts", "fpp", "sce"): 0.018, ("flatness", "otpt", "sharpness"): 0.0007}
+OFF |= {("seeds", "otpt", "ece_std"): 0.006}
+OWN = """
+columns: [accuracy, {name: before, metric: accuracy, set: {method: zero_shot}}]
+rows:
+  - {name: one, set: {method: tpt, prompt: a photo of a}, printed: {accuracy: 60.5, before: {dtd: 44.25, average: 61}}}
+  - {name: two, set: {method: tpt, prompt: fpp, fpp.gamma2: x0.1}}
+  - {name: three, printed: {accuracy: 70}}
+claims:
+  - {says: two beats one, row: two, than: [one], column: accuracy}
+work: {datasets: [tiny]}
+"""
+
+
+def written(tmp_path, text, name="own.yaml"):
+    (tmp_path / name).write_text(text)
+    return str(tmp_path / name)
+
+
+def test_there_is_a_file_for_each_and_no_other():
+    assert sorted(shipped()) == sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_each_is_a_space_over_its_rows(name):
+    experiment = find(name)
+    assert experiment.title
+    assert experiment.question.endswith("?")
+    if experiment.theory:
+        return
+    space = experiment.space(overrides=[], files=FILES)
+    assert (space.search.split, space.search.sampler, space.work.baselines) == ("test", "grid", ())
+    configs = {space.resolve(point) for point in space.grid_points()}
+    cells = {
+        space.resolve(experiment.settings(row, column, FILES))
+        for row in experiment.rows
+        for column in experiment.columns
+        if row.set is not None
+    }
+    assert configs == cells
+    assert len(space.queue()) == len(configs)
+    assert space.left_out() == []
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if not find(name).theory])
+def test_printed_averages_are_the_means_of_their_columns_but_for_those_that_are_known(name):
+    experiment = find(name)
+    for row in experiment.rows:
+        for column, numbers in row.printed.items():
+            averaged = experiment.average or [dataset for dataset in numbers if dataset != AVERAGE]
+            if AVERAGE in numbers and len(numbers) > 1:
+                off = abs(math.fsum(numbers[dataset] for dataset in averaged) / len(averaged) - numbers[AVERAGE])
+                assert off <= OFF.get((name, row.name, column), 0.0051), (row.name, column)
+
+
+def test_the_main_table_prints_what_the_paper_does():
+    main = find("main")
+    rows = {row.name: row for row in main.rows}
+    assert rows["fpp"].printed["ece"][AVERAGE] == 4.13
+    assert len(rows["tpt"].printed["accuracy"]) == FINE_GRAINED + 1
+    ece = next(column for column in main.columns if column.name == "ece")
+    # computed from the printed columns: without EuroSAT O-TPT has the lower ECE
+    assert printed_at(main, rows["fpp"], ece, WITHOUT)[0] == pytest.approx(4.01, abs=0.005)
+    assert printed_at(main, rows["otpt"], ece, WITHOUT)[0] == pytest.approx(3.52, abs=0.005)
+
+
+def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
+    experiment = find(written(tmp_path, OWN))
+    space = experiment.space(overrides=[], files={})
+    found = [space.resolve(point) for point in space.grid_points()]
+    assert [(config.method, config.prompt) for config in found] == [
+        ("tpt", "a photo of a"),
+        ("zero_shot", "a photo of a"),
+        ("tpt", "fpp"),
+        ("zero_shot", "fpp"),
+    ]
+    assert found[0].fpp == preset("tiny").fpp
+    assert found[2].fpp.gamma2 == 1.5  # a tenth of the released 15
+    assert len(experiment.space(overrides=[], files={}, rows=["one"]).grid_points()) == 2
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        ("colums: []\n", "own.yaml:9: unknown key 'colums', did you mean 'columns'?"),
+        ("grid: [{method: tpt}]\n", "own.yaml:9: unknown key 'grid'"),
+        ("base: {fpp.gamma3: 1}\n", "own.yaml:9: base.fpp.gamma3: unknown config key 'fpp.gamma3'"),
+        ("average: {}\n", "own.yaml:9: average: must be a list"),
+        ("figure: {kind: pie}\n", "own.yaml:9: figure.kind: unknown kind 'pie'"),
+    ],
+)
+def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
+    path = written(tmp_path, OWN.lstrip() + slip)
+    with pytest.raises(InputError, match="own.yaml") as caught:
+        find(path).space(overrides=[], files={})
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("metric: accuracy", "metric: acuracy", "own.yaml:1: columns.1.metric: unknown metric 'acuracy'"),
+        ("method: tpt, prompt: fpp", "metod: tpt, prompt: fpp", "own.yaml:4: rows.1.set.metod: unknown config key"),
+        ("name: three", "name: one", "own.yaml:5: rows.2: there is a row named one already"),
+        ("printed: {accuracy: 70}", "printed: {ece: 70}", "own.yaml:5: rows.2.printed: unknown column 'ece'"),
+        ("printed: {accuracy: 70}", "printed: {accuracy: x}", "own.yaml:5: rows.2.printed.accuracy"),
+        ("than: [one]", "than: [none]", "own.yaml:7: claims.0: unknown row 'none'"),
+        ("row: two, ", "", "own.yaml:7: claims.0: needs a row"),
+        ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: fpp.draws must be >= 1"),
+    ],
+)
+def test_a_wrong_row_is_told_with_its_line(tmp_path, before, after, told):
+    path = written(tmp_path, OWN.lstrip().replace(before, after, 1))
+    with pytest.raises(InputError, match="own.yaml") as caught:
+        find(path).space(overrides=[], files={})
+    assert told in str(caught.value)
+
+
+def test_rows_whose_checkpoint_is_not_given_are_left_out():
+    init = find("init")
+    only = init.space(overrides=[], files={"coop": "/c/model.pth.tar-50"})
+    assert {point["prompt"] for point in only.grid_points()} == {"/c/model.pth.tar-50", "fpp"}
+    assert {point["init"] for point in only.grid_points()} == {"a photo of a", "/c/model.pth.tar-50"}
+    with pytest.raises(InputError, match=r"give --coop or --maple a checkpoint"):
+        init.space(overrides=[], files={})
+
+
+def test_unknown_tables_and_those_without_sense_on_the_embedded_model():
+    with pytest.raises(InputError, match="did you mean 'main'"):
+        find("mian")
+    with pytest.raises(InputError, match="makes no sense on the embedded model: it has no photographs"):
+        find("natural_shifts").embedded()
+    assert find("costs").embedded() == ["scenes", "letters"]
