@@ -106,7 +106,7 @@ def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
 )
 def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
     path = written(tmp_path, OWN.lstrip() + slip)
-    with pytest.raises(InputError, match="own.yaml") as caught:
+    with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
     assert told in str(caught.value)
 
@@ -126,7 +126,7 @@ def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
 )
 def test_a_wrong_row_is_told_with_its_line(tmp_path, before, after, told):
     path = written(tmp_path, OWN.lstrip().replace(before, after, 1))
-    with pytest.raises(InputError, match="own.yaml") as caught:
+    with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
     assert told in str(caught.value)
 

@@ -1,0 +1,62 @@
+"""The sweep of an experiment as it would be left behind, with numbers of the test's choosing."""
+
+from statistics import fmean
+
+from fpp_sweep import keys
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.reproduce.cells import PAPERS_MODEL, PAPERS_TAG, table_of
+
+CREATED = 1_795_201_952.0
+
+
+def result(datasets, numbers, costs=None):
+    """`numbers(dataset, seed)` are a dataset's metrics; of two seeds."""
+    by_seed = {str(seed): {name: numbers(name, seed) for name in datasets} for seed in (0, 1)}
+    metrics = list(numbers(datasets[0], 0))
+    mean = {name: {m: fmean(one[name][m] for one in by_seed.values()) for m in metrics} for name in datasets}
+    return SplitResult(
+        average={m: fmean(mean[name][m] for name in datasets) for m in metrics},
+        datasets=mean,
+        deviation={},
+        samples=10,
+        seconds={},
+        device_seconds=1.0,
+        by_seed=by_seed,
+        costs=costs or {},
+    )
+
+
+def ran(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_TAG}"):
+    """The experiment's table; `results` by row, a reason where a row failed."""
+    words = [f"work.datasets=[{', '.join(datasets)}]", f"work.model={model}", "work.seeds=[0, 1]"]
+    space = experiment.space(overrides=words, files={})
+    folder = SweepFolder(path)
+    tags = {"model": model, "datasets": ", ".join(datasets), "seeds": "0, 1"}
+    folder.write_info(
+        SweepInfo(
+            name=experiment.name,
+            created=CREATED,
+            state="finished",
+            space=space.plain(),
+            objectives=space.objectives,
+            search_split="test",
+            tags=tags,
+        )
+    )
+    for number, (name, found) in enumerate(results.items()):
+        row = next(row for row in experiment.rows if row.name == name)
+        config = space.resolve(experiment.settings(row, experiment.columns[0], {}))
+        good = isinstance(found, SplitResult)
+        record = TrialRecord(
+            name=f"trial-{number:04d}",
+            kind="trial",
+            number=number,
+            state="complete" if good else "failed",
+            config=config.flat(),
+            key=keys.of_config(config),
+            results={"test": found} if good else {},
+            reason=None if good else found,
+        )
+        folder.write_trial(record)
+    return table_of(experiment, folder, {})
