@@ -24,7 +24,7 @@ _METRICS = "fpp_sweep.core.metrics"
 _STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.precision", "views.")
 _STREAM = ("adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.slots", "adapt.rule", "adapt.order", "views.")
 _SHARP, _PRODUCT = ("sharpness",), ("product",)
-_SECOND = ("adapt.carry", "adapt.reselect")
+_ONCE = _STEP[1:]  # of a method whose number of steps is given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +91,24 @@ _FAMILY: dict[str, dict[str, Any]] = {  # the penalty of a method, by the beginn
 }
 
 
-def _tuned(name: str, title: str, build: str = _TPT, more: tuple[str, ...] = (), **facts: Any) -> MethodRow:
+def _tuned(
+    name: str, title: str, build: str = _TPT, reads: tuple[str, ...] = _STEP, more: tuple[str, ...] = (), **facts: Any
+) -> MethodRow:
     """A method that tunes the prompt; `more` are settings that it reads beside those of the plain step."""
     family = _FAMILY[name.partition("_")[0]]
-    reads = (*_STEP, *more, *(("adapt.penalty",) if "penalty" in family else ()))
+    reads = (*reads, *more, *(("adapt.penalty",) if "penalty" in family else ()))
     return MethodRow(name=name, title=title, build=build, **{**family, "reads": reads, **facts})
 
 
 def _sharpness_aware(kind: str, title: str) -> list[MethodRow]:
     build = f"{_METHODS}.sharpness_aware:{kind.capitalize()}"
     more = (f"adapt.{kind}_rho", "adapt.reselect", "adapt.optimizer")
-    return [_tuned(f"{name}_{kind}", f"{title}, in the step of `{name}`", build, more) for name in _FAMILY]
+    return [_tuned(f"{name}_{kind}", f"{title}, in the step of `{name}`", build, more=more) for name in _FAMILY]
+
+
+def _two_steps(name: str, title: str, *more: str) -> MethodRow:
+    build = "".join(word.capitalize() for word in name.split("_")[1:])
+    return _tuned(name, title, f"{_METHODS}.two_steps:{build}", _ONCE, ("adapt.carry", *more))
 
 
 def _dynaprompt(name: str, title: str, **facts: Any) -> MethodRow:
@@ -125,15 +132,11 @@ _METHOD_ROWS = (
     _tuned("otpt", "TPT with O-TPT's orthogonality of the text features", baseline=True),
     *_sharpness_aware("sam", "SAM: the gradient at the worst point nearby"),
     *_sharpness_aware("asam", "ASAM: SAM with a radius for each coordinate"),
-    _tuned("tpt_ent_ent", "two steps of TPT", f"{_METHODS}.two_steps:EntEnt", _SECOND),
-    *(
-        _tuned(f"{name}_{order}", title.format(name), f"{_METHODS}.two_steps:{build}", _SECOND)
-        for name in ("ctpt", "otpt")
-        for order, build, title in (
-            ("ent_reg", "EntReg", "TPT's step, then one on the penalty of `{}` alone"),
-            ("reg_ent", "RegEnt", "a step on the penalty of `{}` alone, then TPT's"),
-        )
-    ),
+    _two_steps("tpt_ent_ent", "two steps of TPT", "adapt.reselect"),
+    _two_steps("ctpt_ent_reg", "TPT's step, then one on the penalty of `ctpt` alone"),
+    _two_steps("ctpt_reg_ent", "a step on the penalty of `ctpt` alone, then TPT's", "adapt.reselect"),
+    _two_steps("otpt_ent_reg", "TPT's step, then one on the penalty of `otpt` alone"),
+    _two_steps("otpt_reg_ent", "a step on the penalty of `otpt` alone, then TPT's", "adapt.reselect"),
     _dynaprompt("dynaprompt", "DynaPrompt: a buffer of prompts that evolves along the stream"),
     _dynaprompt("dynaprompt_ctpt", "DynaPrompt with C-TPT's penalty", **_FAMILY["ctpt"]),
     _dynaprompt("dynaprompt_otpt", "DynaPrompt with O-TPT's penalty", **_FAMILY["otpt"]),
