@@ -165,6 +165,7 @@ COLUMNS = {  # of a sample, kept where somebody asks for them
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",
     "product": "inner product of the adapted prompt and the gradient of the entropy there (measure.views)",
 }
+READ_FOR = {"sharpness": ("measure.", "adapt.selection"), "product": ("measure.views", "adapt.selection")}  # settings
 PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
 DEFAULT = next(row.name for row in METHODS.values() if row.learns)
 BUILT_IN = tuple(METHODS)
@@ -195,6 +196,23 @@ def qualities(columns: Iterable[str] = ()) -> list[MetricRow]:
     asked = set(columns)
     rows = [row for row in METRICS.values() if row.of_dataset]
     return [row for row in rows if not row.on_request or asked.issuperset(row.columns)]
+
+
+def require_measurable(methods: Iterable[str], columns: Iterable[str]) -> None:
+    """InputError if a method has no adapted prompt of each sample, at which one of the columns is to be measured."""
+    asked = [column for column in sorted(columns) if column in READ_FOR]
+    for name in methods if asked else ():
+        row = method(name)
+        plugin = None if isinstance(row.build, str) else row.build
+        reason = None
+        if row.stateful:
+            reason = "its prompts are those of a stream"
+        elif row.views is not None:
+            reason = f"it looks at {row.views} of a sample's views only"
+        elif plugin and not (hasattr(plugin, "adapted") and hasattr(plugin, "classified")):
+            reason = "it has no `adapted` and `classified` (docs/plugins.md)"
+        if reason:
+            raise InputError(f"{asked[0]} cannot be measured of method {name}: {reason}; leave one of them out")
 
 
 def code_of(code: Code) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -336,7 +337,7 @@ def adapt_sharpness_aware(
     )
     losses = []
     for _ in range(steps):
-        gradient, value = gradient_of(lambda context: loss(context, kept), context)
+        gradient, value = gradient_of(partial(loss, kept=kept), context)
         if not gradient.any():
             climb = torch.zeros_like(gradient)
         elif adaptive:
@@ -346,7 +347,7 @@ def adapt_sharpness_aware(
             climb = rho * gradient / gradient.norm()
         worst = context.detach() + climb
         there = sample.confident(worst, selection) if reselect else kept
-        context.grad = gradient_of(lambda context, there=there: loss(context, there), worst)[0]
+        context.grad = gradient_of(partial(loss, kept=there), worst)[0]
         taken.step()
         losses.append(value)
     return sample.adapted(context, losses)
@@ -379,7 +380,7 @@ def adapt_two_steps(
             optimizer = adamw_of(context, lr, weight_decay)
         if term == "ent":
             kept = sample.confident(context if number == 1 and reselect else context0, selection)
-            context.grad, value = gradient_of(lambda context, kept=kept: sample.entropy(context, kept), context)
+            context.grad, value = gradient_of(partial(sample.entropy, kept=kept), context)
         else:
             assert penalty is not None
             context.grad, value = gradient_of(lambda context: weight * penalty(sample.features(context)), context)
@@ -403,7 +404,7 @@ def sharpness(
     """How much the entropy rises `rho` up its gradient, and <theta, gradient>; views are selected at some context."""
     sample = Sample(text, token_ids, unit(views), logit_scale)
     kept = sample.confident(selected_at, selection)
-    gradient, here = gradient_of(lambda context: sample.entropy(context, kept), context)
+    gradient, here = gradient_of(partial(sample.entropy, kept=kept), context)
     lengths = length(gradient)[:, None] if by_token else gradient.norm()
     with torch.no_grad():
         there = float(sample.entropy(context + rho * gradient / lengths, kept))
