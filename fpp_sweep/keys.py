@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 from fpp_sweep import catalogue
@@ -74,6 +75,16 @@ class TaskKeys:
             return self._named("pretrain", self._prompt(task), self._classes(task.dataset))
         cut = (task.split, task.start, task.stop, sorted(task.columns))
         return self._named("evaluate", self._evaluation(task), cut)
+
+    def serving(self, task: Task) -> Iterator[str]:
+        """Its key, then those of the same task with more optional columns, whose results hold this one's."""
+        yield self.of(task)
+        if isinstance(task, PretrainTask):
+            return
+        others = [name for name in catalogue.COLUMNS if name not in task.columns]
+        for size in range(1, len(others) + 1):
+            for more in combinations(others, size):
+                yield self.of(replace(task, columns=(*task.columns, *more)))
 
     def of_adapter(self, task: EvalTask) -> str:
         """Equal for tasks that start from the same method set up for the same prompt and classes."""

@@ -183,6 +183,8 @@ class Space:
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
         """For each published config: its origin, its values of searched settings, and those that do not fit."""
+        if not self.search.published:
+            return
         for origin, settings in published_points(preset_for(self.preset, self.work.model)).items():
             flat = TrialConfig().replace(settings).flat()
             values: dict[str, Any] = {}
