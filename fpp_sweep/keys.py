@@ -18,7 +18,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.facts import DatasetFacts, ModelFacts
 from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 
-ENGINE = 1  # to be raised when the same task gives other bits
+ENGINE = 2  # to be raised when the same task gives other bits
 VIEWS = 2  # to be raised when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the form of cached features
 
@@ -113,9 +113,10 @@ class TaskKeys:
         return [self._prompt(task), row.name, row.digest, read, task.dataset, data, VIEWS, task.seed]
 
     def _read(self, task: EvalTask) -> tuple[catalogue.MethodRow, dict[str, Any]]:
-        """The method, and the settings that it reads."""
+        """The method, and the settings that it and the columns read."""
         row = catalogue.method(task.config.method)
-        return row, {key: value for key, value in task.config.flat().items() if key.startswith(row.reads)}
+        reads = sum((catalogue.READ_FOR.get(column, ()) for column in task.columns), row.reads)
+        return row, {key: value for key, value in task.config.flat().items() if key.startswith(reads)}
 
     def _classes(self, dataset: str) -> list[Any]:
         """Pretraining looks at the names of the classes only."""

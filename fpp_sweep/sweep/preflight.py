@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fpp_sweep import catalogue
 from fpp_sweep.cli import cores, terminable
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
@@ -193,8 +192,7 @@ def make_plan(space: Space, models: Inspector) -> Plan:
         name = metric.partition("/")[2]
         if name and name not in names:
             raise unknown(f"dataset in metric {metric}:", name, names)
-    columns = {*space.work.columns, *(column for metric in metrics for column in catalogue.metric(metric).columns)}
-    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=tuple(sorted(columns)))
+    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns())
 
 
 def check(space: Space, models: Inspector, plan: Plan) -> Checked:

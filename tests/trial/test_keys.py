@@ -16,7 +16,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
-from tests.names import CTPT, OTPT, PLAIN, TPT
+from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, PLAIN, REG_ENT, SAM, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
 
@@ -24,7 +24,21 @@ WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
 PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
 VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
 STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
-READS = {PLAIN: set(), TPT: STEP, CTPT: STEP | {"adapt.penalty"}, OTPT: STEP | {"adapt.penalty"}}
+ONCE, PENALTY = STEP - {"adapt.steps"} | {"adapt.carry"}, {"adapt.penalty"}
+STREAM = STEP - {"adapt.steps", "adapt.precision"} | {"adapt.slots", "adapt.rule", "adapt.order"}
+SHARP = STEP | {"adapt.reselect", "adapt.optimizer"}
+WEIGHED = {TPT: set(), CTPT: PENALTY, OTPT: PENALTY}
+READS = {
+    PLAIN: set(),
+    **{name: STEP | weight for name, weight in WEIGHED.items()},
+    **{SAM[name]: SHARP | weight | {"adapt.sam_rho"} for name, weight in WEIGHED.items()},
+    **{ASAM[name]: SHARP | weight | {"adapt.asam_rho"} for name, weight in WEIGHED.items()},
+    ENT_ENT: ONCE | {"adapt.reselect"},
+    **{DYNAPROMPT[name]: STREAM | weight for name, weight in WEIGHED.items()},
+    **{name: ONCE | PENALTY for name in ENT_REG.values()},
+    **{name: ONCE | PENALTY | {"adapt.reselect"} for name in REG_ENT.values()},
+}
+MEASURE = {f"measure.{name}" for name in ("rho", "norm", "views")}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
 HINTS = dict(config.setting_types())
 
@@ -53,6 +67,19 @@ def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
     assert changing(evaluation(method=method)) == READS[method] | {"prompt"}
     assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | {"prompt"}
     assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | {"prompt"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "read"),
+    [
+        (("logits",), set()),
+        (("sharpness",), MEASURE),
+        (("product",), {"measure.views"}),
+        (("logits", "product", "sharpness"), MEASURE),
+    ],
+)
+def test_how_sharpness_is_measured_changes_the_key_where_it_is_asked_for(columns, read):
+    assert changing(evaluation(columns=columns)) == STEP | {"prompt"} | read
 
 
 OTHER_WORK = {
