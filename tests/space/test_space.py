@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.catalogue import METHODS
+from fpp_sweep.catalogue import COMPARED, METHODS
 from fpp_sweep.config import PRESETS, TrialConfig, preset, setting_types
 from fpp_sweep.errors import InputError
 from fpp_sweep.space.objectives import Constraint, Objective
@@ -236,7 +236,7 @@ def test_baselines_adapt_like_trials_and_pretrain_as_published():
     space = of("base: {adapt.lr: 0.1, views.count: 9, fpp.steps: 3, init: a drawing of a, method: otpt}\n" + RANGE)
     configs = space.baselines()
     assert {(config.adapt.lr, config.views.count) for config in configs.values()} == {(0.1, 9)}
-    for name in METHODS:
+    for name in COMPARED:
         assert (configs[name].method, configs[name].prompt) == (name, "a drawing of a")
     for origin, gamma2 in (("code", 15), ("paper", 0.15)):
         config = configs[f"fpp_{origin}"]
