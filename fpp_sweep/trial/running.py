@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from safetensors.torch import load, save
@@ -22,6 +22,7 @@ from fpp_sweep.core.datasets.imagenet import imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
+from fpp_sweep.core.methods.base import AdaptingMethod
 from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
@@ -195,7 +196,7 @@ def _measured(
     clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor, columns: Sequence[str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits, and what is measured at the prompts that they come from."""
-    method: Any = adapter.method
+    method = cast("AdaptingMethod[Any]", adapter.method)  # others are refused: catalogue.require_measurable
     contexts = method.adapted(adapter.model, adapter.state, views)
     config = task.config.measure.scaled(clip.embedding_scale)
     found = measured(adapter.model, adapter.context, contexts, views, task.config.adapt.selection, config, columns)
