@@ -1,19 +1,22 @@
-"""The gradient of a first adaptation step, which starts every sample from the same context.
+"""Gradients of samples' losses with respect to their contexts.
 
-It is J' g, where g is the gradient of a sample's loss with respect to the text features and J = d features / d context
-is the same for all samples. Either J is built once and each sample costs a matrix product, or each sample's g goes
-through the tower's backward pass. Both are exact; which one is cheaper depends on the number of samples.
+It is J' g, where g is the gradient of a sample's loss with respect to the text features and J = d features / d context.
+The first adaptation step starts every sample from the same context, so J is the same for all of them. Either it is
+built once and each sample costs a matrix product, or each sample's g goes through the tower's backward pass. Both are
+exact; which one is cheaper depends on the number of samples. Where contexts differ, `gradients_at` runs the tower
+forward and back for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.memory import halving
 from fpp_sweep.core.text.packing import Packing
@@ -130,3 +133,37 @@ def jacobian_pays(texts: ClassTexts, context: Tensor, samples: int) -> bool:
     size = len(texts) * len(texts.tower.projection[0]) * tokens * width * context.element_size()
     cheaper = jacobian_cost(texts, tokens).total(samples) < pullback_cost(texts, tokens).total(samples)
     return cheaper and size <= JACOBIAN_BYTES
+
+
+OfFeatures = Callable[[Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def gradients_at(model: TextModel, contexts: Tensor, of_features: OfFeatures) -> tuple[Tensor, Tensor]:
+    """The gradients (B, n, W) at contexts that differ from sample to sample, and the text features (B, K, D) there.
+
+    `of_features(features, rows)` gives the gradients (b, K, D) of samples' losses with respect to their text features.
+    It is called for a part of the batch at a time, as many as fit: with the features (b, K, D) of the samples `rows`,
+    indices (b,) into `contexts`. A part may come twice, where memory runs out.
+    """
+    texts = model.texts
+    features = contexts.new_empty(len(contexts), len(texts), len(texts.tower.projection[0]))
+    mask = texts.packing.attention_mask(1 + contexts.shape[1])
+    context_rows = torch.arange(1, 1 + contexts.shape[1], device=contexts.device)
+
+    def gradients(rows: Tensor) -> Tensor:
+        prefix = texts.prefix(contexts[rows])
+        pullback = Pullback(texts.tower, prefix, texts.nodes[None], texts.packing, mask, keep=len(rows))
+        features[rows] = pullback.features
+        return pullback(of_features(pullback.features, rows), context_rows)
+
+    samples = torch.arange(len(contexts), device=contexts.device)
+    return halving(gradients, samples, texts.rows_at_once()), features
+
+
+def gradient_of(loss: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
+    """Of losses (B,) with respect to the features (B, K, D) that each is a function of."""
+    features = features.detach().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(loss(features).sum(), features)
+    return gradient

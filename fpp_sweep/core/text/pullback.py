@@ -1,8 +1,9 @@
-"""The text tower's backward pass at one context, for many gradients at once.
+"""The text tower's backward pass, by hand: many gradients at one context, or one gradient at each of many.
 
 Test-time adaptation starts every sample from the same context, so the activations, attention weights and slopes that a
 backward pass needs are the same for all samples and are saved once. Only the incoming gradient differs. Autograd would
-repeat the forward pass, or copy what it saved, for every sample.
+repeat the forward pass, or copy what it saved, for every sample. Later steps go back through contexts that differ from
+sample to sample: the same code, with what each sample needs saved for it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class SavedNorm:
         out, _, factor = torch.native_layer_norm(states, states.shape[-1:], None, None, NORM_EPSILON)
         return cls(out, factor)
 
-    def first(self) -> SavedNorm:
-        """For the first prompt only, as a copy, so that memory of the others can be freed."""
-        return self if len(self.out) == 1 else SavedNorm(self.out[:1].clone(), self.factor[:1].clone())
+    def first(self, count: int) -> SavedNorm:
+        """For the first prompts only, as a copy, so that memory of the others can be freed."""
+        return self if len(self.out) == count else SavedNorm(self.out[:count].clone(), self.factor[:count].clone())
 
     def backward(self, gradient: Tensor, rows: Tensor | slice = ALL) -> Tensor:
         """(B, ..., W) gradients with respect to the output, or to some of its rows -> with respect to the input."""
@@ -46,12 +47,12 @@ class SavedNorm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedAttention:
-    """(groups, heads, slots, d) queries, keys and values of an attention call, and its weights."""
+    """(J, groups, heads, slots, d) queries, keys and values of an attention call on J prompts, and its weights."""
 
     query: Tensor
     key: Tensor
     value: Tensor
-    weights: Tensor  # (groups, heads, query slots, slots)
+    weights: Tensor  # (J, groups, heads, query slots, slots)
 
     @classmethod
     def at(cls, heads: tuple[Tensor, ...], masked: Tensor) -> SavedAttention:
@@ -61,23 +62,27 @@ class SavedAttention:
 
     @property
     def out(self) -> Tensor:
-        return self.weights @ self.value
+        """(J * groups, heads, slots, d)."""
+        return (self.weights @ self.value).flatten(0, 1)
 
-    def backward(self, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, groups, heads, slots, d) gradients with respect to the output -> to queries, keys and values."""
-        batch, length = len(gradient), gradient.shape[-2]
-        # samples become rows, so that the constant factor is one matrix and not a copy for each sample
-        rows = gradient.permute(1, 2, 0, 3, 4).flatten(2, 3)
-        of_weights = (rows @ self.value.transpose(-1, -2)).unflatten(2, (batch, length))
-        weights = self.weights[:, :, None]
+    def backward(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        """(B, groups, heads, slots, d) gradients with respect to the output -> to queries, keys and values.
+
+        Each of the J prompts has B / J of them.
+        """
+        each, length = len(gradient) // len(self.query), gradient.shape[-2]
+        by_prompt = gradient.unflatten(0, (-1, each))
+        # a prompt's samples become rows, so that the constant factor is one matrix and not a copy for each sample
+        rows = by_prompt.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
+        of_weights = (rows @ self.value.transpose(-1, -2)).unflatten(3, (each, length))
+        weights = self.weights[:, :, :, None]
         of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
-        of_query = (of_scores.flatten(2, 3) @ self.key).unflatten(2, (batch, length))
-        turned = of_scores.transpose(-1, -2).flatten(2, 3)
-        of_key = (turned @ self.query).unflatten(2, (batch, -1))
-        columns = gradient.permute(1, 2, 3, 0, 4).flatten(3, 4)
-        of_value = (self.weights.transpose(-1, -2) @ columns).unflatten(3, (batch, -1)).transpose(2, 3)
-        query, key, value = (part.permute(2, 0, 1, 3, 4) for part in (of_query, of_key, of_value))
-        return query, key, value
+        of_query = (of_scores.flatten(3, 4) @ self.key).unflatten(3, (each, length))
+        turned = of_scores.transpose(-1, -2).flatten(3, 4)
+        of_key = (turned @ self.query).unflatten(3, (each, -1))
+        columns = by_prompt.permute(0, 2, 3, 4, 1, 5).flatten(4, 5)
+        of_value = (self.weights.transpose(-1, -2) @ columns).unflatten(4, (each, -1)).transpose(3, 4)
+        return tuple(part.permute(0, 3, 1, 2, 4, 5).flatten(0, 1) for part in (of_query, of_key, of_value))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,27 +103,35 @@ class SavedBlock:
 
 
 class Pullback:
-    """The vector-Jacobian product of the text features at the first of J prompts, for many vectors at once."""
+    """The vector-Jacobian product of the text features at the first of J prompts, for many vectors at once; or at the
+    first several, for one vector each."""
 
     def __init__(
-        self, tower: TextTower, prefix: Tensor, nodes: Tensor, packing: Packing, mask: AttentionMask | None = None
+        self,
+        tower: TextTower,
+        prefix: Tensor,
+        nodes: Tensor,
+        packing: Packing,
+        mask: AttentionMask | None = None,
+        keep: int = 1,
     ) -> None:
-        """Run the tower on prefixes (J, P, W) and nodes (J or 1, N, W), saving what the first's backward pass needs.
+        """Run the tower on prefixes (J, P, W) and nodes (J or 1, N, W), saving what the first `keep` need to go back.
 
         All prompts go through the same matrix products, because one alone is too small to use the device well.
         """
         self.tower, self.packing, self.mask = tower, packing, mask or packing.attention_mask(prefix.shape[1])
+        self._keep = keep
         self._blocks: list[SavedBlock] = []
         states = tower.embed(prefix, nodes, packing)
         self._rows = states.shape[1]
         for block in tower.blocks[:-1]:
             states = self._forward(block, states)
         pooled = self._last(tower.blocks[-1], states)
-        self._norm = SavedNorm.at(pooled[:1])
+        self._norm = SavedNorm.at(pooled[:keep])
         raw = F.linear(norm(pooled), *tower.projection)
         size = raw.norm(dim=-1, keepdim=True)
         packed = raw / size
-        self._size, self._packed = size[:1], packed[:1]
+        self._size, self._packed = size[:keep], packed[:keep]
         self.features = packed[:, packing.inverse]  # (J, K, D)
 
     def _forward(self, block: Block, states: Tensor) -> Tensor:
@@ -137,23 +150,28 @@ class Pullback:
         return self._mlp(block, states, normed, attention)
 
     def _attend(self, heads: tuple[Tensor, ...], masked: Tensor, prompts: int) -> tuple[SavedAttention, Tensor]:
-        """The first prompt's attention, saved, and the output of attention for all prompts."""
-        groups = self.mask.groups
-        attention = SavedAttention.at(tuple(part[:groups].contiguous() for part in heads), masked)
+        """The first prompts' attention, saved, and the output of attention for all prompts."""
+        kept = self._keep * self.mask.groups
+        saved = tuple(part[:kept].contiguous().unflatten(0, (self._keep, self.mask.groups)) for part in heads)
+        attention = SavedAttention.at(saved, masked)
         attended = attention.out
-        if prompts > 1:
-            attended = torch.cat([attended, self.tower.attend(tuple(part[groups:] for part in heads), masked)])
+        if prompts > self._keep:
+            attended = torch.cat([attended, self.tower.attend(tuple(part[kept:] for part in heads), masked)])
         return attention, self.tower.merge_heads(attended, prompts)
 
     def _mlp(self, block: Block, states: Tensor, before_attention: SavedNorm, attention: SavedAttention) -> Tensor:
         normed = SavedNorm.at(states)
         hidden = F.linear(normed.out, *block.fc)
-        slope = _slope(hidden[:1], quick=self.tower.activation == "quick_gelu")
-        self._blocks.append(SavedBlock(block, before_attention.first(), attention, normed.first(), slope))
+        slope = _slope(hidden[: self._keep], quick=self.tower.activation == "quick_gelu")
+        kept = before_attention.first(self._keep), attention, normed.first(self._keep)
+        self._blocks.append(SavedBlock(block, *kept, slope))
         return add_linear(states, self.tower.activate(hidden), block.proj)
 
     def __call__(self, gradients: Tensor, rows: Tensor) -> Tensor:
-        """Gradients (B, K, D) of the features -> (B, rows, W) of some rows of the prefix and the nodes after it."""
+        """Gradients (B, K, D) of the features -> (B, rows, W) of some rows of the prefix and the nodes after it.
+
+        Any number B of them where one prompt was kept, else one for each that was.
+        """
         packed = gradients[:, self.packing.order]
         across = packed - self._packed * (packed * self._packed).sum(-1, keepdim=True)
         pooled = self._norm.backward((across / self._size) @ self.tower.projection[0])

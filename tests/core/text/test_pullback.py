@@ -1,9 +1,19 @@
 """The hand-written backward pass and the Jacobian against autograd through the naive tower."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, first_gradient, jacobian_cost, pullback_cost
+from fpp_sweep.core.methods.gradients import (
+    ByJacobian,
+    ByPullback,
+    first_gradient,
+    gradients_at,
+    jacobian_cost,
+    pullback_cost,
+)
+from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.pullback import Pullback
 from tests.reference import naive
 from tests.texts import CLASSES, twins
@@ -92,3 +102,31 @@ def test_the_costs_break_even_where_they_say():
     even = jacobian.fixed / (pullback.per_sample - jacobian.per_sample)
     assert jacobian.total(round(even * 2)) < pullback.total(round(even * 2))
     assert jacobian.total(round(even / 2)) > pullback.total(round(even / 2))
+
+
+@pytest.mark.parametrize("sizes", [*SIZES, {"activation": "gelu"}], ids=str)
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_gradients_at_contexts_that_differ_equal_autograd_through_the_naive_tower(sizes, grouped, at_once, monkeypatch):
+    if grouped:
+        monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
+        monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
+    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: at_once)
+    pair, generator = twins(**sizes), torch.Generator().manual_seed(0)
+    contexts = pair.context + 0.1 * torch.randn(5, *pair.context.shape, generator=generator)
+    vectors = torch.randn(5, len(pair.texts), len(pair.texts.tower.projection[0]), generator=generator)
+    parts = []
+
+    def of_features(features, rows):
+        parts.append(rows.tolist())
+        assert features.shape == vectors[rows].shape
+        return vectors[rows]
+
+    found, features = gradients_at(pair.model, contexts, of_features)
+    assert [row for part in parts for row in part] == list(range(5))
+    assert max(map(len, parts)) == at_once
+    for context, vector, gradient, feature in zip(contexts, vectors, found, features, strict=True):
+        same = replace(pair, context=context)
+        expected = naive.prompt_features(pair.naive, pair.token_ids, context)
+        torch.testing.assert_close(feature, expected, atol=2e-6, rtol=0)
+        torch.testing.assert_close(gradient, expected_gradients(same, vector[None])[0], atol=2e-5, rtol=1e-4)
