@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods.base import TextModel
+from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.methods.tpt import averaged_entropy
 from fpp_sweep.core.optim import adamw
@@ -44,9 +45,7 @@ class Buffer:
         return cls.of(context, plain, offsets, range(slots), [0] * slots)
 
     @classmethod
-    def of(
-        cls, context: Tensor, plain: Tensor, offsets: Tensor, order: Sequence[int], use: Sequence[int]
-    ) -> Buffer:
+    def of(cls, context: Tensor, plain: Tensor, offsets: Tensor, order: Sequence[int], use: Sequence[int]) -> Buffer:
         """With the features known that are so without any work."""
         return cls(
             context=context,
@@ -113,8 +112,7 @@ class DynaPrompt:
         for sample in views:
             buffer = known(model, buffer.with_fresh())
             selection = self.select(model, buffer, sample)
-            gradients, _ = self.gradients(model, buffer, selection)
-            buffer = self.step(model, buffer, gradients, selection.slots)
+            buffer = self.step(model, buffer, self.gradients(model, buffer, selection), selection.slots)
             rows.append(model.logits(sample[:1], buffer.features[selection.slots]).mean(0)[0])
         return torch.stack(rows), buffer
 
@@ -146,24 +144,25 @@ class DynaPrompt:
             sure = logits.amax(-1)
         return (sure[:, :1] - sure[:, 1:]).sum(1) / max(1, logits.shape[1] - 1)
 
-    def gradients(self, model: TextModel, buffer: Buffer, selection: Selection) -> tuple[Tensor, Tensor]:
-        """Of the loss with respect to all offsets (B, n, W), zero where a slot is not selected; and the loss."""
+    def gradients(self, model: TextModel, buffer: Buffer, selection: Selection) -> Tensor:
+        """Of the loss with respect to all offsets (B, n, W); zero where a slot is not selected."""
         counts = Counter(selection.slots)
         leaders = sorted({selection.leaders[slot] for slot in counts})  # equal slots take the very same step
-        with torch.enable_grad():
-            features = buffer.features[leaders].requires_grad_()
-            losses = averaged_entropy(model.logits(selection.kept[None], features))
-            if self.penalty is not None:
-                losses = losses + self.weight * self.penalty(features)
-            losses = losses / len(selection.slots)
-            (of_features,) = torch.autograd.grad(losses.sum(), features)
-        pulled = pulled_back(model, buffer.context + buffer.offsets[leaders], of_features)
-        gradients, loss = torch.zeros_like(buffer.offsets), losses.new_zeros(())
+
+        def loss(features: Tensor) -> Tensor:
+            return self.losses(model, features, selection.kept) / len(selection.slots)
+
+        contexts = buffer.context + buffer.offsets[leaders]
+        found, _ = gradients_at(model, contexts, lambda features, _: gradient_of(loss, features))
+        gradients = torch.zeros_like(buffer.offsets)
         for slot, count in counts.items():
-            row = leaders.index(selection.leaders[slot])
-            gradients[slot] = count * pulled[row]
-            loss = loss + count * losses[row].detach()
-        return gradients, loss
+            gradients[slot] = count * found[leaders.index(selection.leaders[slot])]
+        return gradients
+
+    def losses(self, model: TextModel, features: Tensor, kept: Tensor) -> Tensor:
+        """(B, K, D) features of prompts and the views that were selected -> (B,), of which the mean is minimised."""
+        losses = averaged_entropy(model.logits(kept[None], features))
+        return losses if self.penalty is None else losses + self.weight * self.penalty(features)
 
     def step(self, model: TextModel, buffer: Buffer, gradients: Tensor, slots: Sequence[int]) -> Buffer:
         """The buffer after the selected slots' step; the offsets of all others decay."""
@@ -216,14 +215,3 @@ def known(model: TextModel, buffer: Buffer) -> Buffer:
 def features_of(model: TextModel, contexts: Tensor) -> Tensor:
     """(B, n, W) -> (B, K, D)."""
     return halving(model.features, contexts, model.texts.rows_at_once())
-
-
-def pulled_back(model: TextModel, contexts: Tensor, gradients: Tensor) -> Tensor:
-    """Gradients (B, K, D) with respect to the text features of contexts (B, n, W) -> with respect to the contexts."""
-    parts = zip(*(rows.split(model.texts.rows_at_once()) for rows in (contexts, gradients)), strict=True)
-    pulled = []
-    for context, gradient in parts:
-        with torch.enable_grad():
-            context = context.detach().requires_grad_()
-            pulled += torch.autograd.grad(model.features(context), context, gradient)
-    return torch.cat(pulled)
