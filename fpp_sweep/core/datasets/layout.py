@@ -12,7 +12,7 @@ from fpp_sweep.core.datasets.base import SPLITS, Group, ImageSource
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listing:
-    """One split as a layout lists it, in no particular order."""
+    """One split as a layout lists it, in the order of its file or folders."""
 
     classes: tuple[str, ...]
     ids: Sequence[str]
