@@ -169,7 +169,7 @@ class Worker:
         clock = [perf_counter()]
         dataset = self.dataset(task.dataset, task.split)
         stream = positions(task, dataset)
-        with self._show(f"{task.dataset}: features", len(stream), "images") as bar:
+        with self._show(f"{task.dataset}: features", int(np.ptp(stream)) + 1, "images") as bar:
             features = self.cache.features(
                 self.clip,
                 dataset,

@@ -44,9 +44,7 @@ class Dataset:
     source: ImageSource
     augmix: bool  # whether the published protocol uses AugMix here
     flip: bool = True  # False where a mirror image is another class
-    places: NDArray[np.int64] | None = (
-        None  # of the samples in the split file or folder listing; none: as they are here
-    )
+    places: NDArray[np.int64] | None = None  # of the samples in the split file or folder listing; none: as here
 
     def __len__(self) -> int:
         return len(self.ids)
