@@ -145,17 +145,18 @@ def test_slots_that_are_equal_stay_so_and_share_the_lower_ones_values():
     buffer = known(PAIR.model, replace(buffer, offsets=offsets))
     assert buffer.leaders().tolist() == [0, 1, 2, 1, 4, 5]
     selection = dynaprompt().select(PAIR.model, buffer, PAIR.views(1, 8)[0])
-    assert selection.entropy[1] == selection.entropy[3] and selection.difference[1] == selection.difference[3]
+    assert selection.entropy[1] == selection.entropy[3]
+    assert selection.difference[1] == selection.difference[3]
     gradients = dynaprompt().gradients(PAIR.model, buffer, selection._replace(slots=[1, 3, 0]))
-    assert torch.equal(gradients[1], gradients[3]) and not torch.equal(gradients[1], gradients[0])
+    assert torch.equal(gradients[1], gradients[3])
+    assert not torch.equal(gradients[1], gradients[0])
 
 
 def test_a_slot_that_is_there_twice_counts_twice():
     method, buffer = dynaprompt("dynaprompt_ctpt"), known(PAIR.model, warm())
     selection = method.select(PAIR.model, buffer, PAIR.views(1, 8)[0])
-    once, twice = (
-        method.gradients(PAIR.model, buffer, selection._replace(slots=slots)) for slots in ([1, 2], [1, 2, 2])
-    )
+    once = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2]))
+    twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))
     torch.testing.assert_close(once[1] * 2 / 3, twice[1])
     torch.testing.assert_close(once[2] * 4 / 3, twice[2])
     assert buffer.selecting([2, 2]).use[2] == buffer.use[2] + 2
@@ -166,7 +167,8 @@ def test_the_slot_that_was_selected_longest_ago_is_emptied_where_none_is_fresh()
     emptied = full.with_fresh()
     slot = full.order[0]
     assert emptied.use == tuple(0 if other == slot else 1 for other in range(5))
-    assert not emptied.offsets[slot].any() and torch.equal(emptied.features[slot], full.plain)
+    assert not emptied.offsets[slot].any()
+    assert torch.equal(emptied.features[slot], full.plain)
     assert full.offsets[slot].any(), "the buffer that was given is as it was"
     assert emptied.with_fresh() is emptied
 
@@ -185,29 +187,24 @@ def test_an_emptied_slot_is_the_prompt_that_the_stream_began_with():
 def test_a_stored_state_goes_on_to_the_last_bit():
     method, samples = dynaprompt(slots=3), PAIR.views(8, 8)
     begun = method.start(PAIR.model, PAIR.context, 8)
-    first, middle = method.predict(PAIR.model, begun, samples[:4])
+    _, middle = method.predict(PAIR.model, begun, samples[:4])
     second, last = method.predict(PAIR.model, method.unpack(begun, method.pack(middle)), samples[4:])
     expected, state = method.predict(PAIR.model, middle, samples[4:])
     assert torch.equal(second, expected)
-    assert all(
-        torch.equal(one, other) for one, other in zip(*map(_packed, (method, method), (last, state)), strict=True)
-    )
-    assert (begun.order, begun.use) == ((0, 1, 2), (0, 0, 0)) and not begun.offsets.any()
-
-
-def _packed(method, state):
-    return method.pack(state).values()
+    packed, straight = method.pack(last), method.pack(state)
+    assert all(torch.equal(packed[name], straight[name]) for name in ("offsets", "order", "use"))
+    assert (begun.order, begun.use) == ((0, 1, 2), (0, 0, 0))
+    assert not begun.offsets.any()
 
 
 def test_one_view_will_do():
     logits, state = dynaprompt(slots=3).predict(PAIR.model, warm(3), PAIR.views(4, 1))
-    assert logits.isfinite().all() and state.offsets.isfinite().all()
+    assert logits.isfinite().all()
+    assert state.offsets.isfinite().all()
 
 
 @pytest.mark.parametrize("rule", ["mended", "described"])
 def test_rules_give_other_results(rule):
-    samples = PAIR.views(6, 8)
-    found, released = (
-        dynaprompt(slots=5, rule=each).predict(PAIR.model, warm(), samples)[0] for each in (rule, "released")
-    )
+    methods = [dynaprompt(slots=5, rule=each) for each in (rule, "released")]
+    found, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)
     assert (found.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2

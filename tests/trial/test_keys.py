@@ -25,6 +25,9 @@ PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
 VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
 STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
 READS = {PLAIN: set(), TPT: STEP, CTPT: STEP | {"adapt.penalty"}, OTPT: STEP | {"adapt.penalty"}}
+STREAM = {f"adapt.{name}" for name in ("lr", "weight_decay", "selection", "slots", "rule", "order")} | VIEWS
+READS |= {"dynaprompt": STREAM}
+READS |= {name: STREAM | {"adapt.penalty"} for name in ("dynaprompt_ctpt", "dynaprompt_otpt")}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
 HINTS = dict(config.setting_types())
 
@@ -94,6 +97,19 @@ BOTH = {WORDS, PROMPT}
 def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
     ours, other = keys_of(facts()), keys_of(facts(), model=replace(MODEL, **change))
     assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
+
+
+def test_the_order_of_the_file_matters_to_the_streams_that_follow_it_alone():
+    ours, other = keys_of(facts(places="one")), keys_of(facts(places="other"))
+    streams = {
+        order: evaluation(method="dynaprompt", **{"adapt.order": order}) for order in ("fair", "file", "shuffled")
+    }
+    assert len({ours.of(task) for task in streams.values()}) == 3
+    assert [order for order, task in streams.items() if ours.of(task) != other.of(task)] == ["file"]
+    assert ours.of(WORDS) == other.of(WORDS)
+    with registered(RUNNING_MEAN):  # reads no order: its stream has that of the dataset
+        others = [evaluation(method="running_mean", **{"adapt.order": order}) for order in orders]
+        assert len({ours.of(task) for task in others}) == 1
 
 
 def test_any_gpu_will_do():
@@ -209,6 +225,8 @@ def test_larger_work_costs_more():
     assert cost(evaluation(stop=128), 10) > cost(evaluation(), 10) > cost(evaluation(), 5)
     assert cost(evaluation(**{"adapt.steps": 2}), 10) > cost(evaluation(), 10)
     assert cost(evaluation(), 10) > cost(evaluation(method=PLAIN), 10)
+    assert cost(evaluation(method="dynaprompt"), 10) > cost(evaluation(), 10)
+    assert cost(evaluation(method="dynaprompt", **{"adapt.slots": 20}), 10) > cost(evaluation(method="dynaprompt"), 10)
     longer = replace(PROMPT, config=PROMPT.config.replace({"fpp.steps": 2000}))
     assert cost(longer, 10) > cost(PROMPT, 10)
 
