@@ -101,9 +101,8 @@ def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
 
 def test_the_order_of_the_file_matters_to_the_streams_that_follow_it_alone():
     ours, other = keys_of(facts(places="one")), keys_of(facts(places="other"))
-    streams = {
-        order: evaluation(method="dynaprompt", **{"adapt.order": order}) for order in ("fair", "file", "shuffled")
-    }
+    orders = ("fair", "file", "shuffled")
+    streams = {order: evaluation(method="dynaprompt", **{"adapt.order": order}) for order in orders}
     assert len({ours.of(task) for task in streams.values()}) == 3
     assert [order for order, task in streams.items() if ours.of(task) != other.of(task)] == ["file"]
     assert ours.of(WORDS) == other.of(WORDS)

@@ -15,6 +15,9 @@ from tests.trial.conftest import Gate, executing, inline, plan_of
 from tests.trial.made import same_predictions
 
 CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
+DYNAPROMPT = TrialConfig(prompt="a photo of a").replace(
+    {"method": "dynaprompt", "views.count": 8, "adapt.slots": 3, "adapt.lr": 0.05}
+)
 CHAINS = 4  # two datasets, two seeds
 SHARDS = 3  # of 150 images, 64 in each
 
@@ -88,6 +91,44 @@ def test_workers_that_end_in_odd_orders_and_are_lost_come_to_the_same(worker, pl
         assert starts == sorted(starts)
 
 
+@pytest.mark.parametrize("order", ["fair", "file", "shuffled"])
+def test_a_buffer_of_prompts_goes_on_where_the_shard_before_left_it(worker, tmp_path, monkeypatch, order):
+    """In every order of the stream, and after the loss of a worker in the middle; nothing is done twice."""
+    config = DYNAPROMPT.replace({"adapt.order": order})
+    plan = plan_of(worker, columns=("logits",))
+    monkeypatch.setattr(cutting, "SHARD", 1024)
+    whole = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
+    monkeypatch.setattr(cutting, "SHARD", 64)
+    assert_same(run_trial(plan, config, "val", inline(worker, plan, tmp_path / "inline")), whole)
+    fate = Fate(0, [("digits", 64)])
+    with executing("kept", worker, plan, tmp_path / "kept", workers=2, around=fate, attempts=2) as executor:
+        assert_same(run_trial(plan, config, "val", executor), whole)
+    assert [start for _, start in fate.begun] == [0, 64, 64, 128]
+
+
+def test_results_come_in_the_order_of_the_stream(worker, tmp_path):
+    """That of the listing is 000000, 000001, ...; ours is that of a hash; a shuffle is that of a seed."""
+    plan = plan_of(worker, seeds=(0, 1))
+    found = {}
+    for order in ("fair", "file", "shuffled"):
+        config = DYNAPROMPT.replace({"adapt.order": order})
+        _, (first, second) = run_trial(plan, config, "val", inline(worker, plan, tmp_path))
+        found[order] = first.predictions
+        assert (first.predictions.ids == second.predictions.ids) == (order != "shuffled")
+    dataset = worker.dataset("digits", "val")
+    ids = {order: predictions.ids for order, predictions in found.items()}
+    assert ids["fair"] == dataset.ids
+    assert ids["file"] == tuple(sorted(dataset.ids))
+    assert len(set(ids.values())) == 3
+    labels = dict(zip(dataset.ids, dataset.labels.tolist(), strict=True))
+    confidences = []
+    for predictions in found.values():
+        assert [labels[sample] for sample in predictions.ids] == predictions.labels.tolist()
+        confidences.append(dict(zip(predictions.ids, predictions.confidence.tolist(), strict=True)))
+    assert set(confidences[0]) == set(confidences[1]) == set(confidences[2])
+    assert confidences[0] != confidences[1] != confidences[2] != confidences[0]
+
+
 class AfterSome(Driver):
     """Stops after so many tasks."""
 
@@ -115,8 +156,10 @@ def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole,
 
 def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
     plan = plan_of(worker, shards=2)
-    with pytest.raises(InputError, match=r"work\.shards=2: method running_mean is stateful, its stream is not cut"):
-        run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path))
+    for config in (CONFIG, DYNAPROMPT):
+        problem = rf"work\.shards=2: method {config.method} is stateful, its stream is not cut"
+        with pytest.raises(InputError, match=problem):
+            run_trial(plan, config, "val", inline(worker, plan, tmp_path))
 
 
 @pytest.mark.parametrize("order", [1, -1])
