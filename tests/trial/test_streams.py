@@ -2,6 +2,9 @@
 
 import asyncio
 import random
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -99,23 +102,58 @@ def test_a_buffer_of_prompts_goes_on_where_the_shard_before_left_it(worker, tmp_
     monkeypatch.setattr(cutting, "SHARD", 1024)
     whole = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
     monkeypatch.setattr(cutting, "SHARD", 64)
-    assert_same(run_trial(plan, config, "val", inline(worker, plan, tmp_path / "inline")), whole)
     fate = Fate(0, [("digits", 64)])
     with executing("kept", worker, plan, tmp_path / "kept", workers=2, around=fate, attempts=2) as executor:
         assert_same(run_trial(plan, config, "val", executor), whole)
     assert [start for _, start in fate.begun] == [0, 64, 64, 128]
 
 
-def test_results_come_in_the_order_of_the_stream(worker, tmp_path):
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fpp_sweep import tasks
+from fpp_sweep.core.methods.dynaprompt import DynaPrompt
+from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.trial.trial import run_trial
+from fpp_sweep.trial.worker import Worker
+from tests.trial.conftest import inline, plan_of
+from tests.trial.test_streams import DYNAPROMPT
+
+tasks.SHARD, calls, predict = 64, [], DynaPrompt.predict
+def until_the_second(self, *arguments):
+    calls.append(None)
+    os.kill(os.getpid(), signal.SIGKILL) if len(calls) == 2 else None
+    return predict(self, *arguments)
+DynaPrompt.predict = until_the_second
+worker = Worker(WorkerSpec(model="tiny", cache=sys.argv[1], device="cpu", threads=1, limit=150))
+plan = plan_of(worker, columns=("logits",))
+run_trial(plan, DYNAPROMPT, "val", inline(worker, plan, Path(sys.argv[2])))
+"""
+
+
+def test_a_process_that_is_killed_in_the_second_shard_costs_that_shard_alone(worker, tmp_path, monkeypatch):
+    line = [sys.executable, "-c", KILLED, str(worker.cache.root), str(tmp_path / "cut")]
+    assert subprocess.run(line, check=False).returncode == -signal.SIGKILL
+    (kept,) = (tmp_path / "cut").rglob("*.task")
+    written = kept.stat().st_mtime_ns
+    plan = plan_of(worker, columns=("logits",))
+    found = run_trial(plan, DYNAPROMPT, "val", inline(worker, plan, tmp_path / "cut"))
+    assert len(list((tmp_path / "cut").rglob("*.task"))) == SHARDS
+    assert kept.stat().st_mtime_ns == written
+    monkeypatch.setattr(cutting, "SHARD", 1024)
+    assert_same(found, run_trial(plan, DYNAPROMPT, "val", inline(worker, plan, tmp_path / "whole")))
+
+
+def test_results_come_in_the_order_of_the_stream(small, tmp_path):
     """That of the listing is 000000, 000001, ...; ours is that of a hash; a shuffle is that of a seed."""
-    plan = plan_of(worker, seeds=(0, 1))
+    plan = plan_of(small, seeds=(0, 1))
     found = {}
     for order in ("fair", "file", "shuffled"):
         config = DYNAPROMPT.replace({"adapt.order": order})
-        _, (first, second) = run_trial(plan, config, "val", inline(worker, plan, tmp_path))
+        _, (first, second) = run_trial(plan, config, "val", inline(small, plan, tmp_path))
         found[order] = first.predictions
         assert (first.predictions.ids == second.predictions.ids) == (order != "shuffled")
-    dataset = worker.dataset("digits", "val")
+    dataset = small.dataset("digits", "val")
     ids = {order: predictions.ids for order, predictions in found.items()}
     assert ids["fair"] == dataset.ids
     assert ids["file"] == tuple(sorted(dataset.ids))
