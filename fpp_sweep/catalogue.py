@@ -24,7 +24,7 @@ _METRICS = "fpp_sweep.core.metrics"
 _STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.precision", "views.")
 _STREAM = ("adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.slots", "adapt.rule", "adapt.order", "views.")
 _SHARP, _PRODUCT = ("sharpness",), ("product",)
-_SECOND = ("adapt.carry", "adapt.reselect")
+_ONCE = _STEP[1:]  # of a method whose number of steps is given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +96,24 @@ _FAMILY: dict[str, dict[str, Any]] = {  # the penalty of a method, by the beginn
 }
 
 
-def _tuned(name: str, title: str, build: str = _TPT, more: tuple[str, ...] = (), **facts: Any) -> MethodRow:
+def _tuned(
+    name: str, title: str, build: str = _TPT, reads: tuple[str, ...] = _STEP, more: tuple[str, ...] = (), **facts: Any
+) -> MethodRow:
     """A method that tunes the prompt; `more` are settings that it reads beside those of the plain step."""
     family = _FAMILY[name.partition("_")[0]]
-    reads = (*_STEP, *more, *(("adapt.penalty",) if "penalty" in family else ()))
+    reads = (*reads, *more, *(("adapt.penalty",) if "penalty" in family else ()))
     return MethodRow(name=name, title=title, build=build, **{**family, "reads": reads, **facts})
 
 
 def _sharpness_aware(kind: str, title: str) -> list[MethodRow]:
     build = f"{_METHODS}.sharpness_aware:{kind.capitalize()}"
     more = (f"adapt.{kind}_rho", "adapt.reselect", "adapt.optimizer")
-    return [_tuned(f"{name}_{kind}", f"{title}, in the step of `{name}`", build, more) for name in _FAMILY]
+    return [_tuned(f"{name}_{kind}", f"{title}, in the step of `{name}`", build, more=more) for name in _FAMILY]
+
+
+def _two_steps(name: str, title: str, *more: str) -> MethodRow:
+    build = "".join(word.capitalize() for word in name.split("_")[1:])
+    return _tuned(name, title, f"{_METHODS}.two_steps:{build}", _ONCE, ("adapt.carry", *more))
 
 
 def _dynaprompt(name: str, title: str, **facts: Any) -> MethodRow:
@@ -130,15 +137,11 @@ _METHOD_ROWS = (
     _tuned("otpt", "TPT with O-TPT's orthogonality of the text features", baseline=True),
     *_sharpness_aware("sam", "SAM: the gradient at the worst point nearby"),
     *_sharpness_aware("asam", "ASAM: SAM with a radius for each coordinate"),
-    _tuned("tpt_ent_ent", "two steps of TPT", f"{_METHODS}.two_steps:EntEnt", _SECOND),
-    *(
-        _tuned(f"{name}_{order}", title.format(name), f"{_METHODS}.two_steps:{build}", _SECOND)
-        for name in ("ctpt", "otpt")
-        for order, build, title in (
-            ("ent_reg", "EntReg", "TPT's step, then one on the penalty of `{}` alone"),
-            ("reg_ent", "RegEnt", "a step on the penalty of `{}` alone, then TPT's"),
-        )
-    ),
+    _two_steps("tpt_ent_ent", "two steps of TPT", "adapt.reselect"),
+    _two_steps("ctpt_ent_reg", "TPT's step, then one on the penalty of `ctpt` alone"),
+    _two_steps("ctpt_reg_ent", "a step on the penalty of `ctpt` alone, then TPT's", "adapt.reselect"),
+    _two_steps("otpt_ent_reg", "TPT's step, then one on the penalty of `otpt` alone"),
+    _two_steps("otpt_reg_ent", "a step on the penalty of `otpt` alone, then TPT's", "adapt.reselect"),
     _dynaprompt("dynaprompt", "DynaPrompt: a buffer of prompts that evolves along the stream"),
     _dynaprompt("dynaprompt_ctpt", "DynaPrompt with C-TPT's penalty", **_FAMILY["ctpt"]),
     _dynaprompt("dynaprompt_otpt", "DynaPrompt with O-TPT's penalty", **_FAMILY["otpt"]),
@@ -167,6 +170,7 @@ COLUMNS = {  # of a sample, kept where somebody asks for them
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",
     "product": "inner product of the adapted prompt and the gradient of the entropy there (measure.views)",
 }
+READ_FOR = {"sharpness": ("measure.", "adapt.selection"), "product": ("measure.views", "adapt.selection")}  # settings
 PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
 DEFAULT = next(row.name for row in METHODS.values() if row.learns)
 BUILT_IN = tuple(METHODS)
@@ -197,6 +201,23 @@ def qualities(columns: Iterable[str] = ()) -> list[MetricRow]:
     asked = set(columns)
     rows = [row for row in METRICS.values() if row.of_dataset]
     return [row for row in rows if not row.on_request or asked.issuperset(row.columns)]
+
+
+def require_measurable(methods: Iterable[str], columns: Iterable[str]) -> None:
+    """InputError if a method has no adapted prompt of each sample, at which one of the columns is to be measured."""
+    asked = [column for column in sorted(columns) if column in READ_FOR]
+    for name in methods if asked else ():
+        row = method(name)
+        plugin = None if isinstance(row.build, str) else row.build
+        reason = None
+        if row.stateful:
+            reason = "its prompts are those of a stream"
+        elif row.views is not None:
+            reason = f"it looks at {row.views} of a sample's views only"
+        elif plugin and not (hasattr(plugin, "adapted") and hasattr(plugin, "classified")):
+            reason = "it has no `adapted` and `classified` (docs/plugins.md)"
+        if reason:
+            raise InputError(f"{asked[0]} cannot be measured of method {name}: {reason}; leave one of them out")
 
 
 def code_of(code: Code) -> Callable[..., Any]:

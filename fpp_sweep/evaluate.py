@@ -122,6 +122,7 @@ def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     methods = args.method or ([base.method] if chosen else [catalogue.PLAIN, catalogue.DEFAULT])
     for method in methods:
         catalogue.method(method)
+    catalogue.require_measurable(methods, args.columns)
     prompts = args.prompt or ([base.prompt] if chosen else [init, "fpp"])
     return [
         (base.replace({"method": method, "prompt": prompt, "init": init}), seed)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 from fpp_sweep import catalogue
@@ -17,7 +18,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.facts import DatasetFacts, ModelFacts
 from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 
-ENGINE = 1  # to be raised when the same task gives other bits
+ENGINE = 2  # to be raised when the same task gives other bits
 VIEWS = 2  # to be raised when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the form of cached features
 
@@ -75,6 +76,16 @@ class TaskKeys:
         cut = (task.split, task.start, task.stop, sorted(task.columns))
         return self._named("evaluate", self._evaluation(task), cut)
 
+    def serving(self, task: Task) -> Iterator[str]:
+        """Its key, then those of the same task with more optional columns, whose results hold this one's."""
+        yield self.of(task)
+        if isinstance(task, PretrainTask):
+            return
+        others = [name for name in catalogue.COLUMNS if name not in task.columns]
+        for size in range(1, len(others) + 1):
+            for more in combinations(others, size):
+                yield self.of(replace(task, columns=(*task.columns, *more)))
+
     def of_adapter(self, task: EvalTask) -> str:
         """Equal for tasks that start from the same method set up for the same prompt and classes."""
         row, read = self._read(task)
@@ -104,9 +115,10 @@ class TaskKeys:
         return [self._prompt(task), row.name, row.digest, read, task.dataset, data, VIEWS, task.seed]
 
     def _read(self, task: EvalTask) -> tuple[catalogue.MethodRow, dict[str, Any]]:
-        """The method, and the settings that it reads."""
+        """The method, and the settings that it and the columns read."""
         row = catalogue.method(task.config.method)
-        return row, {key: value for key, value in task.config.flat().items() if key.startswith(row.reads)}
+        reads = sum((catalogue.READ_FOR.get(column, ()) for column in task.columns), row.reads)
+        return row, {key: value for key, value in task.config.flat().items() if key.startswith(reads)}
 
     def _classes(self, dataset: str) -> list[Any]:
         """Pretraining looks at the names of the classes only."""

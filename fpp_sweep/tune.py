@@ -20,26 +20,12 @@ from pathlib import Path
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
+from fpp_sweep.space.overrides import from_flags
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.display import final_table
 from fpp_sweep.sweep.handle import InterruptedSweep, Options
 from fpp_sweep.tracking import parent_url, ui_command
-
-# flags that are short for a key of the space
-SHORT = {
-    "model": "work.model",
-    "data_root": "work.data_root",
-    "dataset_file": "work.dataset_file",
-    "datasets": "work.datasets",
-    "limit": "work.limit",
-    "seed": "work.seeds",
-    "workers": "work.workers",
-    "on_bad_image": "work.on_bad_image",
-    "trials": "search.trials",
-    "wall_clock": "search.wall_clock",
-    "search_split": "search.split",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.dry_run:
         from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
-        print(dry_run(space))
+        print(dry_run([space]))
         return
     from fpp_sweep.sweep.run import run_sweep  # loads numpy, and what else a sweep needs
 
@@ -116,14 +102,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def read_space(args: argparse.Namespace) -> Space:
     """The space file with everything that the command line says otherwise; later flags win."""
-    overrides = []
-    for flag, key in SHORT.items():
-        value = getattr(args, flag)
-        if isinstance(value, list):
-            overrides.append(f"{key}=[{', '.join(value)}]")
-        elif value is not None:
-            overrides.append(f"{key}={value}")
-    overrides += args.set
+    overrides = [*from_flags(args), *args.set]
     loaded = [file.stem for file in args.plugin]
     space = load_space(args.space, overrides, loaded)
     if args.config is None:

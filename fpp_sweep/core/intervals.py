@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpp_sweep import catalogue
-from fpp_sweep.core.metrics import BINS, BLOCK, Predictions, accuracy, bin_of, expected_error, on_grid
+from fpp_sweep.core.metrics import BINS, BLOCK, Confidences, Predictions, accuracy, bin_of, expected_error, on_grid
 from fpp_sweep.errors import InputError
 
 
@@ -23,7 +23,7 @@ class Interval:
 
 
 def intervals(
-    datasets: Sequence[Predictions], *, draws: int = 1000, seed: int = 0, level: float = 0.95
+    datasets: Sequence[Predictions | Confidences], *, draws: int = 1000, seed: int = 0, level: float = 0.95
 ) -> dict[str, Interval]:
     """Intervals of accuracy and ECE, in percent, of the unweighted mean of some datasets, each resampled on its own.
 
@@ -52,7 +52,9 @@ def intervals(
     }
 
 
-def resampled(predictions: Predictions, *, draws: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def resampled(
+    predictions: Predictions | Confidences, *, draws: int, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Accuracy and ECE, in percent, of each of `draws` samples with replacement."""
     if draws < 1:
         raise InputError(f"bootstrap draws must be >= 1, got {draws}")
@@ -62,7 +64,7 @@ def resampled(predictions: Predictions, *, draws: int, seed: int) -> tuple[NDArr
     return sums[:, BINS], np.abs(sums[:, :BINS]).sum(axis=1)
 
 
-def _terms(predictions: Predictions) -> NDArray[np.float64]:
+def _terms(predictions: Predictions | Confidences) -> NDArray[np.float64]:
     """(N, BINS + 1): correctness minus confidence, in the column of the bin; then correctness.
 
     Accuracy and ECE are functions of weighted sums of the columns. The entries lie on a grid on which float64 adds

@@ -207,6 +207,26 @@ class Predictions:
         return ClassBins.of(self.confidence[:, None], self.correct[:, None])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Confidences:
+    """What accuracy and ECE need of each sample."""
+
+    confidence: NDArray[np.float32]
+    correct: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]]) -> Confidences:
+        """Of a table of predictions."""
+        return cls(columns["confidence"], np.equal(columns["predicted"], columns["label"]))
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def bins(self) -> ClassBins:
+        return ClassBins.of(self.confidence[:, None], self.correct[:, None])
+
+
 def concatenate(parts: Sequence[Predictions]) -> Predictions:
     """Join shards of one dataset, in the order given; associative to the last bit."""
     if not parts:
@@ -238,7 +258,7 @@ def score(predictions: Predictions) -> dict[str, float]:
     return numbers
 
 
-def accuracy(predictions: Predictions) -> float:
+def accuracy(predictions: Predictions | Confidences) -> float:
     return 100 * int(predictions.correct.sum()) / len(predictions)
 
 
@@ -246,7 +266,7 @@ def accuracy_top5(predictions: Predictions) -> float:
     return 100 * int(predictions.in_top5.sum()) / len(predictions)
 
 
-def expected_error(predictions: Predictions) -> float:
+def expected_error(predictions: Predictions | Confidences) -> float:
     """ECE: |accuracy - mean confidence| of each bin, weighted by its samples."""
     return 100 * math.fsum(predictions.bins.gaps.flat) / len(predictions)
 

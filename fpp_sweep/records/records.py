@@ -28,6 +28,11 @@ class SplitResult:
     samples: int  # images, over datasets; each once
     seconds: Mapping[str, float]  # by stage, summed over workers; what was at hand costs 0
     device_seconds: float  # seconds that workers were held for it
+    # the datasets' numbers for each of several seeds, by its digits
+    by_seed: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    # dataset -> stage -> seconds when it was computed, whoever asked for it; the mean over seeds
+    costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    devices: Sequence[str] = ()  # where that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,40 @@
-"""`--set key=value`: one key of a document, as if the file had it so."""
+"""`--set key=value`, and the flags that are short for a key: one key of a document, as if the file had it so."""
 
 from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
 
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.rules import keys, shown
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain, parse
+
+FLAGS = {  # short for a key
+    "model": "work.model",
+    "data_root": "work.data_root",
+    "dataset_file": "work.dataset_file",
+    "datasets": "work.datasets",
+    "limit": "work.limit",
+    "seed": "work.seeds",
+    "workers": "work.workers",
+    "on_bad_image": "work.on_bad_image",
+    "trials": "search.trials",
+    "wall_clock": "search.wall_clock",
+    "search_split": "search.split",
+    "preset": "preset",
+}
+
+
+def from_flags(args: argparse.Namespace) -> Iterator[str]:
+    """What a command line says by flags of its own."""
+    for flag, key in FLAGS.items():
+        value = getattr(args, flag, None)
+        if isinstance(value, list):
+            yield f"{key}=[{', '.join(value)}]"
+        elif value is not None:
+            yield f"{key}={value}"
 
 
 def override(root: Node, assignment: str) -> None:

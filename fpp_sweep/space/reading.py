@@ -28,17 +28,17 @@ def load_space(path: Path | str, overrides: Sequence[str] = (), loaded: Iterable
     than those that are `loaded` is refused, unless that is none.
     """
     path = Path(path)
-    return _space(read(path, "search space"), path.stem, overrides, loaded)
+    return space_from(read(path, "search space"), path.stem, overrides, loaded)
 
 
 def parse_space(text: str, where: str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
     """The same of a text; `where` is the file that complaints name."""
-    return _space(parse(text, where), Path(where).stem, overrides, loaded)
+    return space_from(parse(text, where), Path(where).stem, overrides, loaded)
 
 
 def space_of(plain: Mapping[str, Any], where: str, loaded: Iterable[str] | None = None) -> Space:
     """The same of `Space.plain()`, as a record of a sweep holds it."""
-    return _space(of_plain(plain, where), Path(where).stem, (), loaded)
+    return space_from(of_plain(plain, where), Path(where).stem, (), loaded)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -51,7 +51,8 @@ def read_config(path: Path) -> dict[str, Any]:
         return check_settings(node.plain(), TrialConfig())
 
 
-def _space(root: Node, stem: str, overrides: Sequence[str], loaded: Iterable[str] | None) -> Space:
+def space_from(root: Node, stem: str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
+    """The same of a document that is read already; the overrides change it."""
     if root.value is None:
         raise root.error("is empty; a search space has params or a grid, see docs/spaces.md")
     root.mapping()

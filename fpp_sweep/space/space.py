@@ -71,6 +71,7 @@ class Space:
         check_objectives(self.objectives)
         check_constraints(self.constraints, self.work.baselines)
         self._check_shards()
+        catalogue.require_measurable(self.methods(), self.columns())
         search = self.search
         if (search.trials, search.wall_clock, search.gpu_hours) == (None, None, None):
             trials = len(self.queue()) if search.sampler == "grid" else TRIALS
@@ -97,11 +98,21 @@ class Space:
         """A method whose result depends on the samples before needs the whole dataset, in order."""
         if self.work.shards is None:
             return
-        searched = {param.key: param.choices for param in self.searched()}
-        configs = self.baselines().values()
-        for name in (*searched.get("method", [self.start().method]), *(config.method for config in configs)):
+        for name in self.methods():
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             expect(not catalogue.method(name).stateful, problem, "work.shards")
+
+    def methods(self) -> list[str]:
+        """Of trials and baselines."""
+        searched = {param.key: param.choices for param in self.searched()}
+        configs = self.baselines().values()
+        return [*searched.get("method", [self.start().method]), *(config.method for config in configs)]
+
+    def columns(self) -> tuple[str, ...]:
+        """Of the predictions: those that are asked for, and those that metrics need."""
+        metrics = [catalogue.metric(goal.metric) for goals in (self.objectives, self.constraints) for goal in goals]
+        needed = {column for row in (*metrics, *catalogue.qualities()) for column in row.columns}
+        return tuple(sorted(needed.union(self.work.columns)))
 
     def start(self) -> TrialConfig:
         """The preset with the base's settings: what a trial is, apart from what is searched."""
@@ -172,6 +183,8 @@ class Space:
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
         """For each published config: its origin, its values of searched settings, and those that do not fit."""
+        if not self.search.published:
+            return
         for origin, settings in published_points(preset_for(self.preset, self.work.model)).items():
             flat = TrialConfig().replace(settings).flat()
             values: dict[str, Any] = {}

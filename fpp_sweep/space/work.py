@@ -33,6 +33,7 @@ class Search:
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Annotated[int, whole(0)] = 0
     split: Split = "val"  # what the objectives are measured on
+    published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
 
     def __post_init__(self) -> None:

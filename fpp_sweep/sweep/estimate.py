@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,21 +39,52 @@ START = 45.0  # seconds before the first task and after the last: libraries, Ray
 SHOWN = 8  # trials printed
 
 
-def dry_run(space: Space) -> str:
-    """The configs, tasks and cost of a sweep, as text."""
-    gpu = torch.cuda.is_available() and space.work.gpus_per_worker != 0
+def dry_run(spaces: Sequence[Space]) -> str:
+    """The configs, tasks and cost of a sweep, or of several that share their results, as text."""
+    first = spaces[0].work
+    gpu = torch.cuda.is_available() and first.gpus_per_worker != 0
     with tempfile.TemporaryDirectory() as cache:
         # an empty cache: reading features that exist already would be timed instead of computing them
-        worker = Worker(replace(worker_spec(space, 1.0 if gpu else 0.0), cache=cache))
-        plan = make_plan(space, worker)
-        notes = [*check(space, worker, plan).notes, *space.left_out()]
-        workers = space.work.workers or (1 if gpu else max(1, int(cores() / space.work.cpus_per_worker)))
-        start = space.start()
+        worker = Worker(replace(worker_spec(spaces[0], 1.0 if gpu else 0.0), cache=cache))
+        plans = [make_plan(space, worker) for space in spaces]
+        notes = dict.fromkeys(
+            note
+            for space, plan in zip(spaces, plans, strict=True)
+            for note in (*check(space, worker, plan).notes, *space.left_out())
+        )
+        workers = first.workers or (1 if gpu else max(1, int(cores() / first.cpus_per_worker)))
+        speeds: dict[str, Speed] = {}
         with busy(min(workers, cores()) - 1):
-            speeds = {facts.name: timing.measure(worker, start, facts) for facts in plan.datasets[space.search.split]}
-    configs, keys = dict(expected_configs(space)), TaskKeys(worker.facts(), plan.known())
-    lines = [*config_lines(space, configs), *(f"note: {note}" for note in notes), ""]
-    return "\n".join([*lines, *cost_lines(space, plan, configs, speeds, workers, keys)])
+            for space, plan in zip(spaces, plans, strict=True):
+                for facts in plan.datasets[space.search.split]:
+                    if facts.name not in speeds:
+                        speeds[facts.name] = timing.measure(worker, space.start(), facts)
+    known = {key: facts for plan in plans for key, facts in plan.known().items()}
+    runs = [Expected(space, plan, dict(expected_configs(space))) for space, plan in zip(spaces, plans, strict=True)]
+    lines = [line for run in runs for line in config_lines(run.space, run.configs)]
+    lines += [*(f"note: {note}" for note in notes), ""]
+    return "\n".join([*lines, *cost_lines(runs, speeds, workers, TaskKeys(worker.facts(), known))])
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A sweep and the configs that it is expected to run, by name."""
+
+    space: Space
+    plan: Plan
+    configs: Mapping[str, TrialConfig]
+
+    def runs(self) -> Iterator[tuple[TrialConfig, str]]:
+        """Configs with the splits that they run on."""
+        split = self.space.search.split
+        yield from ((config, split) for config in self.configs.values())
+        if split != "test":
+            trials = [name for name in self.configs if name.startswith("trial")][:FRONT]
+            yield from (
+                (config, "test")
+                for name, config in self.configs.items()
+                if name.startswith("baseline") or name in trials
+            )
 
 
 @contextmanager
@@ -98,7 +129,7 @@ def sample_point(params: Iterable[Param], draw: random.Random) -> dict[str, Any]
     return values
 
 
-def config_lines(space: Space, configs: dict[str, TrialConfig]) -> Iterator[str]:
+def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[str]:
     """What is the same in all configs, and what is not in the first few."""
     flat = {name: relevant(config.flat()) for name, config in configs.items()}
     keys = list(dict.fromkeys(key for settings in flat.values() for key in settings))
@@ -125,29 +156,25 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def cost_lines(
-    space: Space, plan: Plan, configs: dict[str, TrialConfig], speeds: dict[str, Speed], workers: int, keys: TaskKeys
-) -> Iterator[str]:
+def cost_lines(sweeps: Sequence[Expected], speeds: Mapping[str, Speed], workers: int, keys: TaskKeys) -> Iterator[str]:
     """Tasks, and the seconds that they take."""
-    split = space.search.split
-    tested = [name for name in configs if name.startswith("baseline")] + [
-        name for name in configs if name.startswith("trial")
-    ][:FRONT]
-    runs = [(config, split) for config in configs.values()]
-    if split != "test":
-        runs += [(configs[name], "test") for name in tested]
     tasks: dict[str, Task] = {}
     features: dict[tuple[object, ...], float] = {}
-    for config, on in runs:
-        views = catalogue.method(config.method).views or config.views.count
-        for shards in plan.tasks(config, on).values():
-            for task in (*shards[0].needs, *shards):
-                tasks[keys.of(task)] = task
-            speed = speeds[shards[0].dataset]
-            image = views / config.views.count * speed.draw + views * speed.tower
-            for shard in shards:
-                read = (shard.dataset, on, shard.seed, shard.start, views, config.views)
-                features[read] = (shard.stop - shard.start) * image
+    asked = 0
+    for sweep in sweeps:
+        for config, on in sweep.runs():
+            views = catalogue.method(config.method).views or config.views.count
+            for shards in sweep.plan.tasks(config, on).values():
+                asked += len(shards)
+                for task in (*shards[0].needs, *shards):
+                    tasks[keys.of(task)] = task
+                speed = speeds[shards[0].dataset]
+                image = views / config.views.count * speed.draw + views * speed.tower
+                for shard in shards:
+                    read = (shard.dataset, on, shard.seed, shard.start, views, config.views)
+                    features[read] = (shard.stop - shard.start) * image
+    for task in [task for key, task in tasks.items() if any(other in tasks for other in [*keys.serving(task)][1:])]:
+        del tasks[keys.of(task)]  # one with more columns serves
     pretrainings = [task for task in tasks.values() if isinstance(task, PretrainTask)]
     evaluations = [task for task in tasks.values() if isinstance(task, EvalTask)]
     pretrain = sum(task.config.fpp.steps * speeds[task.dataset].step for task in pretrainings)
@@ -158,11 +185,13 @@ def cost_lines(
     device = "CPU" if keys.model.device == "cpu" else "GPU"
     images = sum(task.stop - task.start for task in evaluations)
     parts = f"pretraining {_time(pretrain)}, adaptation {_time(adapt)}, image features {_time(drawn)}"
-    yield f"tasks: {len(pretrainings)} pretrainings, {len(evaluations)} evaluations of shards, {images} images"
+    shared = f" ({asked - len(evaluations)} more are shared)" if asked > len(evaluations) else ""
+    yield f"tasks: {len(pretrainings)} pretrainings, {len(evaluations)} evaluations of shards{shared}, {images} images"
     yield f"worker time, measured here ({device}): {parts} (features once, less where cached)"
     yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {workers} workers like this one"
-    if space.search.wall_clock is not None and space.search.wall_clock < wall:
-        yield f"the budget of {_time(space.search.wall_clock)} ends it earlier"
+    budgets = [sweep.space.search.wall_clock for sweep in sweeps]
+    if len(budgets) == 1 and budgets[0] is not None and budgets[0] < wall:
+        yield f"the budget of {_time(budgets[0])} ends it earlier"
 
 
 def _seconds(task: EvalTask, speed: Speed) -> float:

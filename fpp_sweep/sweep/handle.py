@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Options:
     verbose: bool = False
     command: str = ""
     plugins: tuple[PluginFile, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)  # more of them, for the record
 
     @property
     def on_cluster(self) -> bool:

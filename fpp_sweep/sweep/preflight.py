@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fpp_sweep import catalogue
 from fpp_sweep.cli import cores, terminable
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
@@ -42,6 +41,15 @@ class Inspector(Protocol):
     def describe(self, names: Sequence[str], split: str) -> list[DatasetFacts]: ...
 
     def check(self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]) -> Checked: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers of a run, the first of which is ready; sweeps on the same model may follow each other on them."""
+
+    pool: Pool
+    model: ModelFacts
+    gpus_per_worker: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +116,10 @@ def removed_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator
 
 
 @contextmanager
-def open_sweep(space: Space, options: Options, folder: SweepFolder, checked: Callable[[], None]) -> Iterator[Opened]:
-    """Start Ray and a first worker, and check that all that the space names exists and has not changed."""
+def open_workers(
+    space: Space, options: Options, tasks: Path, meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[Workers]:
+    """Start Ray and a first worker; `tasks` is where results are kept, `meanwhile` is called while it starts."""
     work = space.work
     cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
     with (
@@ -128,20 +138,29 @@ def open_sweep(space: Space, options: Options, folder: SweepFolder, checked: Cal
         may_grow = options.on_cluster and None not in (work.workers, work.gpus_per_worker)
         if note := require_room(needs, may_grow=may_grow):
             print(f"note: {note}", file=sys.stderr)
-        checked()
+        meanwhile()
         spec = replace(worker_spec(space, gpus), plugins=options.plugins)
-        pool = start_pool(spec, needs, folder.tasks, attempts=work.attempts, timeout=work.task_timeout)
+        pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout)
         try:
             model = pool.open()
-            plan = make_plan(space, pool)
-            checks = check(space, pool, plan)
         except TaskFailed as error:
             raise InputError(error.reason) from error
-        for note in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
-            print(f"note: {note}", file=sys.stderr)
-        pool.begin(TaskKeys(model, plan.known(), checks.prompts))
-        folder.write_info(with_facts(folder.info(), space, model, plan, checks))
-        yield Opened(pool, plan, gpus)
+        yield Workers(pool, model, gpus)
+
+
+def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
+    """Check that all that the space names exists and has not changed, and tell the workers what they work on."""
+    pool, model = workers.pool, workers.model
+    try:
+        plan = make_plan(space, pool)
+        checks = check(space, pool, plan)
+    except TaskFailed as error:
+        raise InputError(error.reason) from error
+    for note in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
+        print(f"note: {note}", file=sys.stderr)
+    pool.begin(TaskKeys(model, plan.known(), checks.prompts))
+    folder.write_info(with_facts(folder.info(), space, model, plan, checks))
+    return Opened(pool, plan, workers.gpus_per_worker)
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:
@@ -173,8 +192,7 @@ def make_plan(space: Space, models: Inspector) -> Plan:
         name = metric.partition("/")[2]
         if name and name not in names:
             raise unknown(f"dataset in metric {metric}:", name, names)
-    columns = {*space.work.columns, *(column for metric in metrics for column in catalogue.metric(metric).columns)}
-    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=tuple(sorted(columns)))
+    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns())
 
 
 def check(space: Space, models: Inspector, plan: Plan) -> Checked:
@@ -202,6 +220,7 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
         "command": options.command,
         **versions(),
         **commit(),
+        **options.tags,
     }
     if options.plugins:
         tags["plugins"] = plugin_digests(options)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +23,16 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.sweep.display import Display, Status, trial_line
 from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep
-from fpp_sweep.sweep.preflight import Opened, info_at_start, open_sweep, removed_if_refused, require_same, sweep_folder
+from fpp_sweep.sweep.preflight import (
+    Opened,
+    Workers,
+    info_at_start,
+    open_sweep,
+    open_workers,
+    removed_if_refused,
+    require_same,
+    sweep_folder,
+)
 from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store
@@ -36,8 +46,9 @@ DELIVERY = 60.0  # seconds that MLflow gets at the end
 PARTING = 10.0  # after an interrupt
 
 
-def run_sweep(space: Space, options: Options | None = None) -> Sweep:
-    """Run a space to its end, or resume it; what a first Ctrl-C interrupts can be resumed."""
+def run_sweep(space: Space, options: Options | None = None, workers: Workers | None = None) -> Sweep:
+    """Run a space to its end, or resume it, on workers of its own or on those given; what a first Ctrl-C interrupts can
+    be resumed."""
     options = options or Options()
     plugins.load(options.plugins)
     require_plugins(space.work.plugins, (file.name for file in options.plugins))
@@ -56,11 +67,12 @@ def run_sweep(space: Space, options: Options | None = None) -> Sweep:
             folder.write_info(info_at_start(known, space, options, folder, uri))
             try:
                 # importing MLflow takes seconds: its store is looked at while Ray starts
-                with (
-                    ThreadPoolExecutor(1) as threads,
-                    open_sweep(space, options, folder, threads.submit(check_store, uri).result) as opened,
-                ):
-                    _go(Run(space, folder, opened, options, uri))
+                with ThreadPoolExecutor(1) as threads, ExitStack() as own:
+                    checked = threads.submit(check_store, uri).result
+                    if workers is None:
+                        workers = own.enter_context(open_workers(space, options, folder.tasks, checked))
+                    checked()
+                    _go(Run(space, folder, open_sweep(space, folder, workers), options, uri))
             except KeyboardInterrupt:
                 if (info := folder.info()).state == "running":  # it came while all was opened
                     folder.write_info(replace(info, state="interrupted"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.files import written_whole
@@ -28,6 +29,14 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     seed = results[0].seed
     panels = {f"{result.facts.name}, seed {seed}": result.predictions for result in results if result.seed == seed}
     reliability_panels(panels, folder / split / "reliability.png", title=title)
+
+
+def read_predictions(path: Path) -> dict[str, Any]:
+    """The columns that `write_predictions` wrote, as arrays; those of words as objects."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names if name not in ("id", "logits")}
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.store import MemoryStore, Store
+from fpp_sweep.trial.store import MemoryStore, Store, find
 from fpp_sweep.trial.worker import Worker
 
 
@@ -29,9 +29,8 @@ class InlineExecutor:
 
     def _result(self, task: Task, new: dict[str, TaskResult]) -> TaskResult:
         key = self.keys.of(task)
-        known = self.store.get(key)
-        if known is not None:
-            return replace(known, seconds={}, held=0.0)
+        if (known := find(self.store, self.keys, task)) is not None:
+            return known
         needs = [self._result(needed, new) for needed in task.needs]
         adapter = self.keys.of_adapter(task) if isinstance(task, EvalTask) else ""
         new[key] = self.worker.run(task, needs, adapter)

@@ -6,7 +6,7 @@ import io
 import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,17 @@ class TaskResult:
     state: bytes | None = None  # of a stateful method after the last sample: a safetensors file
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty where the work was at hand
+    spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when it was computed, whoever asked for it
+    device: str = ""  # where that was
     held: float = 0.0  # seconds that a worker was held for it
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
+
+    def at_hand(self, columns: tuple[str, ...]) -> TaskResult:
+        """The same as a result that took no time, with these optional columns of the predictions and no others."""
+        predictions = self.predictions
+        if predictions is not None and set(predictions.columns) != set(columns):
+            predictions = replace(predictions, columns={name: predictions.columns[name] for name in columns})
+        return replace(self, predictions=predictions, seconds={}, held=0.0)
 
 
 class TaskFailed(Exception):
@@ -52,8 +61,11 @@ class TaskFailed(Exception):
 
 
 def pack(result: TaskResult) -> bytes:
-    """A result without its times, as the bytes of an .npz file without pickles."""
-    arrays: dict[str, Any] = {"skipped": _text([asdict(sample) for sample in result.skipped])}
+    """A result as the bytes of an .npz file without pickles; who waited for it, and how long, is left out."""
+    arrays: dict[str, Any] = {
+        "skipped": _text([asdict(sample) for sample in result.skipped]),
+        "cost": _text({"spent": dict(result.spent), "device": result.device}),
+    }
     for name in ("prompt", "state"):
         if (data := getattr(result, name)) is not None:
             arrays[name] = np.frombuffer(data, np.uint8)
@@ -73,13 +85,14 @@ def unpack(data: bytes) -> TaskResult:
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         arrays = dict(file)
     skipped = tuple(Skipped(**sample) for sample in json.loads(arrays.pop("skipped").tobytes()))
+    cost = json.loads(arrays.pop("cost").tobytes())
     prompt, state = (arrays.pop(name).tobytes() if name in arrays else None for name in ("prompt", "state"))
     predictions = None
     if arrays:
         bins, extra = _taken(arrays, "bins_"), _taken(arrays, "column_")
         ids = tuple(json.loads(arrays.pop("ids").tobytes()))
         predictions = Predictions(ids=ids, class_bins=ClassBins(**bins), columns=extra, **arrays)
-    return TaskResult(prompt=prompt, predictions=predictions, state=state, skipped=skipped)
+    return TaskResult(prompt=prompt, predictions=predictions, state=state, skipped=skipped, **cost)
 
 
 def _text(value: Any) -> Any:

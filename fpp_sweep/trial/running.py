@@ -24,6 +24,7 @@ from fpp_sweep.core.datasets.imagenet import imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
+from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, open_prompt
@@ -118,6 +119,7 @@ class Adapter:
     row: MethodRow
     method: Method[Any]
     model: TextModel
+    context: Tensor  # where every sample starts
     state: Any
 
     @property
@@ -135,7 +137,7 @@ def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prom
     method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
     # the form of the gradient is that of the whole dataset, whatever the shard: forms differ in the last bits
     state = method.start(model, prompt.context, len(dataset))
-    return Adapter(row=catalogue.method(config.method), method=method, model=model, state=state)
+    return Adapter(row=catalogue.method(config.method), method=method, model=model, context=prompt.context, state=state)
 
 
 def stored(adapter: Adapter) -> bytes | None:
@@ -175,9 +177,9 @@ def evaluate(
     on_samples: Callable[[int], None] = lambda count: None,
 ) -> tuple[Predictions, Adapter]:
     """Run an EvalTask on the features of its dataset; samples whose image could not be read are not there."""
-    method, state = adapter.method, adapter.state
+    state, parts = adapter.state, []
     stream = positions(task, dataset)
-    parts = []
+    measure = [column for column in task.columns if column in catalogue.READ_FOR]
     # batches begin at multiples of BATCH, so that a sample is in the same batch, and its result the same to the last
     # bit, in every shard that begins at such a multiple
     for edge in range(task.start // BATCH * BATCH, task.stop, BATCH):
@@ -186,15 +188,32 @@ def evaluate(
         if not len(inside):
             continue
         views = features.of(inside)[:, : adapter.row.views].to(clip.device)
-        logits, state = method.predict(adapter.model, state, views)
+        columns: dict[str, Tensor] = {}
+        if measure:
+            logits, columns = _measured(clip, task, adapter, views, measure)
+        else:
+            logits, state = adapter.method.predict(adapter.model, state, views)
         if not logits.isfinite().all():
             raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
-        columns = {"logits": logits.float().cpu().numpy()} if "logits" in task.columns else {}
+        if "logits" in task.columns:
+            columns["logits"] = logits
         probabilities = logits.softmax(-1).float().cpu().numpy()
         ids = [dataset.ids[position] for position in inside]
-        parts.append(Predictions.of(ids, dataset.labels[inside], probabilities, columns))
+        kept = {name: values.float().cpu().numpy() for name, values in columns.items()}
+        parts.append(Predictions.of(ids, dataset.labels[inside], probabilities, kept))
         on_samples(len(inside))
     return concatenate(parts), replace(adapter, state=state)
+
+
+def _measured(
+    clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor, columns: Sequence[str]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits, and what is measured at the prompts that they come from."""
+    method: Any = adapter.method
+    contexts = method.adapted(adapter.model, adapter.state, views)
+    config = task.config.measure.scaled(clip.embedding_scale)
+    found = measured(adapter.model, adapter.context, contexts, views, task.config.adapt.selection, config, columns)
+    return method.classified(adapter.model, contexts, views), found
 
 
 def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 from fpp_sweep.files import written_whole
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult, pack, unpack
 
-FORMAT = "fpp_sweep task 2"
+FORMAT = "fpp_sweep task 3"
 SEAL = 32  # bytes of a SHA-256, in front of what it is of
 
 
@@ -19,6 +21,15 @@ class Store(Protocol):
     def get(self, key: str) -> TaskResult | None: ...
 
     def put(self, key: str, result: TaskResult) -> None: ...
+
+
+def find(store: Store, keys: TaskKeys, task: Task) -> TaskResult | None:
+    """What was computed before; one with more optional columns than are asked for serves, too."""
+    columns = task.columns if isinstance(task, EvalTask) else ()
+    for key in keys.serving(task):
+        if (known := store.get(key)) is not None:
+            return known.at_hand(columns)
+    return None
 
 
 class MemoryStore(dict[str, TaskResult]):

@@ -93,6 +93,7 @@ class DatasetResult:
     prompt: bytes | None  # where one was pretrained
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
+    costs: Mapping[str, float] = field(default_factory=dict)  # the same, whoever asked for the work first
 
 
 def run_trial(
@@ -136,6 +137,7 @@ def _dataset_result(
         prompt=made[0].prompt if made else None,
         skipped=tuple(sample for _, result in parts for sample in result.skipped),
         seconds=_added(result.seconds for result in (*made, *(result for _, result in parts))),
+        costs=_added(result.spent for result in (*made, *(result for _, result in parts))),
     )
 
 
@@ -162,18 +164,24 @@ def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> Sp
     for result in datasets:
         scores.setdefault(result.seed, {})[result.facts.name] = score(result.predictions)
     by_seed = [mean(list(numbers.values())) for numbers in scores.values()]
-    names = list(by_seed[0])
+    costs: dict[str, list[Mapping[str, float]]] = {}
+    for result in datasets:
+        costs.setdefault(result.facts.name, []).append(result.costs)
     return SplitResult(
         average=mean(by_seed),
-        datasets={
-            dataset: mean([numbers[dataset] for numbers in scores.values()]) for dataset in next(iter(scores.values()))
-        },
-        deviation={name: statistics.stdev(numbers[name] for numbers in by_seed) for name in names}
+        datasets={dataset: mean([numbers[dataset] for numbers in scores.values()]) for dataset in costs},
+        deviation={name: statistics.stdev(numbers[name] for numbers in by_seed) for name in by_seed[0]}
         if len(by_seed) > 1
         else {},
         samples=sum(len(result.predictions) for result in datasets if result.seed == datasets[0].seed),
         seconds=_added(result.seconds for result in done),
         device_seconds=math.fsum(result.held for result in done),
+        by_seed={str(seed): numbers for seed, numbers in scores.items()} if len(scores) > 1 else {},
+        costs={
+            dataset: {stage: seconds / len(scores) for stage, seconds in _added(stages).items()}
+            for dataset, stages in costs.items()
+        },
+        devices=sorted({result.device for result in done if result.device}),
     )
 
 

@@ -77,6 +77,12 @@ class Worker:
         self._seconds = perf_counter() - began
         return clip
 
+    @cached_property
+    def _device(self) -> str:
+        """What computes here, as tables of costs name it."""
+        device = self.clip.device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{self.spec.threads} CPU threads"
+
     def facts(self) -> ModelFacts:
         features = "float32" if self.spec.exact_cache else "float16"
         return ModelFacts(
@@ -135,7 +141,8 @@ class Worker:
                 result = self._evaluate(task, dict(zip(task.needs, needs, strict=True)), adapter_key)
         except Exception as error:
             raise TaskFailed.of(error, f"{task.title}, {worker_at(platform.node(), os.getpid())}") from error
-        return replace(result, held=perf_counter() - began, adapters=tuple(self._adapters))
+        held = perf_counter() - began
+        return replace(result, spent=result.seconds, device=self._device, held=held, adapters=tuple(self._adapters))
 
     def dataset(self, name: str, split: str) -> Dataset:
         """A split of a dataset, as many of its samples as are asked for."""

@@ -20,7 +20,7 @@ from fpp_sweep.facts import ModelFacts
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.store import Store
+from fpp_sweep.trial.store import Store, find
 
 HIRE_EVERY = 1.0  # seconds between two looks at how many workers are missing
 BAD_STARTS = 3  # times in a row that no worker starts while there is none: the next would not, either
@@ -172,7 +172,7 @@ class Keeper:
     async def _prepare(self, job: _Job) -> None:
         """Look for the result on disk; else get what the task starts from, and queue it."""
         try:
-            stored = await asyncio.to_thread(self.store.get, job.key)
+            stored = await asyncio.to_thread(find, self.store, self.keys, job.task)
             if stored is not None:
                 self._counts["at_hand"] += 1
                 self._settle(job, stored)

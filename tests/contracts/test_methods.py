@@ -1,6 +1,7 @@
 """What every row of the catalogue promises, a stateful one's too; a new row is tested by being there."""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from fpp_sweep.core.methods.tpt import ZeroShot
 from fpp_sweep.errors import InputError
 from fpp_sweep.trial.contract import check_method
 from tests.clips import random_clip
-from tests.names import CTPT, OTPT, PLAIN, TPT
+from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, PLAIN, REG_ENT, SAM, TPT
 from tests.reference import naive
 from tests.texts import twins
 from tests.toys import RUNNING_MEAN, RunningMean, registered
@@ -26,6 +27,24 @@ PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # methods that ar
 ROWS = [*METHODS.values(), RUNNING_MEAN]
 EPISODIC = [row.name for row in ROWS if row.learns and not row.stateful]
 STEPPING = [row.name for row in ROWS if row.learns and "adapt.steps".startswith(row.reads)]
+WITHOUT = {name: TPT for name in PENALTIES}  # of a method with a penalty, the same without
+WITHOUT |= {steps[name]: steps[TPT] for steps in (SAM, ASAM) for name in PENALTIES}
+
+
+def _naive_forms():
+    """Every method that adapts a sample by itself, as the naive reference has it."""
+    for name in (TPT, *PENALTIES):
+        penalty = PENALTIES.get(name)
+        yield name, partial(naive.adapt_one, penalty=penalty)
+        yield SAM[name], partial(naive.adapt_sharpness_aware, rho=0.05, penalty=penalty)
+        yield ASAM[name], partial(naive.adapt_sharpness_aware, rho=0.5, adaptive=True, penalty=penalty)
+    yield ENT_ENT, partial(naive.adapt_two_steps, order=("ent", "ent"))
+    for name, penalty in PENALTIES.items():
+        yield ENT_REG[name], partial(naive.adapt_two_steps, order=("ent", "reg"), penalty=penalty)
+        yield REG_ENT[name], partial(naive.adapt_two_steps, order=("reg", "ent"), penalty=penalty)
+
+
+NAIVE = dict(_naive_forms())
 
 every_method = pytest.mark.parametrize("name", [row.name for row in ROWS])
 
@@ -133,29 +152,30 @@ def test_a_row_names_the_settings_that_its_results_depend_on(name):
     assert changing == {f"adapt.{key}" for key in OTHER if f"adapt.{key}".startswith(METHODS[name].reads)}
 
 
-@pytest.mark.parametrize("name", PENALTIES)
-def test_a_penalty_of_weight_zero_is_tpt(name):
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_penalty_of_weight_zero_is_none(name):
     views = PAIR.views(3, 8)
-    torch.testing.assert_close(predict(name, views, penalty=0.0), predict(TPT, views), atol=1e-4, rtol=0)
+    torch.testing.assert_close(predict(name, views, penalty=0.0), predict(WITHOUT[name], views), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
-@pytest.mark.parametrize("name", EPISODIC)
+@pytest.mark.parametrize(
+    ("name", "steps"), [(name, steps) for name in EPISODIC for steps in ([1, 2, 3] if name in STEPPING else [None])]
+)
 @pytest.mark.parametrize("group", ["fine_grained", "shifts"])
 def test_probabilities_equal_the_naive_reference(name, group, steps):
     views = PAIR.views(6, 64)
     row = METHODS[name]
-    found = predict(name, views, group=group, steps=steps).softmax(-1)
+    given = {} if steps is None else {"steps": steps}
+    found = predict(name, views, group=group, **given).softmax(-1)
     for sample, probabilities in zip(views, found, strict=True):
-        expected = naive.adapt_one(
+        expected = NAIVE[name](
             PAIR.naive,
             PAIR.token_ids,
             PAIR.context,
             sample,
             logit_scale=PAIR.logit_scale,
-            steps=steps,
-            penalty=PENALTIES.get(name),
             weight=row.weight if group == "fine_grained" else row.weight_on_shifts,
+            **given,
         )
         torch.testing.assert_close(probabilities, expected.probabilities, atol=1e-4, rtol=0)
 
@@ -188,7 +208,8 @@ def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
     views = PAIR.views(16, 64)
 
     def contexts(precision):
-        method = build_method(name, AdaptConfig(precision=precision), "fine_grained")
+        # a second step that is a first one, too: what a large penalty carries on leaves few signs to turn
+        method = build_method(name, AdaptConfig(precision=precision, carry=False), "fine_grained")
         return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 
     assert (contexts("autocast") - contexts("float32")).abs().max() > AdaptConfig().lr
@@ -197,7 +218,11 @@ def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
 @pytest.mark.parametrize("name", EPISODIC)
 def test_the_prediction_alone_is_in_half_precision_where_it_is_asked_for(name):
     views = PAIR.views(16, 64)
-    half, full = (predict(name, views, steps=0, precision=precision) for precision in ("autocast", "float32"))
+    contexts = PAIR.context.expand(len(views), -1, -1)
+    half, full = (
+        build_method(name, AdaptConfig(precision=precision), "fine_grained").classified(PAIR.model, contexts, views)
+        for precision in ("autocast", "float32")
+    )
     assert 0.01 < (half - full).abs().max() < 1
 
 

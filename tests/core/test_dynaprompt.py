@@ -7,22 +7,23 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.config import AdaptConfig
-from fpp_sweep.core.methods import TextModel, build_method
+from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.dynaprompt import Buffer, choose, known
-from tests.core.test_golden import model  # noqa: F401 (a fixture)
 from tests.golden import load
 from tests.golden.streams import NEAR, streams, views
+from tests.golden.tower import text_model
+from tests.names import CTPT, DYNAPROMPT, OTPT, TPT
 from tests.reference import naive
 from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, select_slots
 from tests.texts import twins
 
 GOLDEN = load()
-NAMES = {None: "dynaprompt", "ctpt": "dynaprompt_ctpt", "otpt": "dynaprompt_otpt"}
-PENALTIES = {"dynaprompt": None, "dynaprompt_ctpt": naive.dispersion, "dynaprompt_otpt": naive.householder}
+NAMES = {None: DYNAPROMPT[TPT], "ctpt": DYNAPROMPT[CTPT], "otpt": DYNAPROMPT[OTPT]}
+PENALTIES = {DYNAPROMPT[TPT]: None, DYNAPROMPT[CTPT]: naive.dispersion, DYNAPROMPT[OTPT]: naive.householder}
 PAIR = twins()
 
 
-def dynaprompt(name="dynaprompt", **settings):
+def dynaprompt(name=DYNAPROMPT[TPT], **settings):
     return build_method(name, AdaptConfig(**settings), "fine_grained")
 
 
@@ -38,7 +39,8 @@ def warm(slots=5, seed=0, std=0.05):
 
 
 @pytest.mark.parametrize("stream", streams().values(), ids=streams())
-def test_a_stream_of_the_released_code(model: TextModel, stream):  # noqa: F811
+def test_a_stream_of_the_released_code(stream):
+    model = text_model()
     method = dynaprompt(NAMES[stream.settings["regulariser"]], slots=stream.settings["slots"], rule=stream.rule)
     unit = F.normalize(views(), dim=-1)
     free, *late = stream.spans()
@@ -153,7 +155,7 @@ def test_slots_that_are_equal_stay_so_and_share_the_lower_ones_values():
 
 
 def test_a_slot_that_is_there_twice_counts_twice():
-    method, buffer = dynaprompt("dynaprompt_ctpt"), known(PAIR.model, warm())
+    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), known(PAIR.model, warm())
     selection = method.select(PAIR.model, buffer, PAIR.views(1, 8)[0])
     once = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2]))
     twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))

@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 from fpp_sweep.config import AdaptConfig, FppConfig
 from fpp_sweep.core.fpp import pretrain
-from fpp_sweep.core.methods import TextModel, build_method
+from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.penalties import dispersion, orthogonality
-from fpp_sweep.core.text.classes import ClassTexts, Noise
-from fpp_sweep.core.text.tower import TextTower
-from tests.golden import HEADS, load
+from fpp_sweep.core.text.classes import Noise
+from tests.golden import load
+from tests.golden.tower import text_model
 
 GOLDEN = load()
 METHOD = {"zeroshot": "zero_shot", "tpt_two_steps": "tpt"}
@@ -18,24 +18,9 @@ METHOD = {"zeroshot": "zero_shot", "tpt_two_steps": "tpt"}
 TOLERANCE = 1e-4
 
 
-class StoredTokens:
-    """Yields the stored token ids of the class texts, in order, in place of a tokenizer."""
-
-    sos, eot = 49406, 49407
-
-    def __init__(self):
-        self._rows = iter(GOLDEN["tta/tokens"].tolist())
-
-    def encode(self, text):
-        row = next(self._rows)
-        return row[5 : row.index(self.eot)]
-
-
 @pytest.fixture(scope="module")
 def model():
-    tower = TextTower.from_state(GOLDEN.weights, heads=HEADS, activation="quick_gelu")
-    texts = ClassTexts.of_names(tower, StoredTokens(), GOLDEN.settings["classnames"])
-    return TextModel(texts=texts, logit_scale=GOLDEN.logit_scale)
+    return text_model()
 
 
 def test_text_features(model):

@@ -33,11 +33,17 @@ class Golden:
         return float(self.weights["logit_scale"].exp())
 
 
+def read(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The arrays of a file, and the settings beside it."""
+    with np.load(FOLDER / f"{name}.npz") as stored:
+        arrays = {name: torch.from_numpy(stored[name]) for name in stored}
+    return arrays, json.loads((FOLDER / f"{name}.json").read_text())
+
+
 @cache
 def load() -> Golden:
-    """All golden numbers."""
-    with np.load(FOLDER / "tta_fpp_small.npz") as stored:
-        arrays = {name: torch.from_numpy(stored[name]) for name in stored}
+    """All golden numbers of adaptation and pretraining."""
+    arrays, settings = read("tta_fpp_small")
     prefix = "weights/"
     weights = {
         name.removeprefix(prefix): value.float()
@@ -48,5 +54,11 @@ def load() -> Golden:
     table = torch.zeros(VOCABULARY, rows.shape[1])
     table[arrays["weights/token_embedding.ids"]] = rows
     weights["token_embedding.weight"] = table
-    settings = json.loads((FOLDER / "tta_fpp_small.json").read_text())
     return Golden(settings, arrays, weights)
+
+
+@cache
+def load_steps() -> Golden:
+    """Those of two steps, sharpness-aware steps and sharpness, on the same tower and class names."""
+    arrays, settings = read("two_step_sam_small")
+    return Golden(settings, arrays, load().weights)

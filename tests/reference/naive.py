@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -259,6 +260,155 @@ def householder(features: Tensor) -> Tensor:
     reflections = identity - 2 * axis[:, :, None] * axis[:, None, :]  # (K, K, K)
     reflected = (reflections @ gram[:, :, None])[:, :, 0]  # h_i
     return length(reflected - identity).mean()
+
+
+# Test-time adaptation with other steps
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample's losses and gradients as functions of its context."""
+
+    text: NaiveText
+    token_ids: Tensor
+    views: Tensor  # (V, D) of unit norm
+    logit_scale: float
+
+    def features(self, context: Tensor) -> Tensor:
+        return prompt_features(self.text, self.token_ids, context)
+
+    def confident(self, context: Tensor, selection: float) -> Tensor:
+        """The views that are selected at a context."""
+        with torch.no_grad():
+            logits = (self.logit_scale * self.views) @ self.features(context).T
+        return self.views[most_confident(logits, selection)]
+
+    def entropy(self, context: Tensor, kept: Tensor) -> Tensor:
+        return averaged_entropy((self.logit_scale * kept) @ self.features(context).T)
+
+    def adapted(self, context: Tensor, losses: list[float]) -> Adapted:
+        final = context.detach()
+        probabilities = zero_shot(self.text, self.token_ids, final, self.views, logit_scale=self.logit_scale)
+        return Adapted(probabilities, final, losses)
+
+
+def gradient_of(loss: Callable[[Tensor], Tensor], context: Tensor) -> tuple[Tensor, float]:
+    """Of a loss at a context, and the loss."""
+    here = context.detach().clone().requires_grad_()
+    value = loss(here)
+    return torch.autograd.grad(value, here)[0], value.item()
+
+
+def adamw_of(context: Tensor, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([context], lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay)
+
+
+def adapt_sharpness_aware(
+    text: NaiveText,
+    token_ids: Tensor,
+    context0: Tensor,
+    views: Tensor,
+    *,
+    logit_scale: float,
+    rho: float,
+    adaptive: bool = False,
+    reselect: bool = False,
+    optimizer: Literal["adamw", "sgd"] = "adamw",
+    steps: int = 1,
+    lr: float = 5e-3,
+    weight_decay: float = 0.01,
+    selection: float = 0.1,
+    penalty: Penalty | None = None,
+    weight: float = 0.0,
+) -> Adapted:
+    """SAM or (adaptive) ASAM: the gradient at the worst point nearby, applied where the context is."""
+    sample = Sample(text, token_ids, unit(views), logit_scale)
+    kept = sample.confident(context0, selection)
+
+    def loss(context: Tensor, kept: Tensor) -> Tensor:
+        entropy = sample.entropy(context, kept)
+        return entropy if penalty is None else entropy + weight * penalty(sample.features(context))
+
+    context = context0.clone().requires_grad_()
+    taken = (
+        adamw_of(context, lr, weight_decay)
+        if optimizer == "adamw"
+        else torch.optim.SGD([context], lr=lr, weight_decay=weight_decay)
+    )
+    losses = []
+    for _ in range(steps):
+        gradient, value = gradient_of(partial(loss, kept=kept), context)
+        if not gradient.any():
+            climb = torch.zeros_like(gradient)
+        elif adaptive:
+            size = context.detach().abs()
+            climb = rho * size**2 * gradient / (size * gradient).norm()
+        else:
+            climb = rho * gradient / gradient.norm()
+        worst = context.detach() + climb
+        there = sample.confident(worst, selection) if reselect else kept
+        context.grad = gradient_of(partial(loss, kept=there), worst)[0]
+        taken.step()
+        losses.append(value)
+    return sample.adapted(context, losses)
+
+
+def adapt_two_steps(
+    text: NaiveText,
+    token_ids: Tensor,
+    context0: Tensor,
+    views: Tensor,
+    *,
+    logit_scale: float,
+    order: tuple[Literal["ent", "reg"], Literal["ent", "reg"]],
+    carry: bool = True,
+    reselect: bool | None = None,
+    lr: float = 5e-3,
+    weight_decay: float = 0.01,
+    selection: float = 0.1,
+    penalty: Penalty | None = None,
+    weight: float = 0.0,
+) -> Adapted:
+    """A step on one term of the loss, then a step on one term; `reselect` none: if the first looked at no views."""
+    sample = Sample(text, token_ids, unit(views), logit_scale)
+    context = context0.clone().requires_grad_()
+    optimizer = adamw_of(context, lr, weight_decay)
+    reselect = order[0] == "reg" if reselect is None else reselect
+    losses = []
+    for number, term in enumerate(order):
+        if number == 1 and not carry:
+            optimizer = adamw_of(context, lr, weight_decay)
+        if term == "ent":
+            kept = sample.confident(context if number == 1 and reselect else context0, selection)
+            context.grad, value = gradient_of(partial(sample.entropy, kept=kept), context)
+        else:
+            assert penalty is not None
+            context.grad, value = gradient_of(lambda context: weight * penalty(sample.features(context)), context)
+        optimizer.step()
+        losses.append(value)
+    return sample.adapted(context, losses)
+
+
+def sharpness(
+    text: NaiveText,
+    token_ids: Tensor,
+    context: Tensor,
+    views: Tensor,
+    *,
+    logit_scale: float,
+    rho: float,
+    selected_at: Tensor,
+    selection: float = 0.1,
+    by_token: bool = False,
+) -> tuple[float, float]:
+    """How much the entropy rises `rho` up its gradient, and <theta, gradient>; views are selected at some context."""
+    sample = Sample(text, token_ids, unit(views), logit_scale)
+    kept = sample.confident(selected_at, selection)
+    gradient, here = gradient_of(partial(sample.entropy, kept=kept), context)
+    lengths = length(gradient)[:, None] if by_token else gradient.norm()
+    with torch.no_grad():
+        there = float(sample.entropy(context + rho * gradient / lengths, kept))
+    return there - here, float((context * gradient).sum())
 
 
 # Flatness-aware prompt pretraining

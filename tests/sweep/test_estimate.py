@@ -13,7 +13,7 @@ from fpp_sweep.facts import ModelFacts
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep import estimate, timing
-from fpp_sweep.sweep.estimate import config_lines, cost_lines, dry_run, expected_configs, sample_point
+from fpp_sweep.sweep.estimate import Expected, config_lines, cost_lines, dry_run, expected_configs, sample_point
 from fpp_sweep.sweep.preflight import make_plan, worker_spec
 from fpp_sweep.sweep.timing import Speed, measure
 from fpp_sweep.tasks import EvalTask, PretrainTask
@@ -85,7 +85,7 @@ def test_tasks_are_counted_once_however_many_trials_share_them(space, worker):
     plan = make_plan(space, worker)
     configs = dict(expected_configs(space))
     keys = TaskKeys(MODEL, plan.known())
-    lines = list(cost_lines(space, plan, configs, dict.fromkeys(["scenes", "digits"], SPEED), 2, keys))
+    lines = list(cost_lines([Expected(space, plan, configs)], dict.fromkeys(["scenes", "digits"], SPEED), 2, keys))
     tasks = {}
     for name, config in configs.items():
         for split in ("val", "test") if name.startswith("baseline") or name <= "trial-0003" else ("val",):
@@ -137,7 +137,7 @@ def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
     space = parse_space(LEAN, "space.yaml", overrides)
     plan = Plan(datasets=FACTS, seeds=(0,))
     configs, keys = dict(expected_configs(space)), TaskKeys(MODEL, plan.known())
-    found = list(cost_lines(space, plan, configs, {"dtd": FIXED}, workers, keys))
+    found = list(cost_lines([Expected(space, plan, configs)], {"dtd": FIXED}, workers, keys))
     assert len(found) == (4 if any("ends it earlier" in line for line in lines) else 3)
     for line, words in zip(found, lines, strict=False):
         assert words in line
@@ -165,7 +165,7 @@ def test_a_dry_run_measures_beside_as_many_workers_as_there_will_be(monkeypatch,
     monkeypatch.setattr(estimate, "busy", lambda others: nullcontext(kept.append(others)))
     monkeypatch.setattr(timing, "measure", lambda worker, start, facts: SPEED)
     words = ["search.split=test", "work.gpus_per_worker=0", "work.workers=null", override]
-    text = dry_run(parse_space(SPACE, "space.yaml", words))
+    text = dry_run([parse_space(SPACE, "space.yaml", words)])
     assert kept == [neighbours]
     assert told in text
     assert "8 evaluations" not in text  # of one dataset; there are two

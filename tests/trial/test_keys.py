@@ -16,7 +16,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
-from tests.names import CTPT, OTPT, PLAIN, TPT
+from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, PLAIN, REG_ENT, SAM, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
 
@@ -24,10 +24,21 @@ WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
 PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
 VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
 STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
-READS = {PLAIN: set(), TPT: STEP, CTPT: STEP | {"adapt.penalty"}, OTPT: STEP | {"adapt.penalty"}}
-STREAM = {f"adapt.{name}" for name in ("lr", "weight_decay", "selection", "slots", "rule", "order")} | VIEWS
-READS |= {"dynaprompt": STREAM}
-READS |= {name: STREAM | {"adapt.penalty"} for name in ("dynaprompt_ctpt", "dynaprompt_otpt")}
+ONCE, PENALTY = STEP - {"adapt.steps"} | {"adapt.carry"}, {"adapt.penalty"}
+STREAM = STEP - {"adapt.steps", "adapt.precision"} | {"adapt.slots", "adapt.rule", "adapt.order"}
+SHARP = STEP | {"adapt.reselect", "adapt.optimizer"}
+WEIGHED = {TPT: set(), CTPT: PENALTY, OTPT: PENALTY}
+READS = {
+    PLAIN: set(),
+    **{name: STEP | weight for name, weight in WEIGHED.items()},
+    **{SAM[name]: SHARP | weight | {"adapt.sam_rho"} for name, weight in WEIGHED.items()},
+    **{ASAM[name]: SHARP | weight | {"adapt.asam_rho"} for name, weight in WEIGHED.items()},
+    ENT_ENT: ONCE | {"adapt.reselect"},
+    **{DYNAPROMPT[name]: STREAM | weight for name, weight in WEIGHED.items()},
+    **{name: ONCE | PENALTY for name in ENT_REG.values()},
+    **{name: ONCE | PENALTY | {"adapt.reselect"} for name in REG_ENT.values()},
+}
+MEASURE = {f"measure.{name}" for name in ("rho", "norm", "views")}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
 HINTS = dict(config.setting_types())
 
@@ -56,6 +67,19 @@ def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
     assert changing(evaluation(method=method)) == READS[method] | {"prompt"}
     assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | {"prompt"}
     assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | {"prompt"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "read"),
+    [
+        (("logits",), set()),
+        (("sharpness",), MEASURE),
+        (("product",), {"measure.views"}),
+        (("logits", "product", "sharpness"), MEASURE),
+    ],
+)
+def test_how_sharpness_is_measured_changes_the_key_where_it_is_asked_for(columns, read):
+    assert changing(evaluation(columns=columns)) == STEP | {"prompt"} | read
 
 
 OTHER_WORK = {
@@ -102,7 +126,7 @@ def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
 def test_the_order_of_the_file_matters_to_the_streams_that_follow_it_alone():
     ours, other = keys_of(facts(places="one")), keys_of(facts(places="other"))
     orders = ("fair", "file", "shuffled")
-    streams = {order: evaluation(method="dynaprompt", **{"adapt.order": order}) for order in orders}
+    streams = {order: evaluation(method=DYNAPROMPT[TPT], **{"adapt.order": order}) for order in orders}
     assert len({ours.of(task) for task in streams.values()}) == 3
     assert [order for order, task in streams.items() if ours.of(task) != other.of(task)] == ["file"]
     assert ours.of(WORDS) == other.of(WORDS)
@@ -224,8 +248,8 @@ def test_larger_work_costs_more():
     assert cost(evaluation(stop=128), 10) > cost(evaluation(), 10) > cost(evaluation(), 5)
     assert cost(evaluation(**{"adapt.steps": 2}), 10) > cost(evaluation(), 10)
     assert cost(evaluation(), 10) > cost(evaluation(method=PLAIN), 10)
-    assert cost(evaluation(method="dynaprompt"), 10) > cost(evaluation(), 10)
-    assert cost(evaluation(method="dynaprompt", **{"adapt.slots": 20}), 10) > cost(evaluation(method="dynaprompt"), 10)
+    buffer = evaluation(method=DYNAPROMPT[TPT])
+    assert cost(evaluation(method=DYNAPROMPT[TPT], **{"adapt.slots": 20}), 10) > cost(buffer, 10) > cost(WORDS, 10)
     longer = replace(PROMPT, config=PROMPT.config.replace({"fpp.steps": 2000}))
     assert cost(longer, 10) > cost(PROMPT, 10)
 

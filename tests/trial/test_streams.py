@@ -13,13 +13,14 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
 from fpp_sweep.trial.trial import Driver, TrialStopped, run_trial
 from fpp_sweep.workers.keeper import LostError
+from tests.names import DYNAPROMPT, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.conftest import Gate, executing, inline, plan_of
 from tests.trial.made import same_predictions
 
 CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
-DYNAPROMPT = TrialConfig(prompt="a photo of a").replace(
-    {"method": "dynaprompt", "views.count": 8, "adapt.slots": 3, "adapt.lr": 0.05}
+BUFFER = TrialConfig(prompt="a photo of a").replace(
+    {"method": DYNAPROMPT[TPT], "views.count": 8, "adapt.slots": 3, "adapt.lr": 0.05}
 )
 CHAINS = 4  # two datasets, two seeds
 SHARDS = 3  # of 150 images, 64 in each
@@ -97,7 +98,7 @@ def test_workers_that_end_in_odd_orders_and_are_lost_come_to_the_same(worker, pl
 @pytest.mark.parametrize("order", ["fair", "file", "shuffled"])
 def test_a_buffer_of_prompts_goes_on_where_the_shard_before_left_it(worker, tmp_path, monkeypatch, order):
     """In every order of the stream, and after the loss of a worker in the middle; nothing is done twice."""
-    config = DYNAPROMPT.replace({"adapt.order": order})
+    config = BUFFER.replace({"adapt.order": order})
     plan = plan_of(worker, columns=("logits",))
     monkeypatch.setattr(cutting, "SHARD", 1024)
     whole = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
@@ -117,7 +118,7 @@ from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.trial.conftest import inline, plan_of
-from tests.trial.test_streams import DYNAPROMPT
+from tests.trial.test_streams import BUFFER
 
 tasks.SHARD, calls, predict = 64, [], DynaPrompt.predict
 def until_the_second(self, *arguments):
@@ -127,7 +128,7 @@ def until_the_second(self, *arguments):
 DynaPrompt.predict = until_the_second
 worker = Worker(WorkerSpec(model="tiny", cache=sys.argv[1], device="cpu", threads=1, limit=150))
 plan = plan_of(worker, columns=("logits",))
-run_trial(plan, DYNAPROMPT, "val", inline(worker, plan, Path(sys.argv[2])))
+run_trial(plan, BUFFER, "val", inline(worker, plan, Path(sys.argv[2])))
 """
 
 
@@ -137,11 +138,11 @@ def test_a_process_that_is_killed_in_the_second_shard_costs_that_shard_alone(wor
     (kept,) = (tmp_path / "cut").rglob("*.task")
     written = kept.stat().st_mtime_ns
     plan = plan_of(worker, columns=("logits",))
-    found = run_trial(plan, DYNAPROMPT, "val", inline(worker, plan, tmp_path / "cut"))
+    found = run_trial(plan, BUFFER, "val", inline(worker, plan, tmp_path / "cut"))
     assert len(list((tmp_path / "cut").rglob("*.task"))) == SHARDS
     assert kept.stat().st_mtime_ns == written
     monkeypatch.setattr(cutting, "SHARD", 1024)
-    assert_same(found, run_trial(plan, DYNAPROMPT, "val", inline(worker, plan, tmp_path / "whole")))
+    assert_same(found, run_trial(plan, BUFFER, "val", inline(worker, plan, tmp_path / "whole")))
 
 
 def test_results_come_in_the_order_of_the_stream(small, tmp_path):
@@ -149,7 +150,7 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
     plan = plan_of(small, seeds=(0, 1))
     found = {}
     for order in ("fair", "file", "shuffled"):
-        config = DYNAPROMPT.replace({"adapt.order": order})
+        config = BUFFER.replace({"adapt.order": order})
         _, (first, second) = run_trial(plan, config, "val", inline(small, plan, tmp_path))
         found[order] = first.predictions
         assert (first.predictions.ids == second.predictions.ids) == (order != "shuffled")
@@ -194,7 +195,7 @@ def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole,
 
 def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
     plan = plan_of(worker, shards=2)
-    for config in (CONFIG, DYNAPROMPT):
+    for config in (CONFIG, BUFFER):
         problem = rf"work\.shards=2: method {config.method} is stateful, its stream is not cut"
         with pytest.raises(InputError, match=problem):
             run_trial(plan, config, "val", inline(worker, plan, tmp_path))

@@ -17,7 +17,7 @@ from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import joined
 from fpp_sweep.trial.worker import Worker
 from tests.builders import jpeg, write_image
-from tests.names import PLAIN, TPT
+from tests.names import DYNAPROMPT, PLAIN, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.conftest import inline, plan_of
 from tests.trial.made import evaluation
@@ -182,8 +182,8 @@ def test_an_adapter_takes_what_its_state_holds_beside_the_model(small, monkeypat
 # ------------------------------------------------------------ streams with holes
 
 
-STREAMS = [("running_mean", {})] + [
-    ("dynaprompt", {"views.count": 4, "adapt.slots": 2, "adapt.order": order}) for order in ("file", "shuffled")
+STREAMS: list[tuple[str, dict[str, object]]] = [("running_mean", {})] + [
+    (DYNAPROMPT[TPT], {"views.count": 4, "adapt.slots": 2, "adapt.order": order}) for order in ("file", "shuffled")
 ]
 
 

@@ -23,6 +23,7 @@ from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.pullback import Pullback
 
 JACOBIAN_BYTES = 5e9  # the largest J: ImageNet's thousand classes need 4.2e9
+WAY_BACK = 4  # samples that are sent forward at a time, for one that is sent back, too, and keeps what that takes
 
 
 class FirstGradient(Protocol):
@@ -158,12 +159,12 @@ def gradients_at(model: TextModel, contexts: Tensor, of_features: OfFeatures) ->
         return pullback(of_features(pullback.features, rows), context_rows)
 
     samples = torch.arange(len(contexts), device=contexts.device)
-    return halving(gradients, samples, texts.rows_at_once()), features
+    return halving(gradients, samples, max(1, texts.rows_at_once() // WAY_BACK)), features
 
 
-def gradient_of(loss: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """Of losses (B,) with respect to the features (B, K, D) that each is a function of."""
-    features = features.detach().requires_grad_()
+def gradient_of(loss: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Of losses (B,) with respect to the features, or logits, (B, ...) that each is a function of."""
+    values = values.detach().requires_grad_()
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(loss(features).sum(), features)
+        (gradient,) = torch.autograd.grad(loss(values).sum(), values)
     return gradient

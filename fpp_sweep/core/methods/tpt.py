@@ -1,11 +1,13 @@
 """Test-time prompt tuning: for each sample, gradient steps on the entropy of the mean prediction of confident views.
 
-C-TPT and O-TPT are the same step with a penalty on the text features.
+C-TPT and O-TPT are the same step with a penalty on the text features. Other methods of this family take other steps
+with the parts that are here.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,10 +16,12 @@ from torch import Tensor
 
 from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods.base import TextModel
-from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient
+from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient, gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.memory import halving
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # of text features (b, K, D), those of the samples `rows` (b,) -> (b,)
 
 
 class Start(NamedTuple):
@@ -51,63 +55,114 @@ class Tpt:
     weight: float = 0.0
 
     def start(self, model: TextModel, context: Tensor, samples: int) -> Start:
-        with torch.no_grad():
-            first = first_gradient(model.texts, context, samples)
-        if self.penalty is None:
-            return Start(context, first, 0.0)
-        features = first.features.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(self.weight * self.penalty(features), features)
-        return Start(context, first, first.backward(gradient[None])[0])
+        return Start(context, self.first(model, context, samples), self.penalty_gradient(model, context))
 
     def predict(self, model: TextModel, state: Start, views: Tensor) -> tuple[Tensor, Start]:
-        context = self.adapted(model, state, views)
-        with torch.no_grad(), self._autocast(views):
-            plain = torch.cat([views[:, :1].flatten(1), context.flatten(1)], dim=1)
-
-            def logits(rows: Tensor) -> Tensor:
-                view, adapted = rows.split([views.shape[-1], context[0].numel()], dim=1)
-                features = model.features(adapted.unflatten(-1, context.shape[1:]))
-                return model.logits(view[:, None], features)[:, 0]
-
-            return halving(logits, plain, model.texts.rows_at_once()), state
+        return self.classified(model, self.adapted(model, state, views), views), state
 
     def adapted(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
         """The adapted contexts (B, n, W) of B samples; all steps use the views selected at the initial context."""
-        kept = select(views, model.logits(views, state.first.features), self.adapt.selection)
-        context = state.context.expand(len(views), -1, -1)
+        kept = self.selected(model, state.first.features, views)
+        contexts = state.context.expand(len(views), -1, -1)
         optimizer: AdamState | None = None
         for step in range(self.adapt.steps):
-            from_start = step == 0 and self.adapt.precision == "float32"
-            gradient = self._first(model, state, kept) if from_start else self._gradient(model, context, kept)
-            context, optimizer = adamw(
-                context, gradient, optimizer, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay
-            )
-        return context
+            if step == 0:
+                gradient = self.entropy_gradient(model, state, kept) + state.penalty
+            else:
+                gradient = self.gradient(model, contexts, self.loss(model, kept))
+            contexts, optimizer = self.stepped(contexts, gradient, optimizer)
+        return contexts
+
+    @torch.no_grad()
+    def classified(self, model: TextModel, contexts: Tensor, views: Tensor) -> Tensor:
+        """Logits (B, K) of the plain views under contexts (B, n, W)."""
+
+        def logits(rows: Tensor) -> Tensor:
+            return model.logits(views[rows, :1], model.features(contexts[rows]))[:, 0]
+
+        with self._autocast(views):
+            return halving(logits, _rows(contexts), model.texts.rows_at_once())
+
+    # the parts of a step
+
+    @torch.no_grad()
+    def first(self, model: TextModel, context: Tensor, samples: int) -> FirstGradient:
+        """The backward pass at a context that all samples share; in half precision its features alone are used."""
+        return first_gradient(model.texts, context, samples if self._exact else 0)
+
+    def selected(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
+        """The confident views under text features (K, D) or (B, K, D)."""
+        return select(views, model.logits(views, features.detach().to(views.dtype)), self.adapt.selection)
+
+    def entropy(self, model: TextModel, features: Tensor, kept: Tensor) -> Tensor:
+        with self._autocast(features):
+            return averaged_entropy(model.logits(kept, features))
+
+    def regulariser(self, features: Tensor) -> Tensor:
+        return features.new_zeros(()) if self.penalty is None else self.weight * self.penalty(features.float())
+
+    def loss(self, model: TextModel, kept: Tensor) -> Loss:
+        """With the views that were selected before."""
+        return lambda features, rows: self.entropy(model, features, kept[rows]) + self.regulariser(features)
+
+    def reselecting_loss(self, model: TextModel, views: Tensor) -> Loss:
+        """With the views that are confident where the loss is taken."""
+
+        def loss(features: Tensor, rows: Tensor) -> Tensor:
+            kept = self.selected(model, features, views[rows])
+            return self.entropy(model, features, kept) + self.regulariser(features)
+
+        return loss
+
+    def entropy_gradient(self, model: TextModel, state: Start, kept: Tensor) -> Tensor:
+        """Of the entropy alone at the context that all samples share, by the backward pass that they share."""
+        if not self._exact:
+            contexts = state.context.expand(len(kept), -1, -1)
+            return self.gradient(model, contexts, lambda features, rows: self.entropy(model, features, kept[rows]))
+        of_logits = gradient_of(averaged_entropy, model.logits(kept, state.first.features))
+        with torch.no_grad():
+            return state.first.backward(model.logit_scale * of_logits.transpose(1, 2) @ kept)
+
+    def penalty_gradient(self, model: TextModel, context: Tensor) -> Tensor | float:
+        """Of the weighted penalty alone, which is the same for all samples at one context."""
+        if self.penalty is None:
+            return 0.0
+        return self.gradient(model, context[None], lambda features, rows: self.regulariser(features))[0]
+
+    def gradient(self, model: TextModel, contexts: Tensor, loss: Loss) -> Tensor:
+        """Of a loss at contexts that differ from sample to sample."""
+        if self._exact:
+
+            def of_features(features: Tensor, rows: Tensor) -> Tensor:
+                return gradient_of(lambda text: loss(text, rows), features)
+
+            return gradients_at(model, contexts, of_features)[0]
+
+        def by_autograd(rows: Tensor) -> Tensor:
+            part = contexts[rows].detach().requires_grad_()
+            with self._autocast(part):
+                features = model.features(part)
+            (gradient,) = torch.autograd.grad(loss(features, rows).sum(), part)
+            return gradient
+
+        with torch.enable_grad():
+            return halving(by_autograd, _rows(contexts), model.texts.rows_at_once())
+
+    def stepped(
+        self, contexts: Tensor, gradient: Tensor, optimizer: AdamState | None
+    ) -> tuple[Tensor, AdamState | None]:
+        return adamw(contexts, gradient, optimizer, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay)
+
+    @property
+    def _exact(self) -> bool:
+        return self.adapt.precision == "float32"
 
     def _autocast(self, like: Tensor) -> torch.autocast:
-        return torch.autocast(like.device.type, enabled=self.adapt.precision == "autocast")
+        return torch.autocast(like.device.type, enabled=not self._exact)
 
-    def _first(self, model: TextModel, state: Start, kept: Tensor) -> Tensor:
-        """The gradient at the initial context, by the backward pass that all samples share."""
-        logits = model.logits(kept, state.first.features).requires_grad_()
-        (of_logits,) = torch.autograd.grad(averaged_entropy(logits).sum(), logits)
-        with torch.no_grad():
-            return state.first.backward(model.logit_scale * of_logits.transpose(1, 2) @ kept) + state.penalty
 
-    def _gradient(self, model: TextModel, context: Tensor, kept: Tensor) -> Tensor:
-        """The gradient at contexts that differ from sample to sample."""
-        parts = zip(*(rows.split(model.texts.rows_at_once()) for rows in (context, kept)), strict=True)
-        return torch.cat([self._autograd(model, *part) for part in parts])
-
-    def _autograd(self, model: TextModel, context: Tensor, kept: Tensor) -> Tensor:
-        context = context.detach().clone().requires_grad_()
-        with self._autocast(context):
-            features = model.features(context)
-            loss = averaged_entropy(model.logits(kept, features)).sum()
-        if self.penalty is not None:
-            loss = loss + self.weight * self.penalty(features.float()).sum()
-        (gradient,) = torch.autograd.grad(loss, context)
-        return gradient
+def _rows(contexts: Tensor) -> Tensor:
+    return torch.arange(len(contexts), device=contexts.device)
 
 
 def select(views: Tensor, logits: Tensor, share: float) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.methods.gradients import (
+    WAY_BACK,
     ByJacobian,
     ByPullback,
     first_gradient,
@@ -111,7 +112,7 @@ def test_gradients_at_contexts_that_differ_equal_autograd_through_the_naive_towe
     if grouped:
         monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
         monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
-    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: at_once)
+    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: WAY_BACK * at_once)
     pair, generator = twins(**sizes), torch.Generator().manual_seed(0)
     contexts = pair.context + 0.1 * torch.randn(5, *pair.context.shape, generator=generator)
     vectors = torch.randn(5, len(pair.texts), len(pair.texts.tower.projection[0]), generator=generator)

@@ -1,0 +1,52 @@
+"""TPT with a sharpness-aware step: the gradient is taken at the worst point nearby, the step from where the prompt is.
+
+SAM (Foret et al. 2021) and ASAM (Kwon et al. 2021), applied to TPT's loss. What the paper leaves open is ours
+(docs/methods.md).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fpp_sweep.core.methods.base import TextModel
+from fpp_sweep.core.methods.tpt import Start, Tpt
+from fpp_sweep.core.optim import AdamState, sgd, unit
+
+
+class Sam(Tpt):
+    """The worst point lies a fixed length up the gradient."""
+
+    def climb(self, contexts: Tensor, gradient: Tensor) -> Tensor:
+        """From contexts (B, n, W) to the worst point nearby."""
+        return self.adapt.sam_rho * unit(gradient, dim=(-2, -1))
+
+    def adapted(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
+        kept = self.selected(model, state.first.features, views)
+        loss = self.loss(model, kept)
+        there = self.reselecting_loss(model, views) if self.adapt.reselect == "on" else loss
+        contexts = state.context.expand(len(views), -1, -1)
+        optimizer: AdamState | None = None
+        for step in range(self.adapt.steps):
+            if step == 0:
+                gradient = self.entropy_gradient(model, state, kept) + state.penalty
+            else:
+                gradient = self.gradient(model, contexts, loss)
+            worst = contexts + self.climb(contexts, gradient)
+            contexts, optimizer = self.stepped(contexts, self.gradient(model, worst, there), optimizer)
+        return contexts
+
+    def stepped(
+        self, contexts: Tensor, gradient: Tensor, optimizer: AdamState | None
+    ) -> tuple[Tensor, AdamState | None]:
+        if self.adapt.optimizer == "sgd":
+            return sgd(contexts, gradient, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay), None
+        return super().stepped(contexts, gradient, optimizer)
+
+
+class Asam(Sam):
+    """Lengths are measured in units of each coordinate's own size."""
+
+    def climb(self, contexts: Tensor, gradient: Tensor) -> Tensor:
+        """rho theta^2 g / || |theta| g ||."""
+        size = contexts.abs()
+        return self.adapt.asam_rho * size * unit(size * gradient, dim=(-2, -1))

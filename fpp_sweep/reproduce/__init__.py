@@ -1,0 +1,1 @@
+"""The paper's tables and figures, run again and held against its printed numbers."""

@@ -1,0 +1,175 @@
+"""The paper's tables and figures from one command: `python -m fpp_sweep.reproduce --table main`.
+
+Each is a sweep over a grid on the test split; sweeps of one model share their results, and go on where they were ended.
+With no flags it runs on the embedded model, which shows the form; the paper's numbers are ViT-B/16's:
+
+    python -m fpp_sweep.reproduce --list
+    python -m fpp_sweep.reproduce --table main seeds --model ViT-B-16/openai --data-root DATA --address auto
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fpp_sweep import plugins
+from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
+from fpp_sweep.config import PRESETS
+from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.reproduce.experiments import Experiment, find, shipped
+from fpp_sweep.space.overrides import from_flags
+from fpp_sweep.space.space import Space
+
+COMMAND = ["python", "-m", "fpp_sweep.reproduce"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    if args.list or not args.table:
+        print(listing())
+        return
+    sleep_when_idle()
+    files = plugins.read(args.plugin)
+    plugins.load(files)
+    experiments = {name.stem if isinstance(name, Path) else name: find(str(name)) for name in chosen(args.table)}
+    from fpp_sweep.reproduce.output import as_text, write_table
+    from fpp_sweep.reproduce.running import Reproduction, reproduce
+    from fpp_sweep.sweep.handle import InterruptedSweep, Options
+
+    whole = Reproduction(
+        folder=args.out / (args.name or re.sub(r"[^A-Za-z0-9_.-]+", "-", args.model).strip("-")),
+        experiments={name: (one, space_of(one, args)) for name, one in experiments.items() if not one.theory},
+        files=checkpoints(args),
+    )
+    if args.dry_run:
+        from fpp_sweep.sweep.estimate import dry_run
+
+        print(dry_run([space for _, space in whole.experiments.values()]))
+        return
+    words = sys.argv[1:] if argv is None else argv
+    options = Options(
+        address=args.address,
+        tracking_uri=args.tracking_uri,
+        verbose=args.verbose,
+        command=shlex.join([*COMMAND, *words]),
+        plugins=files,
+        tags={"reproduction": whole.folder.name},
+    )
+    tables = {}
+    try:
+        for name, table in reproduce(whole, options):
+            tables[name] = table
+            write_table(whole.sweep(name).report, table)
+    except InterruptedSweep:
+        print(f"interrupted; the same command goes on:\n    {options.command}", file=sys.stderr)
+        sys.exit(130)
+    for name in whole.experiments:
+        print(as_text(tables[name]))
+    for experiment in experiments.values():
+        if experiment.theory:
+            print(theory(args, experiment))
+    print(f"\nreproduction: {whole.folder}   tables: {whole.folder}/*/report/table.(csv|md|tex)")
+    if any(table.failed for table in tables.values()):
+        raise SystemExit(1)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("fpp_sweep.reproduce", __doc__ or "")
+    add = options.add_argument
+    add(
+        "--table",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="tables and figures by name, `all`, or a YAML of your own",
+    )
+    add("--list", action="store_true", help="what there is, and which question it answers")
+    add("--model", default="tiny", help="tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint")
+    add("--data-root", metavar="DIR", help="folder of the datasets in CoOp's layout")
+    add("--dataset-file", metavar="YAML", help="datasets of your own")
+    add("--coop", metavar="FILE", help="a CoOp checkpoint, for the tables that start from one")
+    add("--maple", metavar="FILE", help="a MaPLe checkpoint, likewise")
+    add("--methods", nargs="+", default=[], metavar="ROW", help="some rows of the tables only, by name")
+    add("--datasets", nargs="+", metavar="NAME", help="some datasets only")
+    add("--seeds", nargs="+", dest="seed", metavar="N", help="instead of the table's own")
+    add("--limit", metavar="N", help="images per dataset")
+    add("--partial", action="store_true", help="run on those datasets that are there, and say so in every table")
+    add("--preset", choices=tuple(PRESETS), help="where paper and code disagree: paper, or code (docs/config.md)")
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the table's file")
+    add("--workers", metavar="N", help="processes with a model each; default: one for each GPU, else for each core")
+    add("--on-bad-image", choices=("fail", "skip"), help="skip: leave it out, and count it; default: fail")
+    add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
+    add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: a session of our own")
+    add("--tracking-uri", metavar="URI", help="of MLflow; default: sqlite:///mlflow.db here")
+    add("--out", type=Path, default=Path("reproductions"), metavar="DIR", help="default: reproductions")
+    add("--name", metavar="NAME", help="of the reproduction's folder there; default: the model's")
+    add("--dry-run", action="store_true", help="show the configs, what is shared, and an estimate of the cost")
+    add("--verbose", action="store_true", help="let Ray's workers talk")
+    return options.parse_args(argv)
+
+
+def listing() -> str:
+    width = max(map(len, shipped()))
+    lines = [f"{name:<{width}}  {find(name).question}" for name in shipped()]
+    return "\n".join([*lines, "", f"    {shlex.join([*COMMAND, '--table', 'main'])}"])
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The tables asked for, each once; `all` are those that are shipped."""
+    every = [name for word in names for name in (shipped() if word == "all" else [word])]
+    return list(dict.fromkeys(every))
+
+
+def checkpoints(args: argparse.Namespace) -> dict[str, str]:
+    given = {name: getattr(args, name) for name in ("coop", "maple") if getattr(args, name)}
+    for name, path in given.items():
+        if not Path(path).is_file():
+            raise InputError(f"--{name} {path}: no such file")
+    return given
+
+
+def space_of(experiment: Experiment, args: argparse.Namespace) -> Space:
+    """The experiment's space with what the command line says otherwise."""
+    rows = [row.name for row in experiment.rows]
+    for name in args.methods:
+        if name not in rows:
+            raise InputError(f"--methods {name}: {unknown('row', name, rows)}")
+    overrides = list(from_flags(args))
+    if args.model == "tiny" and not (args.datasets or args.dataset_file):
+        overrides.insert(0, f"work.datasets=[{', '.join(experiment.embedded())}]")
+    elif args.dataset_file and not args.datasets:
+        overrides.insert(0, "work.datasets=[]")
+    asked = {"files": checkpoints(args), "rows": args.methods}
+    space = experiment.space(overrides=[*overrides, *args.set], **asked)
+    if not args.partial:
+        return space
+    there = ", ".join(present(space))
+    return experiment.space(overrides=[*overrides, *args.set, f"work.datasets=[{there}]"], **asked)
+
+
+def present(space: Space) -> list[str]:
+    """The space's datasets that can be opened here."""
+    from fpp_sweep.core.datasets import expand, open_dataset, read_custom
+
+    work = space.work
+    custom = read_custom(Path(work.dataset_file)) if work.dataset_file else {}
+    root = Path(work.data_root) if work.data_root else None
+    found, problem = [], None
+    for name in expand(list(work.datasets) or list(custom), custom):
+        try:
+            open_dataset(name, space.search.split, root, custom)
+            found.append(name)
+        except InputError as error:
+            problem = error
+            print(f"note: left out: {error}", file=sys.stderr)
+    if not found and problem:
+        raise problem
+    return found
+
+
+if __name__ == "__main__":
+    run(main)

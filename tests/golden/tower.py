@@ -1,0 +1,40 @@
+"""The golden text tower and class texts as the engine has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import torch
+
+from fpp_sweep.core.methods import TextModel
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.tower import TextTower
+from tests.golden import HEADS, Golden, load
+
+
+class StoredTokens:
+    """Yields the stored token ids of the class texts, in order, in place of a tokenizer."""
+
+    sos, eot = 49406, 49407
+
+    def __init__(self, golden: Golden) -> None:
+        self._rows = iter(golden["tta/tokens"].tolist())
+
+    def encode(self, text: str) -> list[int]:
+        row: list[int] = next(self._rows)
+        return row[5 : row.index(self.eot)]
+
+
+def text_model(dtype: torch.dtype = torch.float32) -> TextModel:
+    """The engine computes in float32 unless it is built otherwise, which the program never does."""
+    golden = load()
+    with patch("fpp_sweep.core.text.tower._single", lambda weight, bias: (weight.to(dtype), bias.to(dtype))):
+        tower = TextTower.from_state(golden.weights, heads=HEADS, activation="quick_gelu")
+    tower = replace(
+        tower,
+        token_embedding=tower.token_embedding.to(dtype),
+        positional_embedding=tower.positional_embedding.to(dtype),
+    )
+    texts = ClassTexts.of_names(tower, StoredTokens(golden), golden.settings["classnames"])
+    return TextModel(texts=texts, logit_scale=golden.logit_scale)
