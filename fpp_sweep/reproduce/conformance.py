@@ -47,8 +47,8 @@ embedded model `tiny` changes some ([config.md](config.md)). `--set KEY=VALUE` i
 DISAGREEMENTS = """## Where paper and code disagree
 
 The default is what the printed rows were most likely made with, which is the released code wherever there is some.
-`--preset paper` takes the paper's side wherever its text names one, at once; table `disagreements` runs the code's
-settings, each difference alone, and all of the preset, which is
+`--preset paper` takes the paper's side of pretraining, all at once; table `disagreements` runs the code's settings,
+each difference alone, and all of the preset, which is
 
 {paper}
 """
