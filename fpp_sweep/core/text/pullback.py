@@ -89,9 +89,12 @@ class SavedBlock:
     attention: SavedAttention
     before_mlp: SavedNorm
     slope: Tensor  # of the activation
+    cut: Tensor | None  # (R, 1) the rows of its output that the next block replaces by a prompt of its own
 
     def rest_backward(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """(B, ..., W) gradients of the block's output -> of its residual stream and of its attention's output."""
+        if self.cut is not None:
+            gradient = gradient.masked_fill(self.cut, 0)
         hidden = (gradient @ self.block.proj[0]).mul_(self.slope)
         stream = gradient + self.before_mlp.backward(hidden @ self.block.fc[0])
         return stream, stream @ self.block.out[0]
@@ -109,6 +112,7 @@ class Pullback:
         """
         self.tower, self.packing, self.mask = tower, packing, mask or packing.attention_mask(prefix.shape[1])
         self._blocks: list[SavedBlock] = []
+        self._prefix = prefix.shape[1]
         states = tower.embed(prefix, nodes, packing)
         self._rows = states.shape[1]
         for block in tower.blocks[:-1]:
@@ -149,8 +153,11 @@ class Pullback:
         normed = SavedNorm.at(states)
         hidden = F.linear(normed.out, *block.fc)
         slope = _slope(hidden[:1], quick=self.tower.activation == "quick_gelu")
-        self._blocks.append(SavedBlock(block, before_attention.first(), attention, normed.first(), slope))
-        return add_linear(states, self.tower.activate(hidden), block.proj)
+        own = self.tower.own_prompt(len(self._blocks) + 1, self._prefix, self.packing)  # the next block's
+        cut = own[0] if own else None
+        self._blocks.append(SavedBlock(block, before_attention.first(), attention, normed.first(), slope, cut))
+        states = add_linear(states, self.tower.activate(hidden), block.proj)
+        return torch.where(*own, states) if own else states
 
     def __call__(self, gradients: Tensor, rows: Tensor) -> Tensor:
         """Gradients (B, K, D) of the features -> (B, rows, W) of some rows of the prefix and the nodes after it."""
