@@ -1,4 +1,4 @@
-"""Measured numbers of the released FPP code, and how to read them; see README.md beside this file."""
+"""Measured numbers of the released FPP and MaPLe code, and how to read them; see README.md beside this file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Golden:
 
     settings: dict[str, Any]
     arrays: dict[str, Tensor]
-    weights: dict[str, Tensor]  # the text tower in OpenAI's naming, float32; rows of unused tokens are zero
+    weights: dict[str, Tensor]  # in OpenAI's naming, float32; rows of unused tokens are zero
 
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
@@ -34,9 +34,9 @@ class Golden:
 
 
 @cache
-def load() -> Golden:
-    """All golden numbers."""
-    with np.load(FOLDER / "tta_fpp_small.npz") as stored:
+def load(name: str = "tta_fpp_small") -> Golden:
+    """All golden numbers of a pair of files."""
+    with np.load(FOLDER / f"{name}.npz") as stored:
         arrays = {name: torch.from_numpy(stored[name]) for name in stored}
     prefix = "weights/"
     weights = {
@@ -48,5 +48,5 @@ def load() -> Golden:
     table = torch.zeros(VOCABULARY, rows.shape[1])
     table[arrays["weights/token_embedding.ids"]] = rows
     weights["token_embedding.weight"] = table
-    settings = json.loads((FOLDER / "tta_fpp_small.json").read_text())
+    settings = json.loads((FOLDER / f"{name}.json").read_text())
     return Golden(settings, arrays, weights)
