@@ -26,6 +26,7 @@ VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix",
 STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
 READS = {PLAIN: set(), TPT: STEP, CTPT: STEP | {"adapt.penalty"}, OTPT: STEP | {"adapt.penalty"}}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
+START = {"prompt", "deep"}
 HINTS = dict(config.setting_types())
 
 
@@ -50,9 +51,9 @@ def changing(task):
 @pytest.mark.parametrize("method", READS)
 def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
     assert set(READS) == set(catalogue.METHODS)
-    assert changing(evaluation(method=method)) == READS[method] | {"prompt"}
-    assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | {"prompt"}
-    assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | {"prompt"}
+    assert changing(evaluation(method=method)) == READS[method] | START
+    assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | START
+    assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | START
 
 
 OTHER_WORK = {
@@ -65,7 +66,9 @@ OTHER_WORK = {
     "start": evaluation(start=64, stop=128),
     "stop": evaluation(stop=128),
     "columns": evaluation(columns=("logits",)),
+    "deep": evaluation(deep="text"),
     "prompt": PROMPT,
+    "prompt of deeper layers": replace(PROMPT, config=PROMPT.config.replace({"deep": "text"})),
     "prompt of another seed": replace(PROMPT, seed=1),
     "prompt of another dataset": replace(PROMPT, dataset="pets"),
 }
