@@ -27,7 +27,8 @@ FLOORS = (
     ("trial",),
     ("workers",),
     ("search", "report", "tracking"),
-    ("sweep", "reproduce"),
+    ("sweep",),
+    ("reproduce",),
     ("tune", "evaluate", "datasets", "cache", "sync", ""),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -35,7 +36,7 @@ OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
     "ray": {"workers", "search", "sweep"},
     "optuna": {"search", "report"},
     "mlflow": {"tracking"},
-    "torch": {"core", "tiny", "trial", "sweep", "reproduce"},
+    "torch": {"core", "tiny", "trial", "sweep"},
     "open_clip": {"core", "tiny"},
 }
 LINES, MEDIAN, CORE_ROOT = 400, 150, 9
