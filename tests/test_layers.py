@@ -28,7 +28,8 @@ FLOORS = (
     ("workers",),
     ("search", "report", "tracking"),
     ("sweep",),
-    ("tune", "evaluate", "datasets", "cache", "sync", ""),
+    ("reproduce",),
+    ("tune", "evaluate", "datasets", "cache", "sync", "report.__main__", ""),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
@@ -39,7 +40,7 @@ OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
     "open_clip": {"core", "tiny"},
 }
 LINES, MEDIAN, CORE_ROOT = 400, 150, 9
-COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "tiny.making.train")
+COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "reproduce", "report", "tiny.making.train")
 HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly"]
 
 

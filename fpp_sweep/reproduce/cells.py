@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,10 +13,13 @@ from typing import Literal
 from fpp_sweep import catalogue, keys
 from fpp_sweep.core.intervals import intervals
 from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.errors import InputError
+from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, Experiment, Row
+from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, Experiment, Row, find, made_from
 from fpp_sweep.space.reading import space_of
+from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.trial.artifacts import read_predictions
 
 PAPERS_MODEL = "ViT-B-16"  # the architecture, and the tag of whose weights the printed numbers are
@@ -23,6 +27,8 @@ PAPERS_TAG = "openai"
 EUROSAT = "eurosat"  # dominates the printed averages
 WITHOUT = f"{AVERAGE} without {EUROSAT}"
 SPREAD = 2 * math.sqrt(2)  # of the difference of two numbers that each move by a standard deviation, twice
+
+REMEMBERED = "experiment.json"
 
 Verdict = Literal["agrees", "differs", ""]
 
@@ -77,6 +83,16 @@ class Table:
     ran: tuple[str, ...]  # what was run, a sentence each
     judged: tuple[Judged, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # row -> why it has no numbers
+    records: Mapping[tuple[str, str], TrialRecord] = field(default_factory=dict)  # by row and column
+
+    @property
+    def datasets(self) -> list[str]:
+        return [place for place in self.places if not place.startswith(AVERAGE)]
+
+    def record(self, row: Row) -> TrialRecord | None:
+        """The row's trial; the first, where columns have trials of their own."""
+        found = (self.records.get((row.name, column.name)) for column in self.experiment.columns)
+        return next(filter(None, found), None)
 
     @property
     def rows(self) -> list[Row]:
@@ -109,14 +125,17 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
     datasets = [name for name in info.tags.get("datasets", "").split(", ") if name]
     places = tuple(datasets) + tuple(averages(experiment, datasets))
     found: dict[tuple[str, str, str], Cell] = {}
+    used: dict[tuple[str, str], TrialRecord] = {}
     failed = {}
     for row in experiment.rows:
         for column in experiment.columns:
             record = None
             if row.set is not None and files.keys() >= set(row.files):
                 record = records.get(keys.of_config(space.resolve(experiment.settings(row, column, files))))
-            if record is not None and "test" not in record.results:
-                failed[row.name] = record.reason or record.state
+            if record is not None:
+                used[row.name, column.name] = record
+                if "test" not in record.results:
+                    failed[row.name] = record.reason or record.state
             for place in places:
                 cell = _cell(experiment, row, column, place, datasets, record, folder, same_model=same)
                 if cell.value is not None or cell.printed is not None:
@@ -129,8 +148,28 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
         cells=found,
         ran=(*ran, *_ran(space.resolve({}).flat(), info.tags, space.work.limit)),
         failed=failed,
+        records=used,
     )
     return Table(**{name: getattr(table, name) for name in Table.__slots__} | {"judged": tuple(judge(table))})
+
+
+def remember(folder: SweepFolder, experiment: Experiment, files: Mapping[str, str], ran: Sequence[str]) -> None:
+    """What else than the sweep's records `recalled` needs, beside them."""
+    document = {"experiment": experiment.root.plain(), "files": dict(files), "ran": list(ran)}
+    write_json(folder.path / REMEMBERED, document)
+
+
+def recalled(folder: SweepFolder) -> Table:
+    """The table of a sweep that was run as an experiment's, as it was run."""
+    file = folder.path / REMEMBERED
+    try:
+        document = json.loads(file.read_text())
+        plain, files, ran = (document[key] for key in ("experiment", "files", "ran"))
+    except FileNotFoundError:  # its run has not come to its end
+        return table_of(find(folder.path.name), folder, {})
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    return table_of(made_from(of_plain(plain, str(file)), folder.path.name), folder, files, ran)
 
 
 def _ran(start: Mapping[str, object], tags: Mapping[str, str], limit: int | None) -> Iterator[str]:
@@ -236,12 +275,11 @@ def judge(table: Table) -> Iterator[Judged]:
     """Each claim of the text on our numbers: a difference within what seeds move is not told apart."""
     rows = {row.name: row for row in table.experiment.rows}
     columns = {column.name: column for column in table.experiment.columns}
-    datasets = [place for place in table.places if not place.startswith(AVERAGE)]
     for claim in table.experiment.claims:
         column = columns[claim.column]
-        places = datasets if claim.where == "every dataset" else [claim.where]
+        places = table.datasets if claim.where == "every dataset" else [claim.where]
         if claim.where == AVERAGE and AVERAGE not in table.places:
-            places = datasets
+            places = table.datasets
         gains: list[tuple[float, float]] = []  # how much better, and how much of that seeds explain
         for place in places:
             own = table.of(rows[claim.row], column, place)
