@@ -6,12 +6,12 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from fpp_sweep import catalogue, keys
-from fpp_sweep.core.intervals import intervals
+from fpp_sweep.core.intervals import intervals, paired
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import write_json
@@ -26,8 +26,8 @@ PAPERS_MODEL = "ViT-B-16"  # the architecture, and the tag of whose weights the 
 PAPERS_TAG = "openai"
 EUROSAT = "eurosat"  # dominates the printed averages
 WITHOUT = f"{AVERAGE} without {EUROSAT}"
+DRAWS = 500  # resamples of an interval
 SPREAD = 2 * math.sqrt(2)  # of the difference of two numbers that each move by a standard deviation, twice
-
 REMEMBERED = "experiment.json"
 
 Verdict = Literal["agrees", "differs", ""]
@@ -83,7 +83,8 @@ class Table:
     ran: tuple[str, ...]  # what was run, a sentence each
     judged: tuple[Judged, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # row -> why it has no numbers
-    records: Mapping[tuple[str, str], TrialRecord] = field(default_factory=dict)  # by row and column
+    # trials that have results, by row and column
+    records: Mapping[tuple[str, str], TrialRecord] = field(default_factory=dict)
 
     @property
     def datasets(self) -> list[str]:
@@ -132,10 +133,10 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
             record = None
             if row.set is not None and files.keys() >= set(row.files):
                 record = records.get(keys.of_config(space.resolve(experiment.settings(row, column, files))))
-            if record is not None:
+            if record is not None and "test" not in record.results:
+                failed[row.name] = record.reason or record.state
+            elif record is not None:
                 used[row.name, column.name] = record
-                if "test" not in record.results:
-                    failed[row.name] = record.reason or record.state
             for place in places:
                 cell = _cell(experiment, row, column, place, datasets, record, folder, same_model=same)
                 if cell.value is not None or cell.printed is not None:
@@ -150,7 +151,7 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
         failed=failed,
         records=used,
     )
-    return Table(**{name: getattr(table, name) for name in Table.__slots__} | {"judged": tuple(judge(table))})
+    return replace(table, judged=tuple(judge(table, folder)))
 
 
 def remember(folder: SweepFolder, experiment: Experiment, files: Mapping[str, str], ran: Sequence[str]) -> None:
@@ -258,42 +259,65 @@ def numbers(result: SplitResult, column: Column, names: Sequence[str]) -> tuple[
 def _interval(
     folder: SweepFolder, record: TrialRecord, metric: str, names: Iterable[str]
 ) -> tuple[float, float] | None:
-    parts: list[Confidences] = []
-    for name in names:
-        found = sorted((folder.artifacts(record.name) / "test").glob(f"{name}.seed*.predictions.parquet"))
-        if not found:
-            return None
-        parts.append(Confidences.of(read_predictions(found[0])))
-    spread = intervals(parts, draws=DRAWS)[metric]
+    parts = [_predictions(folder, record, name)[:1] for name in names]
+    if not all(parts):
+        return None
+    spread = intervals([first for (first,) in parts], draws=DRAWS)[metric]
     return spread.low, spread.high
 
 
-DRAWS = 500  # resamples of an interval
+def judge(table: Table, folder: SweepFolder) -> Iterator[Judged]:
+    """Each sentence on our numbers.
 
-
-def judge(table: Table) -> Iterator[Judged]:
-    """Each claim of the text on our numbers: a difference within what seeds move is not told apart."""
+    Of accuracy and ECE, a difference counts where its interval over the images, which both saw, leaves zero out; of
+    other columns, where it is beyond two standard deviations over seeds.
+    """
     rows = {row.name: row for row in table.experiment.rows}
     columns = {column.name: column for column in table.experiment.columns}
     for claim in table.experiment.claims:
         column = columns[claim.column]
-        places = table.datasets if claim.where == "every dataset" else [claim.where]
-        if claim.where == AVERAGE and AVERAGE not in table.places:
-            places = table.datasets
-        gains: list[tuple[float, float]] = []  # how much better, and how much of that seeds explain
-        for place in places:
-            own = table.of(rows[claim.row], column, place)
-            for other in (table.of(rows[name], column, place) for name in claim.than):
-                if own.value is not None and other.value is not None:
-                    gain = other.value - own.value if column.goal == "min" else own.value - other.value
-                    noise = 2 * math.hypot(own.deviation or 0.0, other.deviation or 0.0)
-                    gains.append((gain, noise))
-        if not gains:
-            yield Judged(says=claim.says, verdict="not run", numbers="")
-            continue
-        held = sum(gain > noise for gain, noise in gains)
-        against = sum(gain < -noise for gain, noise in gains)
-        verdict = "holds" if held == len(gains) else "does not hold" if against else "not told apart"
-        if held and held < len(gains):
-            verdict = f"{'does not hold' if against else 'not told apart'}; holds in {held} of {len(gains)}"
-        yield Judged(says=claim.says, verdict=verdict, numbers=", ".join(f"{gain:+.2f}" for gain, _ in gains[:12]))
+        alone = claim.where == "every dataset" or (claim.where == AVERAGE and AVERAGE not in table.places)
+        gains: list[tuple[float, float]] = []  # how much better, and how much of that may be chance
+        for place in table.datasets if alone else [claim.where]:
+            names = averages(table.experiment, table.datasets).get(place, [place])
+            for other in claim.than:
+                cells = [table.of(rows[name], column, place) for name in (claim.row, other)]
+                if any(cell.value is None for cell in cells):
+                    continue
+                sides = [table.records[name, column.name] for name in (claim.row, other)]
+                gain, chance = _gain(folder, sides, cells, column, names)
+                gains.append((-gain if column.goal == "min" else gain, chance))
+        told = ", ".join(f"{gain:+.2f} ± {chance:.2f}" for gain, chance in gains)
+        yield Judged(says=claim.says, verdict=_verdict(gains, claim.kind), numbers=told)
+
+
+def _gain(
+    folder: SweepFolder, sides: Sequence[TrialRecord], cells: Sequence[Cell], column: Column, names: Sequence[str]
+) -> tuple[float, float]:
+    """How much higher the first is, and how far that reaches to both sides."""
+    if column.metric in (catalogue.ACCURACY, catalogue.ECE) and column.of == "mean":
+        first, second = ([_predictions(folder, record, name) for name in names] for record in sides)
+        if all(first) and all(second):
+            gain, interval = paired(first, second, draws=DRAWS)[column.metric]
+            return gain, (interval.high - interval.low) / 2
+    values = [cell.value or 0.0 for cell in cells]
+    return values[0] - values[1], 2 * math.hypot(*(cell.deviation or 0.0 for cell in cells))
+
+
+def _verdict(gains: Sequence[tuple[float, float]], kind: str) -> str:
+    held = sum(gain > chance for gain, chance in gains)
+    against = sum(gain < -chance for gain, chance in gains)
+    if not gains:
+        return "not run"
+    if kind == "differs":
+        return "differs" if held + against else "not told apart"
+    if held == len(gains):
+        return "holds"
+    verdict = "does not hold" if against else "not told apart"
+    return f"{verdict}; holds in {held} of {len(gains)}" if held else verdict
+
+
+def _predictions(folder: SweepFolder, record: TrialRecord, dataset: str) -> list[Confidences]:
+    """Of each seed; empty where the files are gone."""
+    paths = sorted((folder.artifacts(record.name) / "test").glob(f"{dataset}.seed*.predictions.parquet"))
+    return [Confidences.of(read_predictions(path)) for path in paths]

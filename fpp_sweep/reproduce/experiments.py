@@ -116,12 +116,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A sentence of the paper about its table: a row is better than others in a column."""
+    """A sentence about a table: a row is better than others in a column, or differs from them."""
 
     says: str
     row: str
     than: tuple[str, ...]
     column: str
+    kind: Literal["better", "differs"] = "better"
     where: Literal["average", "average without eurosat", "every dataset"] = "average"
 
     def __post_init__(self) -> None:
@@ -166,9 +167,9 @@ class Experiment:
             if row.set is None or (rows and row.name not in rows) or not files.keys() >= set(row.files):
                 continue
             settings = node.value["set"]
-            for place, flag in FILES.items():
-                for setting in settings.value.values():
-                    setting.value = files[flag] if setting.value == place else setting.value
+            for setting in settings.value.values():
+                if setting.value in FILES:
+                    setting.value = files[FILES[setting.value]]
             for column in self.columns:
                 more = {key: of_plain(value, settings.where, key) for key, value in column.set.items()}
                 blocks.append(Node({**settings.value, **more}, settings.where, settings.path))

@@ -23,10 +23,10 @@ from fpp_sweep.report.builder import (
     warning,
     write_html,
 )
-from fpp_sweep.reproduce.cells import PAPERS_MODEL, PAPERS_TAG, Cell, Table, recalled
+from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, Cell, Table, recalled
 from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, shipped
 from fpp_sweep.reproduce.figures import drawings
-from fpp_sweep.reproduce.output import NOTES, SHORT, number, ours
+from fpp_sweep.reproduce.output import SHORT, number, ours
 
 PAGE = "reproduction.html"
 SIGNS = {
@@ -35,14 +35,18 @@ SIGNS = {
     "holds": "\N{CHECK MARK}",
     "does not hold": "\N{MULTIPLICATION X}",
 }
-STYLES = {"agrees": "agrees", "holds": "agrees", "differs": "differs", "does not hold": "differs"}
+STYLES = {"holds": "agrees", "does not hold": "differs"}
 RULES = (
-    *NOTES,
-    "A claim holds where the row is better in every comparison by more than twice what both numbers move from seed to "
-    "seed together, does not hold where it is worse by as much in any, and is not told apart otherwise.",
-    "Averages are unweighted means over datasets. EuroSAT dominates the printed ones, so there is one without it, too; "
-    "the paper's is computed from its columns.",
-    f"The paper's numbers are of {PAPERS_MODEL}/{PAPERS_TAG}. Those of another model are not held against them.",
+    "A number is the mean over seeds, ± their standard deviation. Averages are unweighted means over datasets; EuroSAT "
+    "dominates the printed ones, so there is one without it, too, for the paper computed from its columns.",
+    f"In [brackets]: 95 % over the images of the first seed, from {DRAWS} resamples. They do not decide whether a number "
+    "agrees with the printed one, as both are of the same images.",
+    "A number differs from the printed one beyond 2 sqrt 2 standard deviations over seeds plus the rounding of what is "
+    "printed; of one seed nothing can be said.",
+    "A claim on accuracy or ECE holds where the 95 % interval of the difference, paired over images, lies above zero in "
+    "every comparison; on other columns, where the difference is above two standard deviations over seeds. It does not "
+    "hold where any is below by as much, and is not told apart otherwise.",
+    f"The paper's numbers are of {PAPERS_MODEL}/{PAPERS_TAG}; those of another model are not held against them.",
 )
 
 

@@ -98,7 +98,7 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
     if changes := changes or space_of(info.space, str(folder.info_file)).difference(space):
         changed = "; ".join(changes)
         raise InputError(
-            f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin a new one under another --name"
+            f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin another with --name"
         )
 
 

@@ -32,11 +32,11 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
 
 
 def read_predictions(path: Path) -> dict[str, Any]:
-    """The columns that `write_predictions` wrote, as arrays; those of words as objects."""
+    """The columns that `write_predictions` wrote but logits, as arrays; the samples in the order of their names."""
     from pyarrow import parquet
 
-    table = parquet.read_table(path)
-    return {name: table[name].to_numpy() for name in table.column_names if name not in ("id", "logits")}
+    table = parquet.read_table(path).sort_by("id")
+    return {name: table[name].to_numpy() for name in table.column_names if name != "logits"}
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:

@@ -124,6 +124,12 @@ class Keeper:
                 task.add_done_callback(self._employed.discard)
             await asyncio.sleep(HIRE_EVERY)
 
+    def begin(self, keys: TaskKeys) -> None:
+        """Another run: its tasks are known by these keys, and counted from here on."""
+        if hasattr(self, "keys"):
+            self._counts = dict.fromkeys(_COUNTED, 0)
+        self.keys = keys
+
     async def first(self) -> ModelFacts | TaskFailed:
         """What the first worker holds, once there is one."""
         while not self.workers and not self._fatal:

@@ -154,7 +154,7 @@ class KeeperActor:
 
     async def begin(self, keys: TaskKeys) -> None:
         """From here on tasks are known by these keys."""
-        self._keeper.keys = keys
+        self._keeper.begin(keys)
 
     async def result(self, task: Task, order: int) -> TaskResult | TaskFailed:
         try:

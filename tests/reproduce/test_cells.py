@@ -82,7 +82,7 @@ def test_another_models_numbers_are_not_compared(tmp_path):
 def test_claims_are_judged_by_our_own_numbers(table):
     judged = {claim.says: claim for claim in table.judged}
     assert judged["TPT is more accurate than zero-shot"].verdict == "holds"
-    assert judged["TPT is more accurate than zero-shot"].numbers == "+2.60"
+    assert judged["TPT is more accurate than zero-shot"].numbers == "+2.60 ± 0.40"
     assert judged["TPT is worse calibrated than zero-shot"].verdict == "holds"
     # better than zero-shot and TPT in ECE; O-TPT and C-TPT have no numbers
     assert judged["FPP has the lowest ECE on average"].verdict == "holds"
