@@ -43,7 +43,7 @@ GROUPS = ("low", "medium", "high")
 SHARPNESS = "sharpness"  # the column of the samples, and its metric
 WIDE = 20.0  # a setting whose largest value is so many times its smallest has a logarithmic axis
 ACROSS = 5  # panels of a reliability diagram
-RC = {
+RC: Any = {
     "pdf.fonttype": 42,  # fonts embedded whole, so that text stays text
     "svg.fonttype": "none",
     "svg.hashsalt": "fpp_sweep",
@@ -109,7 +109,10 @@ def write_figure(folder: SweepFolder, table: Table) -> None:
         with written_whole(folder.report / "figure.csv") as partial, partial.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(drawing.data[0]), lineterminator="\n")
             writer.writeheader()
-            writer.writerows(drawing.data)
+            for line in drawing.data:
+                writer.writerow(
+                    {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in line.items()}
+                )
 
 
 def drawings(folder: SweepFolder, table: Table) -> Iterator[Drawing]:
@@ -120,8 +123,9 @@ def drawings(folder: SweepFolder, table: Table) -> Iterator[Drawing]:
         wanted.append(Figure(kind="reliability"))
     if {catalogue.ECE, SHARPNESS} <= metrics.keys():
         wanted.append(Figure(kind="groups", y=(metrics[catalogue.ECE], metrics[SHARPNESS])))
-    for figure in {figure.kind: figure for figure in reversed(wanted)}.values():
-        if drawing := drawn(folder, table, figure):
+    kinds = [figure.kind for figure in wanted]
+    for index, figure in enumerate(wanted):
+        if figure.kind not in kinds[:index] and (drawing := drawn(folder, table, figure)):
             yield drawing
 
 
@@ -135,12 +139,14 @@ def drawn(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
 def scatter(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
     columns = {column.name: column for column in table.experiment.columns}
     x, ys = columns[figure.x or ""], [columns[name] for name in figure.y]
-    found = []
+    found: list[Line] = []
     for row in table.rows:
-        values = {name: [table.of(row, column, name).value for column in (x, *ys)] for name in table.datasets}
+        values: dict[str, list[Any]] = {
+            name: [table.of(row, column, name).value for column in (x, *ys)] for name in table.datasets
+        }
         points = {name: point for name, point in values.items() if None not in point}
         if points:
-            points["mean"] = [statistics.fmean(axis) for axis in zip(*points.values(), strict=True)]  # type: ignore[arg-type]
+            points["mean"] = [statistics.fmean(axis) for axis in zip(*points.values(), strict=True)]
         for name, point in points.items():
             found.append({"row": row.name, "dataset": name, **dict(zip((x.name, *figure.y), point, strict=True))})
     if not found:
@@ -152,14 +158,14 @@ def scatter(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None
                 own = [line for line in found if line["row"] == row.name]
                 *points, mean = [(line[x.name], line[y.name]) for line in own]
                 axes.plot(*zip(*points, strict=True), style["shape"], color=style["color"], alpha=0.55, ms=4, mew=0)
-                axes.plot(*mean, style["shape"], color=style["color"], ms=10, mec=INK, label=row.title)
+                axes.plot(*mean, style["shape"], color=style["color"], ms=8, mec=INK, label=row.title)
             axes.set(xlabel=x.heading, ylabel=y.heading)
 
-    points = [line for line in found if line["dataset"] != "mean"]
-    said = [f"{y.heading}: {correlations(points, x.name, y.name)}" for y in ys]
+    single = [line for line in found if line["dataset"] != "mean"]
+    said = [f"{y.heading}: {correlations(single, x.name, y.name)}" for y in ys]
     caption = (
         f"{x.heading} against {', '.join(y.heading for y in ys)}: a point for each row and dataset, a large one for a "
-        f"row's mean. Over all {len(points)} points, {'; '.join(said)}."
+        f"row's mean. Over all {len(single)} points, {'; '.join(said)}."
     )
     return Drawing(kind="scatter", caption=caption, data=found, draw=draw)
 
@@ -209,11 +215,12 @@ def groups(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
                 axes.plot(
                     GROUPS, values, marker=style["shape"], color=style["color"], ls=style["dash"], label=row.title
                 )
-            axes.set(xlabel="sharpness of the samples", ylabel=f"{column.heading} of the group", ylim=(0, None))
+            axes.set(xlabel="sharpness of the samples", ylabel=f"{column.heading} of the group")
+            axes.axhline(0, color=INK, lw=0.6)
 
     caption = (
-        f"Samples of each dataset and seed by the sharpness at their prompt, in three groups of equal size; ECE ({BINS} "
-        "bins) and mean sharpness inside each, averaged over seeds, then over datasets."
+        f"Samples of each dataset and seed by the sharpness at their prompt, in three groups of equal size; ECE "
+        f"({BINS} bins) and mean sharpness inside each, averaged over seeds, then over datasets."
     )
     return Drawing(kind="groups", caption=caption, data=found, draw=draw)
 
@@ -306,7 +313,7 @@ def lines(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
         if record is None:
             continue
         settings = relevant(record.config)
-        x, by = settings.get(figure.x), settings.get(figure.by)
+        x, by = settings.get(figure.x or ""), settings.get(figure.by or "")
         for column in ys:
             cell = table.of(row, column, where)
             if cell.value is not None:
@@ -332,7 +339,7 @@ def lines(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
                     [one[x_name] for one in line],
                     [one["value"] for one in line],
                     yerr=[one["deviation"] or 0.0 for one in line],
-                    label=f"{figure.by} {value}" if figure.by else where,
+                    label=f"{figure.by} = {value}" if figure.by else where,
                     marker=style["shape"], color=style["color"], ls=style["dash"], capsize=2,
                 )  # fmt: skip
             levels = [one for one in own if one[by_name] not in on_lines or one[x_name] == ""]
@@ -341,6 +348,7 @@ def lines(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
             points = [one[x_name] for one in own if one[x_name] != ""]
             if points and min(points) > 0 and max(points) / min(points) > WIDE:
                 axes.set_xscale("log")
+                axes.xaxis.set_major_formatter("{x:g}")
             axes.set(xlabel=x_name, ylabel=column.heading)
 
     caption = f"{', '.join(y.heading for y in ys)} over {x_name}, {where}; bars are a standard deviation over seeds."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fpp_sweep import catalogue
 from fpp_sweep.config import relevant
@@ -29,21 +30,16 @@ from fpp_sweep.reproduce.figures import drawings
 from fpp_sweep.reproduce.output import SHORT, number, ours
 
 PAGE = "reproduction.html"
-SIGNS = {
-    "agrees": "=",
-    "differs": "\N{NOT EQUAL TO}",
-    "holds": "\N{CHECK MARK}",
-    "does not hold": "\N{MULTIPLICATION X}",
-}
+SIGNS = {"agrees": "=", "differs": "≠", "holds": "✓", "does not hold": "✕"}
 STYLES = {"holds": "agrees", "does not hold": "differs"}
 RULES = (
     "A number is the mean over seeds, ± their standard deviation. Averages are unweighted means over datasets; EuroSAT "
     "dominates the printed ones, so there is one without it, too, for the paper computed from its columns.",
-    f"In [brackets]: 95 % over the images of the first seed, from {DRAWS} resamples. They do not decide whether a number "
+    f"In [brackets]: 95 % over the images of the first seed, {DRAWS} resamples. They do not decide whether a number "
     "agrees with the printed one, as both are of the same images.",
     "A number differs from the printed one beyond 2 sqrt 2 standard deviations over seeds plus the rounding of what is "
     "printed; of one seed nothing can be said.",
-    "A claim on accuracy or ECE holds where the 95 % interval of the difference, paired over images, lies above zero in "
+    "A claim on accuracy or ECE holds where the 95 % interval of the difference, paired by images, is above zero in "
     "every comparison; on other columns, where the difference is above two standard deviations over seeds. It does not "
     "hold where any is below by as much, and is not told apart otherwise.",
     f"The paper's numbers are of {PAPERS_MODEL}/{PAPERS_TAG}; those of another model are not held against them.",
@@ -95,7 +91,9 @@ def _heading(folder: Path, infos: Mapping[str, SweepInfo], tables: Sequence[Tabl
 def _overview(infos: Mapping[str, SweepInfo], tables: Sequence[Table]) -> str:
     lines = []
     for name, made in zip(infos, tables, strict=True):
-        verdicts = Counter(cell.verdict or "one seed" for cell in made.cells.values() if cell.difference is not None)
+        verdicts: Counter[str] = Counter(
+            cell.verdict or "one seed" for cell in made.cells.values() if cell.difference is not None
+        )
         cells = _counted(verdicts) if made.same_model else "other model"
         claims = _counted(Counter(judged.verdict.partition(";")[0] for judged in made.judged))
         state = infos[name].state + (f", {len(made.failed)} rows failed" if made.failed else "")
@@ -181,7 +179,7 @@ def _meaning(column: Column) -> str:
 
 def _settings(made: Table) -> Iterator[str]:
     """What the rows' trials read: a table of what differs between them, and the rest in a sentence."""
-    trials = {}
+    trials: dict[str, tuple[str, dict[str, Any]]] = {}
     for (name, column), record in made.records.items():
         row = next(row for row in made.experiment.rows if row.name == name)
         label = row.title if record is made.record(row) else f"{row.title}, {column}"
