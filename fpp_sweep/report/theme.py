@@ -19,6 +19,7 @@ STYLE += """
 body { margin: 0 auto; padding: 1.25rem; max-width: 76rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }
+h2, h3 { overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.25rem 0 .4rem; }
 p { max-width: 52rem; margin: .4rem 0; overflow-wrap: anywhere; }
@@ -49,7 +50,7 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: 6px
 figure { margin: 1rem 0; }
 figure svg { display: block; height: auto; }
 figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
-figcaption { color: var(--faint); max-width: 52rem; margin-top: .25rem; }
+figcaption { overflow-wrap: anywhere; color: var(--faint); max-width: 52rem; margin-top: .25rem; }
 tr.baseline th { font-weight: 400; }
 tr.best td, tr.best th { color: var(--mark); }
 #details { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .75rem 1rem;
