@@ -86,8 +86,8 @@ def _hint(front: Front) -> str:
     if not (front.finished or front.baselines):
         return ""
     return (
-        '<p class="faint">A point under the cursor shows its settings; a click shows its whole config here.</p>'
-        '<div id="details" class="faint">No trial chosen.</div>'
+        '<p class="faint screen">A point under the cursor shows its settings; a click shows its whole config here.</p>'
+        '<div id="details" class="faint screen">No trial chosen.</div>'
     )
 
 

@@ -37,6 +37,8 @@ td.words { font-weight: 400; white-space: normal; overflow-wrap: anywhere; min-w
 tbody th { position: sticky; left: 0; background: var(--paper); white-space: normal; overflow-wrap: anywhere;
   min-width: 8.5rem; max-width: 16rem; }
 small { display: block; font-weight: 400; color: var(--faint); }
+h3 small { display: inline; margin-left: .5rem; font-size: .85rem; }
+th a { white-space: nowrap; }
 small.agrees, td.agrees { color: var(--mark); }
 small.differs, td.differs { color: var(--alarm); }
 th button { all: unset; cursor: pointer; }
@@ -66,7 +68,7 @@ tr.best td, tr.best th { color: var(--mark); }
   .wide { overflow: visible; } .screen, th button::after { display: none; } a { color: inherit; text-decoration: none; }
   table { font-size: 7.5pt; } th, td, td.words { padding: .12rem .3rem; min-width: 0; white-space: normal; }
   tbody th { position: static; min-width: 0; } figure svg { max-width: 100%; }
-  table, thead, tr, figure, .plot, pre { break-inside: avoid; } h2, h3 { break-after: avoid; } }
+  table, thead, tr, h3, figure, .plot, pre { break-inside: avoid; } h2, h3 { break-after: avoid; } }
 """
 
 TABLES = """
@@ -120,6 +122,7 @@ function details(name) {
   const box = document.getElementById("details"), config = sheet.configs[name];
   if (!config) return;
   box.replaceChildren();
+  box.className = "";
   const title = document.createElement("h3"), list = document.createElement("dl");
   title.textContent = name;
   for (const [key, value] of Object.entries(config)) {

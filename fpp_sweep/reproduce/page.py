@@ -30,6 +30,7 @@ from fpp_sweep.reproduce.figures import drawings
 from fpp_sweep.reproduce.output import SHORT, number, ours
 
 PAGE = "reproduction.html"
+UNJUDGED = "not judged"
 SIGNS = {"agrees": "=", "differs": "≠", "holds": "✓", "does not hold": "✕"}
 STYLES = {"holds": "agrees", "does not hold": "differs"}
 RULES = (
@@ -38,7 +39,7 @@ RULES = (
     f"In [brackets]: 95 % over the images of the first seed, {DRAWS} resamples. They do not decide whether a number "
     "agrees with the printed one, as both are of the same images.",
     "A number differs from the printed one beyond 2 sqrt 2 standard deviations over seeds plus the rounding of what is "
-    "printed; of one seed nothing can be said.",
+    "printed; without a spread over seeds it is not judged.",
     "A claim on accuracy or ECE holds where the 95 % interval of the difference, paired by images, is above zero in "
     "every comparison; on other columns, where the difference is above two standard deviations over seeds. It does not "
     "hold where any is below by as much, and is not told apart otherwise.",
@@ -92,7 +93,7 @@ def _overview(infos: Mapping[str, SweepInfo], tables: Sequence[Table]) -> str:
     lines = []
     for name, made in zip(infos, tables, strict=True):
         verdicts: Counter[str] = Counter(
-            cell.verdict or "one seed" for cell in made.cells.values() if cell.difference is not None
+            cell.verdict or UNJUDGED for cell in made.cells.values() if cell.difference is not None
         )
         cells = _counted(verdicts) if made.same_model else "other model"
         claims = _counted(Counter(judged.verdict.partition(";")[0] for judged in made.judged))
@@ -166,7 +167,7 @@ def _cell(cell: Cell, column: Column) -> Iterator[str]:
     if cell.printed is not None:
         yield f"<small>{'paper' if cell.same_model else 'other model'} {number(cell.printed, column)}</small>"
     if cell.difference is not None:
-        words = f"{SIGNS[cell.verdict]} {cell.verdict}" if cell.verdict else "one seed"
+        words = f"{SIGNS[cell.verdict]} {cell.verdict}" if cell.verdict else UNJUDGED
         yield f'<small class="{cell.verdict}">{cell.difference:+.{column.decimals}f} {words}</small>'
 
 
