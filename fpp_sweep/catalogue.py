@@ -44,6 +44,11 @@ class MethodRow:
     baseline: bool = False  # whether a sweep compares its trials with it unless told otherwise
     digest: str = ""  # of the plugin that it comes from; empty: built in
 
+    @property
+    def ordered(self) -> bool:
+        """Whether its stream may come in any order of `adapt.order`; other streams come in that of the dataset."""
+        return self.stateful and "adapt.order".startswith(self.reads)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:

@@ -66,6 +66,7 @@ class DatasetFacts:
     size: int
     digest: str  # of the samples' names and labels, and of how their views are drawn
     images: str  # digest of the images' fingerprints
+    places: str = ""  # digest of the samples' order in the split file or folder listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

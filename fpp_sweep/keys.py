@@ -109,7 +109,9 @@ class TaskKeys:
     def _evaluation(self, task: EvalTask) -> list[Any]:
         row, read = self._read(task)
         facts = self.datasets[task.dataset, task.split]
-        data = (self._classes(task.dataset), facts.size, facts.digest, facts.images)
+        data = [self._classes(task.dataset), facts.size, facts.digest, facts.images]
+        if row.ordered and read["adapt.order"] == "file":
+            data.append(facts.places)
         return [self._prompt(task), row.name, row.digest, read, task.dataset, data, VIEWS, task.seed]
 
     def _read(self, task: EvalTask) -> tuple[catalogue.MethodRow, dict[str, Any]]:

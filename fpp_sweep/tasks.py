@@ -36,7 +36,7 @@ class PretrainTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTask:
-    """Adapt to and predict the samples start..stop of a dataset."""
+    """Adapt to and predict the samples start..stop of a dataset, as its stream brings them."""
 
     config: TrialConfig
     dataset: str
@@ -98,4 +98,14 @@ def cost(task: Task, classes: int) -> float:
     if isinstance(task, PretrainTask):
         return task.config.fpp.steps * (2 + task.config.fpp.draws) * classes
     learns = catalogue.method(task.config.method).learns
-    return (task.stop - task.start) * (1 + 2 * task.config.adapt.steps * learns) * classes
+    return (task.stop - task.start) * (1 + 2 * effort(task.config) * learns) * classes
+
+
+def effort(config: TrialConfig) -> float:
+    """Of adapting to a sample, in steps of TPT, roughly.
+
+    Where there is a buffer, all its slots go through the tower, and about three are selected and go back and again.
+    """
+    if "adapt.slots" in catalogue.method(config.method).reads:
+        return (config.adapt.slots + 9) / 3
+    return max(1, config.adapt.steps)

@@ -255,3 +255,11 @@ def test_a_config_file_that_is_none_is_refused_with_its_name(tmp_path, text, com
     with pytest.raises(InputError, match=re.escape(complaint)) as error:
         evaluate.trials_of(evaluate.parse(["--config", str(file)]))
     assert str(file) in str(error.value)
+
+
+def test_sharpness_is_refused_before_anything_is_loaded_where_a_method_has_no_prompt_for_each_sample():
+    args = evaluate.parse(["--columns", "logits", "product"])
+    with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it looks at 1 of"):
+        evaluate.trials_of(args)
+    trials = evaluate.trials_of(evaluate.parse(["--columns", "product", "--method", "tpt", "tpt_sam"]))
+    assert {config.method for config, _ in trials} == {"tpt", "tpt_sam"}

@@ -18,7 +18,7 @@ from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
-from fpp_sweep.sweep.preflight import Workers, open_workers
+from fpp_sweep.sweep.preflight import Workers, open_workers, require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.tracking import WHOLE, ship, ship_whole
 
@@ -66,7 +66,9 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
             tags = {WHOLE: whole.identity()}
             own = replace(options, root=whole.folder, name=name, resume=folder.info_file.is_file(), tags=tags)
-            if experiment.alone:
+            if _is_done(folder, space, own):
+                pass
+            elif experiment.alone:
                 opened.close()  # its times must not be disturbed
                 run_sweep(space, own)
             else:
@@ -79,6 +81,15 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             write_table(folder.report, table)
             write_figure(folder, table)
             yield name, table
+
+
+def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
+    """Whether there is nothing left to run; InputError if it was begun with other settings."""
+    if not folder.info_file.is_file():
+        return False
+    info = folder.info()
+    require_same(info, space, options, folder)
+    return info.state == "finished" and all(record.state == "complete" for record in folder.trials())
 
 
 def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None:

@@ -29,7 +29,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
 from fpp_sweep.sweep.timing import Speed
-from fpp_sweep.tasks import EvalTask, PretrainTask, Task
+from fpp_sweep.tasks import EvalTask, PretrainTask, Task, effort
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 
@@ -198,7 +198,7 @@ def _seconds(task: EvalTask, speed: Speed) -> float:
     images = task.stop - task.start
     if not catalogue.method(task.config.method).learns:
         return images * speed.plain
-    return speed.begin + images * speed.image * max(1, task.config.adapt.steps)
+    return speed.begin + images * speed.image * effort(task.config)
 
 
 def _time(seconds: float) -> str:

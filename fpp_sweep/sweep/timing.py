@@ -18,7 +18,7 @@ from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.tasks import BATCH as SAMPLES
-from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.tasks import EvalTask, PretrainTask, effort
 from fpp_sweep.trial.running import evaluate
 from fpp_sweep.trial.worker import Worker
 
@@ -66,13 +66,13 @@ def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     images = min(SAMPLES, len(dataset))
     size = len(worker.clip.text.projection[0])
     features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
-    stand_in: Any = SimpleNamespace(kept=np.arange(images), batch=lambda start, stop: features[start:stop])
+    stand_in: Any = SimpleNamespace(kept=np.arange(len(dataset)), of=lambda indices: features[: len(indices)])
     prompt = open_prompt(worker.clip, task.config.prompt)
     began = perf_counter()
     adapter = worker.adapter(task, prompt)
     begin = perf_counter() - began
     adapt = _timed(lambda: evaluate(worker.clip, replace(task, stop=images), dataset, stand_in, adapter))
-    return adapt / images, begin
+    return adapt / images / effort(task.config), begin
 
 
 def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:

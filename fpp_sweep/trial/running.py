@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from fpp_sweep.core.datasets.imagenet import imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
+from fpp_sweep.core.methods.base import AdaptingMethod
 from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
@@ -154,6 +157,18 @@ def restored(adapter: Adapter, data: bytes) -> Adapter:
     return replace(adapter, state=adapter.method.unpack(adapter.state, tensors))  # type: ignore[attr-defined]
 
 
+def positions(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
+    """A task's samples, by where they stand in the dataset, in the order of the stream."""
+    order = task.config.adapt.order if catalogue.method(task.config.method).ordered else "fair"
+    stream: NDArray[np.int64] = np.arange(len(dataset))
+    if order == "file" and dataset.places is not None:
+        stream = dataset.places.argsort()
+    if order == "shuffled":
+        generator = torch_generator(task.seed, "stream", task.dataset, task.split)
+        stream = torch.randperm(len(dataset), generator=generator).numpy()
+    return stream[task.start : task.stop]
+
+
 def evaluate(
     clip: Clip,
     task: EvalTask,
@@ -164,15 +179,16 @@ def evaluate(
 ) -> tuple[Predictions, Adapter]:
     """Run an EvalTask on the features of its dataset; samples whose image could not be read are not there."""
     state, parts = adapter.state, []
+    stream = positions(task, dataset)
     measure = [column for column in task.columns if column in catalogue.READ_FOR]
     # batches begin at multiples of BATCH, so that a sample is in the same batch, and its result the same to the last
     # bit, in every shard that begins at such a multiple
     for edge in range(task.start // BATCH * BATCH, task.stop, BATCH):
-        inside = max(edge, task.start), min(edge + BATCH, task.stop)
-        start, stop = np.searchsorted(features.kept, inside).tolist()
-        if start == stop:
+        inside = stream[max(edge - task.start, 0) : edge + BATCH - task.start]
+        inside = inside[np.isin(inside, features.kept)]
+        if not len(inside):
             continue
-        views = features.batch(start, stop)[:, : adapter.row.views].to(clip.device)
+        views = features.of(inside)[:, : adapter.row.views].to(clip.device)
         columns: dict[str, Tensor] = {}
         if measure:
             logits, columns = _measured(clip, task, adapter, views, measure)
@@ -180,14 +196,13 @@ def evaluate(
             logits, state = adapter.method.predict(adapter.model, state, views)
         if not logits.isfinite().all():
             raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
-        positions = features.kept[start:stop]
         if "logits" in task.columns:
             columns["logits"] = logits
         probabilities = logits.softmax(-1).float().cpu().numpy()
-        ids = [dataset.ids[position] for position in positions]
+        ids = [dataset.ids[position] for position in inside]
         kept = {name: values.float().cpu().numpy() for name, values in columns.items()}
-        parts.append(Predictions.of(ids, dataset.labels[positions], probabilities, kept))
-        on_samples(stop - start)
+        parts.append(Predictions.of(ids, dataset.labels[inside], probabilities, kept))
+        on_samples(len(inside))
     return concatenate(parts), replace(adapter, state=state)
 
 
@@ -195,7 +210,7 @@ def _measured(
     clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor, columns: Sequence[str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits, and what is measured at the prompts that they come from."""
-    method: Any = adapter.method
+    method = cast("AdaptingMethod[Any]", adapter.method)  # others are refused: catalogue.require_measurable
     contexts = method.adapted(adapter.model, adapter.state, views)
     config = task.config.measure.scaled(clip.embedding_scale)
     found = measured(adapter.model, adapter.context, contexts, views, task.config.adapt.selection, config, columns)

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import torch
 
 from fpp_sweep import catalogue, keys, plugins
@@ -37,6 +38,7 @@ from fpp_sweep.trial.running import (
     fitted,
     make_adapter,
     make_prompt,
+    positions,
     restored,
     stored,
     strange_note,
@@ -108,6 +110,7 @@ class Worker:
             size=len(dataset),
             digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
             images=dataset.digest()[:16],
+            places="" if dataset.places is None else keys.digest(dataset.places.argsort().tolist(), length=16),
         )
 
     def check(self, methods: Iterable[str], prompts: Iterable[str], datasets: Sequence[DatasetFacts]) -> Checked:
@@ -172,30 +175,33 @@ class Worker:
     def _evaluate(self, task: EvalTask, needs: dict[Task, TaskResult], adapter_key: str) -> TaskResult:
         clock = [perf_counter()]
         dataset = self.dataset(task.dataset, task.split)
-        samples = task.stop - task.start
-        with self._show(f"{task.dataset}: features", samples, "images") as bar:
+        stream = positions(task, dataset)
+        with self._show(f"{task.dataset}: features", int(np.ptp(stream)) + 1, "images") as bar:
             features = self.cache.features(
                 self.clip,
                 dataset,
                 views_for(task.config),
                 task.seed,
-                samples=range(task.start, task.stop),
+                samples=stream.tolist(),
                 on_bad_image=self.spec.on_bad_image,
                 workers=self.spec.loaders,
                 progress=bar,
             )
         clock.append(perf_counter())
         predictions, state = None, needs[task.previous].state if task.previous else None
-        if len(features):
+        readable = int(np.isin(stream, features.kept).sum())
+        if readable:
             adapter = self.adapter(task, self._prompt(task, needs), adapter_key)
             if state is not None:  # None: no image of the stream could be read so far
                 adapter = restored(adapter, state)
-            with self._show(f"{task.dataset}: {task.config.method}", len(features), "images") as bar:
+            with self._show(f"{task.dataset}: {task.config.method}", readable, "images") as bar:
                 predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
             state = stored(adapter)
         clock.append(perf_counter())
         seconds = {"features": clock[1] - clock[0], "adapt": clock[2] - clock[1]}
-        return TaskResult(predictions=predictions, state=state, skipped=features.skipped, seconds=seconds)
+        own = {dataset.ids[position] for position in stream}
+        skipped = tuple(sample for sample in features.skipped if sample.sample_id in own)
+        return TaskResult(predictions=predictions, state=state, skipped=skipped, seconds=seconds)
 
     def _prompt(self, task: EvalTask, needs: dict[Task, TaskResult]) -> Prompt:
         if task.pretrain is None:

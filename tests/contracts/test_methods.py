@@ -25,7 +25,6 @@ PAIR = twins()
 CLIP = random_clip()
 PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # methods that are TPT and a penalty
 ROWS = [*METHODS.values(), RUNNING_MEAN]
-LEARNING = [row.name for row in ROWS if row.learns]
 EPISODIC = [row.name for row in ROWS if row.learns and not row.stateful]
 STEPPING = [row.name for row in ROWS if row.learns and "adapt.steps".startswith(row.reads)]
 WITHOUT = {name: TPT for name in PENALTIES}  # of a method with a penalty, the same without
@@ -52,7 +51,7 @@ every_method = pytest.mark.parametrize("name", [row.name for row in ROWS])
 
 @pytest.fixture(autouse=True, scope="module")
 def _stateful():
-    """A stateful method beside those that are built in, which are not."""
+    """A stateful method beside those that are built in."""
     with registered(RUNNING_MEAN):
         yield
 
@@ -149,6 +148,7 @@ def test_a_row_names_the_settings_that_its_results_depend_on(name):
         for key, values in OTHER.items()
         if any(not torch.equal(predict(name, views, **{key: value}), plain) for value in values)
     }
+    changing |= {"adapt.order"} if METHODS[name].ordered else set()  # of the stream: tests/trial/test_streams.py
     assert changing == {f"adapt.{key}" for key in OTHER if f"adapt.{key}".startswith(METHODS[name].reads)}
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -267,36 +266,34 @@ def householder(features: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample's losses and gradients as functions of its context."""
+    """One sample's loss and its gradient as functions of the context."""
 
     text: NaiveText
     token_ids: Tensor
     views: Tensor  # (V, D) of unit norm
     logit_scale: float
+    selection: float
+    penalty: Penalty | None = None
+    weight: float = 0.0
 
-    def features(self, context: Tensor) -> Tensor:
-        return prompt_features(self.text, self.token_ids, context)
-
-    def confident(self, context: Tensor, selection: float) -> Tensor:
-        """The views that are selected at a context."""
-        with torch.no_grad():
-            logits = (self.logit_scale * self.views) @ self.features(context).T
-        return self.views[most_confident(logits, selection)]
-
-    def entropy(self, context: Tensor, kept: Tensor) -> Tensor:
-        return averaged_entropy((self.logit_scale * kept) @ self.features(context).T)
+    def gradient(
+        self, context: Tensor, kept: Tensor | None, *, entropy: bool = True, penalised: bool = True
+    ) -> tuple[Tensor, Tensor, float]:
+        """The gradient, the views (their indices), and the loss; where none are given, views are selected here."""
+        here = context.detach().clone().requires_grad_()
+        features = prompt_features(self.text, self.token_ids, here)
+        logits = (self.logit_scale * self.views) @ features.T
+        if kept is None:
+            kept = most_confident(logits.detach(), self.selection)
+        loss = averaged_entropy(logits[kept]) if entropy else torch.zeros(())
+        if penalised and self.penalty is not None:
+            loss = loss + self.weight * self.penalty(features)
+        return torch.autograd.grad(loss, here)[0], kept, loss.item()
 
     def adapted(self, context: Tensor, losses: list[float]) -> Adapted:
         final = context.detach()
         probabilities = zero_shot(self.text, self.token_ids, final, self.views, logit_scale=self.logit_scale)
         return Adapted(probabilities, final, losses)
-
-
-def gradient_of(loss: Callable[[Tensor], Tensor], context: Tensor) -> tuple[Tensor, float]:
-    """Of a loss at a context, and the loss."""
-    here = context.detach().clone().requires_grad_()
-    value = loss(here)
-    return torch.autograd.grad(value, here)[0], value.item()
 
 
 def adamw_of(context: Tensor, lr: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -322,22 +319,17 @@ def adapt_sharpness_aware(
     weight: float = 0.0,
 ) -> Adapted:
     """SAM or (adaptive) ASAM: the gradient at the worst point nearby, applied where the context is."""
-    sample = Sample(text, token_ids, unit(views), logit_scale)
-    kept = sample.confident(context0, selection)
-
-    def loss(context: Tensor, kept: Tensor) -> Tensor:
-        entropy = sample.entropy(context, kept)
-        return entropy if penalty is None else entropy + weight * penalty(sample.features(context))
-
+    sample = Sample(text, token_ids, unit(views), logit_scale, selection, penalty, weight)
     context = context0.clone().requires_grad_()
     taken = (
         adamw_of(context, lr, weight_decay)
         if optimizer == "adamw"
         else torch.optim.SGD([context], lr=lr, weight_decay=weight_decay)
     )
+    kept: Tensor | None = None
     losses = []
     for _ in range(steps):
-        gradient, value = gradient_of(partial(loss, kept=kept), context)
+        gradient, kept, loss = sample.gradient(context, kept)
         if not gradient.any():
             climb = torch.zeros_like(gradient)
         elif adaptive:
@@ -345,11 +337,9 @@ def adapt_sharpness_aware(
             climb = rho * size**2 * gradient / (size * gradient).norm()
         else:
             climb = rho * gradient / gradient.norm()
-        worst = context.detach() + climb
-        there = sample.confident(worst, selection) if reselect else kept
-        context.grad = gradient_of(partial(loss, kept=there), worst)[0]
+        context.grad, _, _ = sample.gradient(context + climb, None if reselect else kept)
         taken.step()
-        losses.append(value)
+        losses.append(loss)
     return sample.adapted(context, losses)
 
 
@@ -370,22 +360,20 @@ def adapt_two_steps(
     weight: float = 0.0,
 ) -> Adapted:
     """A step on one term of the loss, then a step on one term; `reselect` none: if the first looked at no views."""
-    sample = Sample(text, token_ids, unit(views), logit_scale)
+    sample = Sample(text, token_ids, unit(views), logit_scale, selection, penalty, weight)
     context = context0.clone().requires_grad_()
     optimizer = adamw_of(context, lr, weight_decay)
-    reselect = order[0] == "reg" if reselect is None else reselect
+    kept: Tensor | None = None
     losses = []
-    for number, term in enumerate(order):
-        if number == 1 and not carry:
-            optimizer = adamw_of(context, lr, weight_decay)
-        if term == "ent":
-            kept = sample.confident(context if number == 1 and reselect else context0, selection)
-            context.grad, value = gradient_of(partial(sample.entropy, kept=kept), context)
-        else:
-            assert penalty is not None
-            context.grad, value = gradient_of(lambda context: weight * penalty(sample.features(context)), context)
+    for term in order:
+        terms = {"entropy": term == "ent", "penalised": term == "reg"}
+        context.grad, kept, loss = sample.gradient(context, kept, **terms)
         optimizer.step()
-        losses.append(value)
+        losses.append(loss)
+        if not carry:
+            optimizer = adamw_of(context, lr, weight_decay)
+        if order[0] == "reg" if reselect is None else reselect:
+            kept = None
     return sample.adapted(context, losses)
 
 
@@ -402,12 +390,11 @@ def sharpness(
     by_token: bool = False,
 ) -> tuple[float, float]:
     """How much the entropy rises `rho` up its gradient, and <theta, gradient>; views are selected at some context."""
-    sample = Sample(text, token_ids, unit(views), logit_scale)
-    kept = sample.confident(selected_at, selection)
-    gradient, here = gradient_of(partial(sample.entropy, kept=kept), context)
+    sample = Sample(text, token_ids, unit(views), logit_scale, selection)
+    _, kept, _ = sample.gradient(selected_at, None)
+    gradient, _, here = sample.gradient(context, kept)
     lengths = length(gradient)[:, None] if by_token else gradient.norm()
-    with torch.no_grad():
-        there = float(sample.entropy(context + rho * gradient / lengths, kept))
+    _, _, there = sample.gradient(context + rho * gradient / lengths, kept)
     return there - here, float((context * gradient).sum())
 
 

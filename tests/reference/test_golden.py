@@ -8,17 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.golden import HEADS, load
+from tests.golden import HEADS, load, load_steps
 from tests.reference.naive import (
     CLASS_STD,
     NaiveText,
     Noise,
     Penalty,
     adapt_one,
+    adapt_sharpness_aware,
+    adapt_two_steps,
     dispersion,
     householder,
     pretrain,
     prompt_features,
+    sharpness,
 )
 
 GOLDEN = load()
@@ -108,3 +111,77 @@ def test_pretraining_is_reproduced(run: dict[str, Any]) -> None:
     torch.testing.assert_close(trained.losses, stored("losses"), atol=1e-5, rtol=0)
     torch.testing.assert_close(trained.features, stored("text_features"), atol=1e-5, rtol=0)
     assert share_that_agrees(trained.context, stored("ctx")) >= 0.995
+
+
+# ------------------------------------------------------------ two steps, sharpness-aware steps, sharpness
+
+STEPS = load_steps()
+R = {"ctpt": (dispersion, 50.0), "otpt": (householder, 18.0), "": (None, 0.0)}
+CASES = sorted(name.removesuffix("/ctx2") for name in STEPS.arrays if name.endswith("/ctx2"))
+
+
+def assert_reproduced(adapted: list[Any], context: str, case: str) -> None:
+    probabilities = torch.stack([sample.probabilities for sample in adapted])
+    torch.testing.assert_close(probabilities, STEPS[f"{case}/probs"], atol=1e-4, rtol=0)
+    contexts = torch.stack([sample.context for sample in adapted])
+    assert ((contexts - STEPS[f"{case}/{context}"]).abs() > 1e-4).float().mean() <= 3e-3
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_steps_are_reproduced(case: str) -> None:
+    order, *family, carry = case.split(".")
+    first, second = order.removesuffix("_sel0").split("_")
+    penalty, weight = R["".join(family)]
+    adapted = [
+        adapt_two_steps(
+            TEXT,
+            TOKENS,
+            CONTEXT0,
+            views,
+            logit_scale=GOLDEN.logit_scale,
+            order=(first, second),  # type: ignore[arg-type]
+            carry=carry == "carried",
+            reselect=False if order.endswith("_sel0") else None,
+            penalty=penalty,
+            weight=weight,
+        )
+        for views in STEPS["views"].float()
+    ]
+    assert_reproduced(adapted, "ctx2", case)
+    losses = torch.tensor([sample.losses for sample in adapted], dtype=torch.float64)
+    begun = STEPS["ent/loss1" if first == "ent" else f"{family[0]}/loss1"].expand(len(adapted))
+    expected = torch.stack([begun, STEPS[f"{case.rpartition('.')[0]}/loss2"]], dim=-1)
+    torch.testing.assert_close(losses, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("case", "rho"), [("sam", 0.05), ("asam", 0.5)])
+def test_sharpness_aware_steps_are_reproduced(case: str, rho: float) -> None:
+    adapted = [
+        adapt_sharpness_aware(
+            TEXT, TOKENS, CONTEXT0, views, logit_scale=GOLDEN.logit_scale, rho=rho, adaptive=case == "asam"
+        )
+        for views in STEPS["views"].float()
+    ]
+    assert_reproduced(adapted, "ctx", case)
+    losses = torch.tensor([sample.losses[0] for sample in adapted], dtype=torch.float64)
+    torch.testing.assert_close(losses, STEPS["ent/loss1"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("prompt", ["init", "fpp"])
+def test_sharpness_is_reproduced(prompt: str) -> None:
+    weights = {name: value.double() for name, value in GOLDEN.weights.items()}
+    text, context = (
+        NaiveText(weights, HEADS, quick_gelu=True),
+        (CONTEXT0 if prompt == "init" else GOLDEN["fpp/random.ctx"]),
+    )
+    context = context.double()
+    for rho in STEPS.settings["sharpness_rho"]:
+        found = torch.tensor(
+            [
+                sharpness(text, TOKENS, context, views, logit_scale=GOLDEN.logit_scale, rho=rho, selected_at=context)
+                for views in STEPS["views"].double()
+            ],
+            dtype=torch.float64,
+        )
+        expected = torch.stack([STEPS[f"sharp/{prompt}.{name}"] for name in (f"h.rho{rho}", "dot")], dim=-1)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)

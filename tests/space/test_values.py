@@ -16,6 +16,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.space.yamlfile import parse
 from tests.space.nonsense import VALUES
+from tests.toys import registered
 
 # types would refuse much of what follows
 Constraint: Any = objectives.Constraint
@@ -198,3 +199,30 @@ def test_a_plugin_that_is_not_loaded_is_named_with_its_flag():
     with pytest.raises(InputError) as error:
         require_plugins(made.work.plugins, ["mine"])
     assert str(error.value) == f"work.plugins.1: {told}"
+
+
+SHARP = "work: {{baselines: {}}}\nobjectives: [accuracy, {}]\nparams: {{adapt.lr: [0.1, 0.2]}}\n{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (SHARP.format("[zero_shot]", "sharpness", ""), "of method zero_shot: it looks at 1 of a sample's views only"),
+        (SHARP.format("[]", "fisher_rao", "base: {method: dynaprompt}"), "of method dynaprompt: its prompts are those"),
+        (SHARP.format("[]", "sharpness", "base: {method: short}"), "of method short: it has no `adapted`"),
+        (SHARP.format("[dynaprompt]", "ece", "").replace("{b", "{columns: [sharpness], b"), "of method dynaprompt"),
+    ],
+)
+def test_sharpness_is_refused_of_methods_that_have_no_prompt_for_each_sample(text, problem):
+    class Short:
+        """Predicts, and keeps its prompts to itself."""
+
+    row = dataclasses.replace(catalogue.METHODS["tpt"], name="short", build=Short, digest="d")
+    with registered(row), pytest.raises(InputError, match=problem):
+        parse_space(text, "x.yaml")
+
+
+def test_sharpness_asks_for_the_columns_that_it_needs():
+    assert parse_space(SHARP.format("[tpt]", "sharpness", ""), "x.yaml").columns() == ("sharpness",)
+    both = SHARP.format("[tpt]", "sharpness", "constraints: [{metric: fisher_rao, at_most: 1}]")
+    assert parse_space(both, "x.yaml").columns() == ("product", "sharpness")

@@ -123,6 +123,18 @@ def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
     assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
 
 
+def test_the_order_of_the_file_matters_to_the_streams_that_follow_it_alone():
+    ours, other = keys_of(facts(places="one")), keys_of(facts(places="other"))
+    orders = ("fair", "file", "shuffled")
+    streams = {order: evaluation(method=DYNAPROMPT[TPT], **{"adapt.order": order}) for order in orders}
+    assert len({ours.of(task) for task in streams.values()}) == 3
+    assert [order for order, task in streams.items() if ours.of(task) != other.of(task)] == ["file"]
+    assert ours.of(WORDS) == other.of(WORDS)
+    with registered(RUNNING_MEAN):  # reads no order: its stream has that of the dataset
+        others = [evaluation(method="running_mean", **{"adapt.order": order}) for order in orders]
+        assert len({ours.of(task) for task in others}) == 1
+
+
 def test_any_gpu_will_do():
     one, other = (keys_of(facts(), model=replace(MODEL, device=device)) for device in ("cuda:0", "cuda:1"))
     assert one.of(WORDS) == other.of(WORDS)
@@ -236,6 +248,8 @@ def test_larger_work_costs_more():
     assert cost(evaluation(stop=128), 10) > cost(evaluation(), 10) > cost(evaluation(), 5)
     assert cost(evaluation(**{"adapt.steps": 2}), 10) > cost(evaluation(), 10)
     assert cost(evaluation(), 10) > cost(evaluation(method=PLAIN), 10)
+    buffer = evaluation(method=DYNAPROMPT[TPT])
+    assert cost(evaluation(method=DYNAPROMPT[TPT], **{"adapt.slots": 20}), 10) > cost(buffer, 10) > cost(WORDS, 10)
     longer = replace(PROMPT, config=PROMPT.config.replace({"fpp.steps": 2000}))
     assert cost(longer, 10) > cost(PROMPT, 10)
 

@@ -12,6 +12,7 @@ from fpp_sweep import tasks
 from fpp_sweep.config import FppConfig, TrialConfig, ViewConfig
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.features import FeatureCache
+from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.metrics import concatenate, score
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.tasks import EvalTask, PretrainTask
@@ -64,8 +65,8 @@ def test_samples_whose_image_was_not_read_are_left_out_in_every_shard(features):
     class Holed:
         kept = np.array([0, 2, 3, 70, 199])
 
-        def batch(self, start, stop):
-            return torch.stack([features.batch(i, i + 1)[0] for i in self.kept[start:stop].tolist()])
+        def of(self, indices):
+            return torch.stack([features.batch(i, i + 1)[0] for i in indices.tolist()])
 
     found = predictions(Holed(), *TASK.shards(3))
     assert found.ids == tuple(DIGITS.ids[i] for i in Holed.kept)
@@ -117,6 +118,44 @@ def test_logits_are_kept_where_they_are_asked_for_and_are_what_the_probabilities
     assert logits.shape == (len(DIGITS), len(DIGITS.classes))
     assert np.array_equal(logits.softmax(-1).max(-1).values.numpy(), found.confidence)
     assert same_predictions(replace(found, columns={}), predictions(features, TASK))
+
+
+MEASURED = replace(TASK, columns=("product", "sharpness"), config=replace(CONFIG, views=ViewConfig(count=4)))
+
+
+def test_sharpness_is_measured_where_it_is_asked_for_without_adapting_twice(features, monkeypatch):
+    calls = []
+    once = Tpt.adapted
+    monkeypatch.setattr(Tpt, "adapted", lambda *given: calls.append(1) or once(*given))
+    found = predictions(features, MEASURED)
+    batches = len(calls)
+    assert same_predictions(replace(found, columns={}), predictions(features, TASK))
+    assert len(calls) == 2 * batches == 2 * -(-len(DIGITS) // tasks.BATCH)
+    numbers = score(found)
+    assert numbers["sharpness"] == pytest.approx(found.columns["sharpness"].mean(), rel=1e-6)
+    assert numbers["sharpness"] > 0
+    assert numbers["fisher_rao"] == pytest.approx(numbers["fisher_rao_root"] ** 2)
+    assert "sharpness" not in score(replace(found, columns={}))
+    rest = replace(MEASURED, columns=("product",))
+    assert predictions(features, rest).columns.keys() == {"product"}
+
+
+@pytest.mark.parametrize("shards", [2, 4])
+def test_any_sharding_measures_the_same_bits(features, shards):
+    whole, joined = predictions(features, MEASURED), predictions(features, *MEASURED.shards(shards))
+    for column in MEASURED.columns:
+        assert np.array_equal(whole.columns[column], joined.columns[column])
+
+
+def test_sharpness_is_measured_in_the_lengths_of_the_model(features):
+    larger = replace(CLIP, embedding_scale=2.0)
+    config = replace(CONFIG, adapt=replace(CONFIG.adapt, steps=0))
+    short, long = (replace(MEASURED, config=config.replace({"measure.rho": rho})) for rho in (0.05, 0.1))
+    adapter = adapter_of(config)
+    assert np.array_equal(
+        evaluate(larger, short, DIGITS, features, adapter)[0].columns["sharpness"],
+        evaluate(CLIP, long, DIGITS, features, adapter)[0].columns["sharpness"],
+    )
 
 
 @pytest.mark.parametrize("shard", [64, 128])

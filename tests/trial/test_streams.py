@@ -2,6 +2,9 @@
 
 import asyncio
 import random
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -10,11 +13,15 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
 from fpp_sweep.trial.trial import Driver, TrialStopped, run_trial
 from fpp_sweep.workers.keeper import LostError
+from tests.names import DYNAPROMPT, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.conftest import Gate, executing, inline, plan_of
 from tests.trial.made import same_predictions
 
 CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
+BUFFER = TrialConfig(prompt="a photo of a").replace(
+    {"method": DYNAPROMPT[TPT], "views.count": 8, "adapt.slots": 3, "adapt.lr": 0.05}
+)
 CHAINS = 4  # two datasets, two seeds
 SHARDS = 3  # of 150 images, 64 in each
 
@@ -88,6 +95,79 @@ def test_workers_that_end_in_odd_orders_and_are_lost_come_to_the_same(worker, pl
         assert starts == sorted(starts)
 
 
+@pytest.mark.parametrize("order", ["fair", "file", "shuffled"])
+def test_a_buffer_of_prompts_goes_on_where_the_shard_before_left_it(worker, tmp_path, monkeypatch, order):
+    """In every order of the stream, and after the loss of a worker in the middle; nothing is done twice."""
+    config = BUFFER.replace({"adapt.order": order})
+    plan = plan_of(worker, columns=("logits",))
+    monkeypatch.setattr(cutting, "SHARD", 1024)
+    whole = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
+    monkeypatch.setattr(cutting, "SHARD", 64)
+    fate = Fate(0, [("digits", 64)])
+    with executing("kept", worker, plan, tmp_path / "kept", workers=2, around=fate, attempts=2) as executor:
+        assert_same(run_trial(plan, config, "val", executor), whole)
+    assert [start for _, start in fate.begun] == [0, 64, 64, 128]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fpp_sweep import tasks
+from fpp_sweep.core.methods.dynaprompt import DynaPrompt
+from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.trial.trial import run_trial
+from fpp_sweep.trial.worker import Worker
+from tests.trial.conftest import inline, plan_of
+from tests.trial.test_streams import BUFFER
+
+tasks.SHARD, calls, predict = 64, [], DynaPrompt.predict
+def until_the_second(self, *arguments):
+    calls.append(None)
+    os.kill(os.getpid(), signal.SIGKILL) if len(calls) == 2 else None
+    return predict(self, *arguments)
+DynaPrompt.predict = until_the_second
+worker = Worker(WorkerSpec(model="tiny", cache=sys.argv[1], device="cpu", threads=1, limit=150))
+plan = plan_of(worker, columns=("logits",))
+run_trial(plan, BUFFER, "val", inline(worker, plan, Path(sys.argv[2])))
+"""
+
+
+def test_a_process_that_is_killed_in_the_second_shard_costs_that_shard_alone(worker, tmp_path, monkeypatch):
+    line = [sys.executable, "-c", KILLED, str(worker.cache.root), str(tmp_path / "cut")]
+    assert subprocess.run(line, check=False).returncode == -signal.SIGKILL
+    (kept,) = (tmp_path / "cut").rglob("*.task")
+    written = kept.stat().st_mtime_ns
+    plan = plan_of(worker, columns=("logits",))
+    found = run_trial(plan, BUFFER, "val", inline(worker, plan, tmp_path / "cut"))
+    assert len(list((tmp_path / "cut").rglob("*.task"))) == SHARDS
+    assert kept.stat().st_mtime_ns == written
+    monkeypatch.setattr(cutting, "SHARD", 1024)
+    assert_same(found, run_trial(plan, BUFFER, "val", inline(worker, plan, tmp_path / "whole")))
+
+
+def test_results_come_in_the_order_of_the_stream(small, tmp_path):
+    """That of the listing is 000000, 000001, ...; ours is that of a hash; a shuffle is that of a seed."""
+    plan = plan_of(small, seeds=(0, 1))
+    found = {}
+    for order in ("fair", "file", "shuffled"):
+        config = BUFFER.replace({"adapt.order": order})
+        _, (first, second) = run_trial(plan, config, "val", inline(small, plan, tmp_path))
+        found[order] = first.predictions
+        assert (first.predictions.ids == second.predictions.ids) == (order != "shuffled")
+    dataset = small.dataset("digits", "val")
+    ids = {order: predictions.ids for order, predictions in found.items()}
+    assert ids["fair"] == dataset.ids
+    assert ids["file"] == tuple(sorted(dataset.ids))
+    assert len(set(ids.values())) == 3
+    labels = dict(zip(dataset.ids, dataset.labels.tolist(), strict=True))
+    confidences = []
+    for predictions in found.values():
+        assert [labels[sample] for sample in predictions.ids] == predictions.labels.tolist()
+        confidences.append(dict(zip(predictions.ids, predictions.confidence.tolist(), strict=True)))
+    assert set(confidences[0]) == set(confidences[1]) == set(confidences[2])
+    assert confidences[0] != confidences[1] != confidences[2] != confidences[0]
+
+
 class AfterSome(Driver):
     """Stops after so many tasks."""
 
@@ -115,8 +195,10 @@ def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole,
 
 def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
     plan = plan_of(worker, shards=2)
-    with pytest.raises(InputError, match=r"work\.shards=2: method running_mean is stateful, its stream is not cut"):
-        run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path))
+    for config in (CONFIG, BUFFER):
+        problem = rf"work\.shards=2: method {config.method} is stateful, its stream is not cut"
+        with pytest.raises(InputError, match=problem):
+            run_trial(plan, config, "val", inline(worker, plan, tmp_path))
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -17,7 +17,7 @@ from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import joined
 from fpp_sweep.trial.worker import Worker
 from tests.builders import jpeg, write_image
-from tests.names import PLAIN, TPT
+from tests.names import DYNAPROMPT, PLAIN, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.conftest import inline, plan_of
 from tests.trial.made import evaluation
@@ -182,22 +182,40 @@ def test_an_adapter_takes_what_its_state_holds_beside_the_model(small, monkeypat
 # ------------------------------------------------------------ streams with holes
 
 
+STREAMS: list[tuple[str, dict[str, object]]] = [("running_mean", {})] + [
+    (DYNAPROMPT[TPT], {"views.count": 4, "adapt.slots": 2, "adapt.order": order}) for order in ("file", "shuffled")
+]
+
+
+@pytest.mark.parametrize(("method", "more"), STREAMS, ids=["a mean", "in file order", "shuffled"])
 @pytest.mark.parametrize("lost", [range(64), range(64, 128), range(70)], ids=["the first", "the second", "and a half"])
-def test_a_stateful_stream_goes_on_over_shards_of_which_nothing_can_be_read(make_worker, tmp_path, monkeypatch, lost):
+def test_a_stateful_stream_goes_on_over_shards_of_which_nothing_can_be_read(
+    make_worker, tmp_path, monkeypatch, lost, method, more
+):
     monkeypatch.setattr(cutting, "SHARD", 64)
     test = [[f"{number}.jpg", number % 2, ("cat", "dog")[number % 2]] for number in range(150)]
     worker = make_worker(
         dataset_file=dataset_in(tmp_path, {"train": test, "val": test, "test": test}), on_bad_image="skip"
     )
-    for position in lost:
-        (tmp_path / "images" / worker.dataset("pets_of_mine", "test").ids[position]).write_text("no image")
+    streams = {"dataset": "pets_of_mine", "split": "test", "stop": 150, "method": method, **more}
+    with registered(RUNNING_MEAN):
+        dataset = worker.dataset("pets_of_mine", "test")
+        order = running.positions(evaluation(**streams), dataset)
+    for position in order[lost]:
+        (tmp_path / "images" / dataset.ids[position]).write_text("no image")
     plan = plan_of(worker, datasets=("pets_of_mine",), splits=("test",))
     with registered(RUNNING_MEAN):
-        shards = evaluation(dataset="pets_of_mine", split="test", stop=150, method="running_mean").shards()
-        found = joined(list(inline(worker, plan, tmp_path / "cut").results(shards)), 150)
+        shards = evaluation(**streams).shards()
+        results = list(inline(worker, plan, tmp_path / "cut").results(shards))
+        found = joined(results, 150)
         monkeypatch.setattr(cutting, "SHARD", 1024)
-        (whole,) = evaluation(dataset="pets_of_mine", split="test", stop=150, method="running_mean").shards()
+        (whole,) = evaluation(**streams).shards()
         expected = joined(list(inline(worker, plan, tmp_path / "whole").results([whole])), 150)
     assert len(shards) == 3
     assert len(found) == 150 - len(lost)
     assert (found.confidence == expected.confidence).all()
+    assert found.ids == tuple(dataset.ids[position] for position in order if position not in set(order[lost]))
+    skipped = {shard.start: [sample.sample_id for sample in result.skipped] for shard, result in results}
+    for shard in shards:
+        own = [dataset.ids[order[index]] for index in range(shard.start, shard.stop) if index in lost]
+        assert sorted(skipped[shard.start]) == sorted(own)

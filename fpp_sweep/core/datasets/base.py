@@ -44,6 +44,7 @@ class Dataset:
     source: ImageSource
     augmix: bool  # whether the published protocol uses AugMix here
     flip: bool = True  # False where a mirror image is another class
+    places: NDArray[np.int64] | None = None  # of the samples in the split file or folder listing; none: as here
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -52,7 +53,8 @@ class Dataset:
         """The first `count` samples; the same ones for every trial."""
         if count is None or count >= len(self):
             return self
-        return replace(self, ids=self.ids[:count], labels=self.labels[:count])
+        places = None if self.places is None else self.places[:count]
+        return replace(self, ids=self.ids[:count], labels=self.labels[:count], places=places)
 
     def limited(self, count: int | None) -> Dataset:
         """The first `count` samples; without a count all, or an embedded dataset's default."""

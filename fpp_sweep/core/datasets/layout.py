@@ -12,7 +12,7 @@ from fpp_sweep.core.datasets.base import SPLITS, Group, ImageSource
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listing:
-    """One split as a layout lists it, in no particular order."""
+    """One split as a layout lists it, in the order of its file or folders."""
 
     classes: tuple[str, ...]
     ids: Sequence[str]
@@ -21,8 +21,8 @@ class Listing:
 
     @classmethod
     def of_classes(cls, classes: tuple[str, ...], images: Iterable[Sequence[str]], source: ImageSource) -> Listing:
-        """The listing of images that are given class by class."""
-        pairs = [(image, label) for label, of_class in enumerate(images) for image in of_class]
+        """The listing of images that are given class by class; within a class, by name."""
+        pairs = [(image, label) for label, of_class in enumerate(images) for image in sorted(of_class)]
         return cls(
             classes=classes, ids=[image for image, _ in pairs], labels=[label for _, label in pairs], source=source
         )

@@ -40,6 +40,7 @@ def open_dataset(
         source=listing.source,
         augmix=spec.augmix,
         flip=spec.flip,
+        places=np.asarray(order, dtype=np.int64),
     )
 
 

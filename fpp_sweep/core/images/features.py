@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Features:
-    """The features of a dataset's views, mapped from disk; only what `batch` returns is in memory."""
+    """The features of a dataset's views, mapped from disk; only what is asked for is in memory."""
 
     def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool) -> None:
         """`chunks` by number, in order."""
@@ -61,15 +61,20 @@ class Features:
 
     def batch(self, start: int, stop: int) -> Tensor:
         """(stop - start, views, D) unit features in float32 of the samples `kept[start:stop]`."""
-        indices = self.kept[start:stop]
+        return self.of(self.kept[start:stop])
+
+    def of(self, indices: NDArray[np.int64]) -> Tensor:
+        """The same of any samples that have features, by their indices."""
         numbers = indices // CHUNK
-        blocks = []
+        where, blocks = [], []
         for number in np.unique(numbers).tolist():
-            rows = indices[numbers == number] - number * CHUNK
-            blocks.append(self._chunks[number].features[rows[0] : rows[-1] + 1][rows - rows[0]])
+            where.append(np.flatnonzero(numbers == number))
+            rows = indices[where[-1]] - number * CHUNK
+            blocks.append(self._chunks[number].features[rows.min() : rows.max() + 1][rows - rows.min()])
         if not blocks:  # no samples, but views and D
-            blocks.append(next(iter(self._chunks.values())).features[:0])
-        features = torch.from_numpy(np.concatenate(blocks).astype(np.float32))
+            return torch.from_numpy(next(iter(self._chunks.values())).features[:0].astype(np.float32))
+        back = np.concatenate(where).argsort()
+        features = torch.from_numpy(np.concatenate(blocks)[back].astype(np.float32))
         return features if self._exact else F.normalize(features, dim=-1)
 
 
@@ -87,7 +92,7 @@ class FeatureCache:
         config: ViewConfig,
         seed: int,
         *,
-        samples: range | None = None,
+        samples: Iterable[int] | None = None,
         on_bad_image: OnBadImage = "fail",
         workers: int = 0,
         batch: int = BATCH,
@@ -95,8 +100,8 @@ class FeatureCache:
     ) -> Features:
         """Features of all views of a dataset; computes what is not cached.
 
-        With `samples`, a range of indices, only the chunks that hold those are computed and opened. `batch` is a number
-        of views. With `workers`, that many processes read images and draw views. An image that cannot be read fails the
+        With `samples`, some indices, only the chunks that hold those are computed and opened. `batch` is a number of
+        views. With `workers`, that many processes read images and draw views. An image that cannot be read fails the
         run or is skipped; one that an earlier run has skipped is tried again.
         """
         if not len(dataset):
@@ -121,7 +126,7 @@ class FeatureCache:
                 entry=entry,
                 clip=clip,
                 reader=reader,
-                digests=_digests(dataset, samples or range(len(dataset))),
+                digests=_digests(dataset, range(len(dataset)) if samples is None else samples),
                 exact=self.exact,
                 images=max(1, min(batch // config.count, CHUNK)),
                 workers=workers,
@@ -136,11 +141,11 @@ def _samples(number: int) -> slice:
     return slice(number * CHUNK, (number + 1) * CHUNK)
 
 
-def _digests(dataset: Dataset, samples: range) -> dict[int, NDArray[np.uint8]]:
+def _digests(dataset: Dataset, samples: Iterable[int]) -> dict[int, NDArray[np.uint8]]:
     """The digests of all samples of each chunk that holds some of these, by the chunk's number."""
     return {
         number: sample_digests((sample, dataset.fingerprint(sample)) for sample in dataset.ids[_samples(number)])
-        for number in range(samples.start // CHUNK, -(-samples.stop // CHUNK))
+        for number in sorted({sample // CHUNK for sample in samples})
     }
 
 

@@ -53,6 +53,18 @@ class Method(Protocol[State]):
         ...
 
 
+class AdaptingMethod(Method[State], Protocol):
+    """A method that comes to a prompt for each sample, where sharpness can be measured; `predict` is both in turn."""
+
+    def adapted(self, model: TextModel, state: State, views: Tensor) -> Tensor:
+        """The contexts (B, n, W) that B samples with views (B, V, D) come to."""
+        ...
+
+    def classified(self, model: TextModel, contexts: Tensor, views: Tensor) -> Tensor:
+        """Logits (B, K) for their views 0 under these contexts."""
+        ...
+
+
 class StatefulMethod(Method[State], Protocol):
     """A method whose state evolves along the stream, and can be stored between two shards of it."""
 

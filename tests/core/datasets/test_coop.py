@@ -49,6 +49,18 @@ def test_samples_come_in_hash_order_whatever_the_order_of_the_file(tmp_path: Pat
     assert hash_order("dtd", list(ids)) == list(range(len(ids)))
 
 
+def test_where_a_sample_stands_in_the_file_is_not_forgotten(tmp_path: Path) -> None:
+    file = build_coop(tmp_path, "dtd")
+    document = json.loads(file.read_text())
+    document["test"] = [document["test"][position] for position in (3, 0, 5, 1, 4, 2)]
+    file.write_text(json.dumps(document))
+    listed = [path for path, _, _ in document["test"]]
+    dataset = open_dataset("dtd", "test", tmp_path)
+    for some in (dataset, dataset.head(4)):
+        assert some.places is not None
+        assert [listed[place] for place in some.places] == list(some.ids)
+
+
 def test_a_class_that_only_one_split_shows_is_still_a_class(tmp_path: Path) -> None:
     document = {"train": [["a.jpg", 1, "b"]], "test": [["c.jpg", 0, "a"]]}
     write_split(tmp_path, document, ("a.jpg", "c.jpg"))

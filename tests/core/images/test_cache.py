@@ -111,6 +111,13 @@ def test_batches_join_to_the_whole_across_chunks(tmp_path):
     for start, stop in ((0, 1), (60, 70), (63, 64), (64, 129), (149, 150), (140, 999)):
         assert torch.equal(features.batch(start, stop), whole[start:stop])
     assert features.batch(5, 5).shape == (0, 3, 16)
+    for indices in ([149, 0, 70, 1, 64], [3], [], list(range(149, -1, -1))):
+        assert torch.equal(features.of(np.array(indices, np.int64)), whole[indices])
+
+
+def test_only_the_chunks_of_the_samples_that_are_asked_for_are_there(tmp_path):
+    features, _ = fill(tmp_path, painted(150), samples=[140, 3])
+    assert features.kept.tolist() == [*range(64), *range(128, 150)]
 
 
 def test_a_second_run_computes_nothing(tmp_path):

@@ -1,0 +1,212 @@
+"""DynaPrompt's buffer: measured numbers, the naive reference, ties, and what a state keeps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.methods import build_method
+from fpp_sweep.core.methods.dynaprompt import Buffer, choose, known
+from tests.golden import load
+from tests.golden.streams import NEAR, streams, views
+from tests.golden.tower import text_model
+from tests.names import CTPT, DYNAPROMPT, OTPT, TPT
+from tests.reference import naive
+from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, select_slots
+from tests.texts import twins
+
+GOLDEN = load()
+NAMES = {None: DYNAPROMPT[TPT], "ctpt": DYNAPROMPT[CTPT], "otpt": DYNAPROMPT[OTPT]}
+PENALTIES = {DYNAPROMPT[TPT]: None, DYNAPROMPT[CTPT]: naive.dispersion, DYNAPROMPT[OTPT]: naive.householder}
+PAIR = twins()
+
+
+def dynaprompt(name=DYNAPROMPT[TPT], **settings):
+    return build_method(name, AdaptConfig(**settings), "fine_grained")
+
+
+def warm(slots=5, seed=0, std=0.05):
+    """A buffer whose slots all differ and have all been used."""
+    draw = torch.Generator().manual_seed(seed)
+    offsets = std * torch.randn(slots, *PAIR.context.shape, generator=draw)
+    plain = PAIR.model.features(PAIR.context)
+    return Buffer.of(PAIR.context, plain, offsets, torch.randperm(slots, generator=draw).tolist(), [1] * slots)
+
+
+# ------------------------------------------------------------ measured numbers
+
+
+@pytest.mark.parametrize("stream", streams().values(), ids=streams())
+def test_a_stream_of_the_released_code(stream):
+    model = text_model()
+    method = dynaprompt(NAMES[stream.settings["regulariser"]], slots=stream.settings["slots"], rule=stream.rule)
+    unit = F.normalize(views(), dim=-1)
+    free, *late = stream.spans()
+    for span in (free, *late):
+        begun = method.start(model, stream["init_ctx"], len(unit))
+        buffer = Buffer.of(stream["init_ctx"], begun.plain, *stream.buffer(span.start))
+        for sample in span:
+            selection = method.select(model, known(model, buffer.with_fresh()), unit[sample])
+            assert buffer.order[0] == stream["init_slot"][sample]
+            assert selection.slots == [slot for slot in stream["selected"][sample].tolist() if slot >= 0]
+            chosen = unit[sample][stream["views"][sample].long()]
+            assert torch.equal(selection.kept.sort(0).values, chosen.sort(0).values)
+            features = known(model, buffer.with_fresh()).features[selection.slots]
+            loss = method.losses(model, features, selection.kept).mean()
+            logits, buffer = method.predict(model, buffer, unit[sample : sample + 1])
+            assert list(buffer.order) == stream["order_after"][sample].tolist()
+            assert list(buffer.use) == stream["use_after"][sample].tolist()
+            found = {
+                "entropy": selection.entropy,
+                "difference": selection.difference,
+                "loss": loss,
+                "offset_sum": buffer.offsets.sum((1, 2)),
+                "logits": logits[0],
+                "probs": logits[0].softmax(-1),
+            }
+            for name in NEAR if span == free else ():
+                assert (found[name] - stream[name][sample]).abs().max() <= NEAR[name], (sample, name)
+            assert (found["probs"] - stream["probs"][sample]).abs().max() <= 1e-3
+
+
+# ------------------------------------------------------------ the naive reference
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("rule", ["released", "mended", "described"])
+@pytest.mark.parametrize("slots", [1, 2, 5, 12])
+def test_a_stream_equals_the_naive_one(name, rule, slots):
+    """From an empty buffer, whose slots are all equal at first, until slots are emptied again."""
+    method, samples = dynaprompt(name, slots=slots, rule=rule), PAIR.views(16, 16)
+    logits, state = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, 16), samples)
+    buffer = NaiveBuffer.empty(PAIR.context, slots)
+    expected = [
+        dynaprompt_one(
+            PAIR.naive,
+            PAIR.token_ids,
+            buffer,
+            sample,
+            logit_scale=PAIR.logit_scale,
+            rule=rule,
+            penalty=PENALTIES[name],
+            weight=method.weight,
+        ).logits
+        for sample in samples
+    ]
+    torch.testing.assert_close(logits.softmax(-1), torch.stack(expected).softmax(-1), atol=1e-4, rtol=0)
+    assert (list(state.order), list(state.use)) == (buffer.order, buffer.use)
+    assert ((state.offsets - buffer.offsets).abs() > 1e-5).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("rule", ["released", "mended", "described"])
+def test_slots_are_selected_as_the_naive_form_does_with_any_ties(rule):
+    draw = torch.Generator().manual_seed(0)
+    doubled = 0
+    for _ in range(500):
+        slots = int(torch.randint(1, 13, (), generator=draw))
+        entropy, difference = torch.randint(0, 9, (2, slots), generator=draw).float().tolist()
+        trace = Trace(init_slot=int(torch.randint(slots, (), generator=draw)), entropy=entropy, difference=difference)
+        select_slots(trace, rule)
+        assert choose(rule, entropy, difference, trace.init_slot) == trace.selected
+        doubled += len(set(trace.selected)) < len(trace.selected)
+    assert (doubled > 0) == (rule == "released")
+
+
+# ------------------------------------------------------------ the buffer
+
+
+def test_known_features_are_those_of_the_slots_prompts():
+    """Those of unselected slots after their decay, too."""
+    method, buffer = dynaprompt(slots=5), warm()
+    for sample in PAIR.views(12, 8):
+        _, buffer = method.predict(PAIR.model, buffer, sample[None])
+        expected = PAIR.model.features(buffer.context + buffer.offsets)
+        assert 0 < buffer.known.sum() < 5
+        torch.testing.assert_close(buffer.features[buffer.known], expected[buffer.known], atol=2e-6, rtol=0)
+        torch.testing.assert_close(known(PAIR.model, buffer).features, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("lr", [5e-3, 0.5])
+def test_what_is_not_selected_only_decays(lr):
+    method, before = dynaprompt(slots=5, lr=lr, rule="described"), warm()
+    _, after = method.predict(PAIR.model, before, PAIR.views(1, 8))
+    emptied = before.order[0]
+    used = [slot for slot in range(5) if after.use[slot] != before.use[slot] and slot != emptied]
+    for slot in set(range(5)) - {emptied, *used}:
+        torch.testing.assert_close(after.offsets[slot], before.offsets[slot] * (1 - lr * 0.01))
+    assert not torch.equal(after.offsets, before.offsets)
+
+
+def test_slots_that_are_equal_stay_so_and_share_the_lower_ones_values():
+    """Rounding cannot part them: the batch that they are computed in decides nothing."""
+    buffer = warm(slots=6)
+    offsets = buffer.offsets.clone()
+    offsets[3] = offsets[1] + 5e-6
+    buffer = known(PAIR.model, replace(buffer, offsets=offsets))
+    assert buffer.leaders().tolist() == [0, 1, 2, 1, 4, 5]
+    selection = dynaprompt().select(PAIR.model, buffer, PAIR.views(1, 8)[0])
+    assert selection.entropy[1] == selection.entropy[3]
+    assert selection.difference[1] == selection.difference[3]
+    gradients = dynaprompt().gradients(PAIR.model, buffer, selection._replace(slots=[1, 3, 0]))
+    assert torch.equal(gradients[1], gradients[3])
+    assert not torch.equal(gradients[1], gradients[0])
+
+
+def test_a_slot_that_is_there_twice_counts_twice():
+    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), known(PAIR.model, warm())
+    selection = method.select(PAIR.model, buffer, PAIR.views(1, 8)[0])
+    once = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2]))
+    twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))
+    torch.testing.assert_close(once[1] * 2 / 3, twice[1])
+    torch.testing.assert_close(once[2] * 4 / 3, twice[2])
+    assert buffer.selecting([2, 2]).use[2] == buffer.use[2] + 2
+
+
+def test_the_slot_that_was_selected_longest_ago_is_emptied_where_none_is_fresh():
+    full = warm()
+    emptied = full.with_fresh()
+    slot = full.order[0]
+    assert emptied.use == tuple(0 if other == slot else 1 for other in range(5))
+    assert not emptied.offsets[slot].any()
+    assert torch.equal(emptied.features[slot], full.plain)
+    assert full.offsets[slot].any(), "the buffer that was given is as it was"
+    assert emptied.with_fresh() is emptied
+
+
+def test_an_emptied_slot_is_the_prompt_that_the_stream_began_with():
+    """A pretrained one, for instance; its words do not come back."""
+    context = PAIR.context + 0.1 * torch.randn(PAIR.context.shape, generator=torch.Generator().manual_seed(1))
+    method = dynaprompt(slots=2)
+    begun = method.start(PAIR.model, context, 9)
+    _, state = method.predict(PAIR.model, begun, PAIR.views(9, 8))
+    emptied = state.with_fresh()
+    slot = emptied.use.index(0)
+    torch.testing.assert_close(emptied.features[slot], PAIR.model.features(context), atol=2e-6, rtol=0)
+
+
+def test_a_stored_state_goes_on_to_the_last_bit():
+    method, samples = dynaprompt(slots=3), PAIR.views(8, 8)
+    begun = method.start(PAIR.model, PAIR.context, 8)
+    _, middle = method.predict(PAIR.model, begun, samples[:4])
+    second, last = method.predict(PAIR.model, method.unpack(begun, method.pack(middle)), samples[4:])
+    expected, state = method.predict(PAIR.model, middle, samples[4:])
+    assert torch.equal(second, expected)
+    packed, straight = method.pack(last), method.pack(state)
+    assert all(torch.equal(packed[name], straight[name]) for name in ("offsets", "order", "use"))
+    assert (begun.order, begun.use) == ((0, 1, 2), (0, 0, 0))
+    assert not begun.offsets.any()
+
+
+def test_one_view_will_do():
+    logits, state = dynaprompt(slots=3).predict(PAIR.model, warm(3), PAIR.views(4, 1))
+    assert logits.isfinite().all()
+    assert state.offsets.isfinite().all()
+
+
+@pytest.mark.parametrize("rule", ["mended", "described"])
+def test_rules_give_other_results(rule):
+    methods = [dynaprompt(slots=5, rule=each) for each in (rule, "released")]
+    found, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)
+    assert (found.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2

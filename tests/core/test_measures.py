@@ -1,0 +1,161 @@
+"""Sharpness and its kin against the naive form, closed forms, finite differences, and curvature."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fpp_sweep.config import MeasureConfig
+from fpp_sweep.core.methods import measures
+from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
+from fpp_sweep.core.methods.measures import measured
+from fpp_sweep.core.methods.tpt import averaged_entropy, select
+from tests.golden import load, load_steps
+from tests.golden.tower import text_model
+from tests.reference import naive
+from tests.texts import twins
+
+PAIR = twins()
+VIEWS = PAIR.views(4, 64)
+BOTH = ("sharpness", "product")
+CONTEXTS = PAIR.context + 0.02 * torch.randn(4, *PAIR.context.shape, generator=torch.Generator().manual_seed(0))
+
+
+def found(config, contexts=CONTEXTS, columns=BOTH):
+    return measured(PAIR.model, PAIR.context, contexts, VIEWS, 0.1, config, columns)
+
+
+@pytest.mark.parametrize("rho", [0.05, 1.0])
+@pytest.mark.parametrize("norm", ["global", "token"])
+@pytest.mark.parametrize("views", ["start", "adapted"])
+def test_measures_equal_the_naive_form(rho, norm, views):
+    ours = found(MeasureConfig(rho=rho, norm=norm, views=views))
+    for sample, context, *numbers in zip(VIEWS, CONTEXTS, *ours.values(), strict=True):
+        product, rise = map(float, numbers)
+        expected = naive.sharpness(
+            PAIR.naive,
+            PAIR.token_ids,
+            context,
+            sample,
+            logit_scale=PAIR.logit_scale,
+            rho=rho,
+            selected_at=context if views == "adapted" else PAIR.context,
+            by_token=norm == "token",
+        )
+        assert (rise, product) == pytest.approx(expected, abs=2e-5, rel=1e-4)
+
+
+def test_what_is_not_asked_for_is_not_there():
+    both = found(MeasureConfig())
+    assert both.keys() == set(BOTH)
+    for column in BOTH:
+        only = found(MeasureConfig(), columns=[column])
+        assert only.keys() == {column}
+        assert torch.equal(only[column], both[column])
+
+
+def test_of_a_flat_loss_nothing_rises():
+    flat = twins(classes=("ox",))  # a single class is certain
+    views = torch.nn.functional.normalize(torch.randn(4, 8, 16, generator=torch.Generator().manual_seed(0)), dim=-1)
+    numbers = measured(flat.model, flat.context, CONTEXTS, views, 0.5, MeasureConfig(rho=1.0), BOTH)
+    assert {name: values.tolist() for name, values in numbers.items()} == {name: [0.0] * 4 for name in BOTH}
+
+
+@pytest.mark.parametrize("norm", ["global", "token"])
+def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
+    """L = theta' A theta / 2 with diagonal A: the rise is rho u'g + rho^2 u'A u / 2, u the direction of g."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(3, 4, 8, generator=generator, dtype=torch.float64)
+    curvature = torch.rand(4, 8, generator=generator, dtype=torch.float64)
+    model = SimpleNamespace(
+        features=lambda contexts: contexts,
+        logits=lambda views, features: features,
+        texts=SimpleNamespace(rows_at_once=lambda: 2),
+    )
+    monkeypatch.setattr(measures, "averaged_entropy", lambda text: (curvature * text**2).sum((-2, -1)) / 2)
+    monkeypatch.setattr(measures, "select", lambda views, *unused: views)
+    monkeypatch.setattr(
+        measures,
+        "gradients_at",
+        lambda model, contexts, of_features: (of_features(contexts, torch.arange(len(contexts))), contexts),
+    )
+    numbers = measured(model, theta[0], theta, torch.zeros(3, 1, 8), 0.1, MeasureConfig(rho=0.3, norm=norm), BOTH)
+    gradient = curvature * theta
+    length = gradient.norm(dim=-1, keepdim=True) if norm == "token" else gradient.flatten(1).norm(dim=-1)[:, None, None]
+    up = gradient / length
+    rise = (0.3 * up * gradient + 0.3**2 / 2 * up * curvature * up).sum((-2, -1))
+    torch.testing.assert_close(numbers["sharpness"], rise)
+    torch.testing.assert_close(numbers["product"], (curvature * theta**2).sum((-2, -1)))
+
+
+# ------------------------------------------------------------ in float64, on the golden tower
+
+
+MODEL = text_model(torch.float64)
+THETA = load()["tta/ctx0"].double().expand(3, -1, -1)
+SAMPLES = torch.nn.functional.normalize(load_steps()["views"][:3].double(), dim=-1)
+KEPT = select(SAMPLES, MODEL.logits(SAMPLES, MODEL.features(THETA[0])), 0.1)
+
+
+def loss(contexts):
+    return averaged_entropy(MODEL.logits(KEPT, MODEL.features(contexts)))
+
+
+def gradient(contexts):
+    def of_features(features, rows):
+        return gradient_of(lambda text: averaged_entropy(MODEL.logits(KEPT[rows], text)), features)
+
+    return gradients_at(MODEL, contexts, of_features)[0]
+
+
+def rise(rho):
+    return measured(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(rho=rho), BOTH)["sharpness"]
+
+
+def test_the_product_is_the_slope_along_the_prompt():
+    step = 1e-5
+    slope = (loss((1 + step) * THETA) - loss((1 - step) * THETA)) / (2 * step)
+    product = measured(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(), ["product"])["product"]
+    torch.testing.assert_close(product, slope, rtol=1e-6, atol=1e-9)
+
+
+def test_a_short_way_up_rises_by_the_gradients_length():
+    lengths = gradient(THETA).flatten(1).norm(dim=-1)
+    torch.testing.assert_close(rise(1e-6) / 1e-6, lengths, rtol=1e-4, atol=0)
+
+
+def curved(vectors):
+    """Hessian-vector products by central differences of the gradient."""
+    step = 1e-5
+    return (gradient(THETA + step * vectors) - gradient(THETA - step * vectors)) / (2 * step)
+
+
+def largest_curvature(iterations=40):
+    """The Hessian's largest eigenvalue of each sample, by Lanczos with every vector kept orthogonal to all before."""
+    basis = torch.randn(THETA.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).flatten(1)
+    vectors = [basis / basis.norm(dim=-1, keepdim=True)]
+    diagonal, beside = [], []
+    for _ in range(iterations):
+        image = curved(vectors[-1].view_as(THETA)).flatten(1)
+        diagonal.append((image * vectors[-1]).sum(-1))
+        for vector in [*vectors, *vectors]:
+            image = image - (image * vector).sum(-1, keepdim=True) * vector
+        beside.append(image.norm(dim=-1))
+        vectors.append(image / beside[-1][:, None])
+    tridiagonal = torch.diag_embed(torch.stack(diagonal, -1))
+    tridiagonal += sum(torch.diag_embed(torch.stack(beside[:-1], -1), offset) for offset in (1, -1))
+    values, inside = torch.linalg.eigh(tridiagonal)
+    vector = (torch.stack(vectors[:-1], -1) @ inside[:, :, -1:])[..., 0]
+    rest = curved(vector.view_as(THETA)).flatten(1) - values[:, -1:] * vector
+    assert (rest.norm(dim=-1) < 1e-3 * values[:, -1]).all(), "it has not converged"
+    return values[:, -1]
+
+
+def test_sharpness_is_slope_and_curvature_which_the_hessians_largest_eigenvalue_bounds():
+    up = gradient(THETA)
+    length = up.flatten(1).norm(dim=-1)
+    up = up / length[:, None, None]
+    curvature = (up * curved(up)).sum((-2, -1))
+    rho = 1e-4
+    torch.testing.assert_close((rise(rho) - rho * length) * 2 / rho**2, curvature, rtol=1e-2, atol=0)
+    assert (curvature <= largest_curvature() * (1 + 1e-6)).all()

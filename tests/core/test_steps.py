@@ -1,0 +1,115 @@
+"""Sharpness-aware steps and sequences of two steps, with settings other than the defaults."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.methods import build_method
+from fpp_sweep.core.methods.gradients import ByJacobian
+from fpp_sweep.core.optim import unit
+from fpp_sweep.core.text.classes import ClassTexts
+from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, REG_ENT, SAM, TPT
+from tests.reference import naive
+from tests.texts import twins
+
+PAIR = twins(width=48, heads=4, layers=3, embed_dim=24)
+VIEWS = PAIR.views(4, 64)
+PENALTIES = {CTPT: (naive.dispersion, 50.0), OTPT: (naive.householder, 18.0), TPT: (None, 0.0)}
+SHARPNESS_AWARE = [*SAM.values(), *ASAM.values()]
+TWO_STEPS = [ENT_ENT, *ENT_REG.values(), *REG_ENT.values()]
+
+
+def family(name):
+    return next(base for base in (TPT, CTPT, OTPT) if name.startswith(base))
+
+
+def adapted(name, model=PAIR.model, samples=4, **settings):
+    method = build_method(name, AdaptConfig(**settings), "fine_grained")
+    state = method.start(model, PAIR.context, samples)
+    return method.adapted(model, state, VIEWS), method.predict(model, state, VIEWS)[0].softmax(-1)
+
+
+def assert_equal_to(form, name, settings, **given):
+    contexts, probabilities = adapted(name, **settings)
+    penalty, weight = PENALTIES[family(name)]
+    for sample, context, found in zip(VIEWS, contexts, probabilities, strict=True):
+        expected = form(
+            PAIR.naive,
+            PAIR.token_ids,
+            PAIR.context,
+            sample,
+            logit_scale=PAIR.logit_scale,
+            penalty=penalty,
+            weight=weight,
+            **given,
+        )
+        torch.testing.assert_close(found, expected.probabilities, atol=1e-4, rtol=0)
+        assert ((context - expected.context).abs() > 1e-4).float().mean() <= 5e-3  # signs of gradients that are zero
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reselect": "on"},
+        {"optimizer": "sgd", "lr": 0.1},
+        {"optimizer": "sgd", "lr": 0.001, "steps": 2},
+        {"reselect": "on", "steps": 2},
+        {"sam_rho": 1.0, "asam_rho": 3.0},
+        {"selection": 0.5, "weight_decay": 0.5},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", SHARPNESS_AWARE)
+def test_sharpness_aware_steps_equal_the_naive_form(name, settings):
+    given = {key: value for key, value in settings.items() if not key.endswith("rho")}
+    given["reselect"] = settings.get("reselect") == "on"
+    adaptive = name in ASAM.values()
+    rho = settings.get("asam_rho", 0.5) if adaptive else settings.get("sam_rho", 0.05)
+    assert_equal_to(naive.adapt_sharpness_aware, name, settings, rho=rho, adaptive=adaptive, **given)
+
+
+@pytest.mark.parametrize("reselect", ["auto", "on", "off"])
+@pytest.mark.parametrize("carry", [True, False])
+@pytest.mark.parametrize("name", TWO_STEPS)
+def test_two_steps_equal_the_naive_form(name, carry, reselect):
+    order = tuple(name.split("_")[1:])
+    given = {"carry": carry, "reselect": {"auto": None, "on": True, "off": False}[reselect]}
+    assert_equal_to(naive.adapt_two_steps, name, {"carry": carry, "reselect": reselect}, order=order, **given)
+
+
+def test_two_steps_on_the_entropy_are_tpt_with_two_steps():
+    assert torch.equal(adapted(ENT_ENT)[0], adapted(TPT, steps=2)[0])
+
+
+@pytest.mark.parametrize("name", [TPT, *SHARPNESS_AWARE, *TWO_STEPS])
+def test_samples_that_go_one_at_a_time_give_the_same(name, monkeypatch):
+    expected = adapted(name, steps=2)[1]
+    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: 1)
+    torch.testing.assert_close(adapted(name, steps=2)[1], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", [*SHARPNESS_AWARE, *TWO_STEPS])
+def test_a_jacobian_gives_the_same(name):
+    state = build_method(name, AdaptConfig(), "fine_grained").start(PAIR.model, PAIR.context, 100_000)
+    assert isinstance((state.start if name in REG_ENT.values() else state).first, ByJacobian)
+    torch.testing.assert_close(adapted(name, samples=100_000)[1], adapted(name)[1], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", [SAM[TPT], ASAM[TPT], ENT_ENT])
+def test_where_the_gradient_is_zero_the_prompt_only_decays(name, optimizer):
+    model = replace(PAIR.model, logit_scale=0.0)
+    contexts, probabilities = adapted(name, model, optimizer=optimizer, lr=0.1, weight_decay=0.5)
+    steps = 2 if name == ENT_ENT else 1
+    torch.testing.assert_close(contexts, (PAIR.context * 0.95**steps).expand_as(contexts), atol=1e-6, rtol=0)
+    assert torch.isfinite(probabilities).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30, 0.0])
+def test_a_direction_has_length_one_or_none(scale):
+    gradient = scale * torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
+    for dim in ((-2, -1), (-1,)):
+        lengths = torch.linalg.vector_norm(unit(gradient, dim), dim=dim)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, float(scale > 0)))

@@ -1,0 +1,100 @@
+"""The command as its users start it: real sweeps on the embedded model, ended by a signal, gone on with, and shared."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from tests.drivers import environment
+from tests.waiting import wait_for
+
+SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seeds", "0", "1", "--workers", "2")
+FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.selection=0.25")
+
+
+def command(*words):
+    return [sys.executable, "-m", "fpp_sweep.reproduce", *words]
+
+
+def run(folder, *words):
+    return subprocess.run(command(*words), cwd=folder, env=environment(folder), capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--table", "mian"], "--table mian: unknown table 'mian', did you mean 'main'?"),
+        (["--table", "init"], "table init has no row that can be run: give --coop or --maple a checkpoint"),
+        (["--table", "natural_shifts"], "table natural_shifts makes no sense on the embedded model"),
+        (["--table", "main", "--methods", "fppp"], "--methods fppp: unknown row 'fppp', did you mean 'fpp'?"),
+        (["--table", "main", "sam", "--methods", "tpt_sam"], "--methods: table main has none of these rows"),
+        (["--table", "sam", "--set", "base.adapt.sam_rho=0"], "adapt.sam_rho must be > 0"),
+        (["--table", "dynaprompt", "--set", "base.adapt.slots=0"], "adapt.slots must be >= 1"),
+        (["--table", "dynaprompt", "--set", "work.shards=3"], "takes a dataset's samples in order"),
+        (["--table", "flatness", "--set", "base.measure.rho=-1"], "measure.rho must be > 0"),
+        (["--table", "init", "--coop", "nowhere.tar"], "--coop nowhere.tar: no such file"),
+    ],
+)
+def test_bad_input_is_one_line(words, told, capsys):
+    from fpp_sweep.cli import run as run_main
+    from fpp_sweep.reproduce.__main__ import main
+
+    with pytest.raises(SystemExit) as ended:
+        run_main(lambda: main(words))
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert told in err
+
+
+def test_the_list_names_every_table_and_its_question(capsys):
+    from fpp_sweep.reproduce.__main__ import main
+    from fpp_sweep.reproduce.experiments import shipped
+
+    main(["--list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(shipped())]] == shipped()
+
+
+@pytest.mark.slow
+def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
+    words = ("--table", "main", "flatness", *SMALL, *FAST)
+    first = subprocess.Popen(command(*words), cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.DEVNULL)
+    whole = tmp_path / "reproductions" / "tiny"
+    try:
+        # the driver dies while the second table runs
+        wait_for(lambda: sum(record.state == "complete" for record in records(whole / "main")) >= 2)
+    finally:
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+    done = run(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    # flatness has more columns, so it runs first: what main shares with it is at hand
+    tags = {name: SweepFolder(whole / name).info().tags for name in ("main", "flatness")}
+    assert tags["flatness"]["work_at_hand"] == "0"
+    # on two datasets with two seeds: five rows and FPP's pretraining, of which flatness has O-TPT's, FPP's and that
+    assert int(tags["main"]["work_at_hand"]) >= 2 * 2 * 3
+    assert len(list((whole / "tasks").rglob("*.task"))) == 2 * 2 * 6
+    cells = list(csv.DictReader((whole / "main" / "report" / "table.csv").read_text().splitlines()))
+    assert {row["model"] for row in cells} == {"tiny"}
+    assert all(row["ours"] for row in cells if row["dataset"] in ("scenes", "digits"))
+    assert {row["verdict"] for row in cells} == {"other model"}
+    again = run(tmp_path, *words)
+    assert again.returncode == 0, again.stderr
+    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
+    changed = run(tmp_path, "--table", "main", *SMALL)
+    assert changed.returncode == 2
+    assert "base.fpp.steps: 2 -> none" in changed.stderr
+    assert "--name" in changed.stderr
+
+
+def records(path):
+    folder = SweepFolder(path)
+    return folder.trials() if folder.info_file.is_file() else []

@@ -1,0 +1,78 @@
+"""The ledger says what is there: its page, settings, rows of the catalogue, tests and commands."""
+
+import ast
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+from fpp_sweep import catalogue
+from fpp_sweep.config import TrialConfig, parse_settings, preset
+from fpp_sweep.reproduce.conformance import SOURCES, ledger, page
+from fpp_sweep.reproduce.experiments import shipped
+
+ROOT = Path(__file__).parents[2]
+SECTIONS, DISAGREEMENTS = ledger()
+RULES = [rule for section in SECTIONS for rule in section.rules]
+
+
+@cache
+def functions(path):
+    """The functions of a test file, at any depth; none where there is no file."""
+    file = ROOT / "tests" / path
+    nodes = ast.walk(ast.parse(file.read_text())) if file.exists() else ()
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_page_on_disk_is_the_one_that_is_printed():
+    assert (ROOT / "docs/conformance.md").read_text() == page()
+
+
+def test_every_setting_is_a_rules():
+    assert {key for rule in RULES for key in rule.keys} == set(TrialConfig().flat())
+
+
+def test_every_method_and_metric_has_a_row():
+    named = [name for rule in RULES for name in rule.names]
+    assert sorted(named) == sorted([*catalogue.METHODS, *catalogue.METRICS])
+
+
+def test_every_row_is_filled():
+    assert {rule.source for rule in RULES} == set(SOURCES)
+    assert all(bool(rule.what) != bool(rule.names) for rule in RULES)
+    assert len(DISAGREEMENTS) == 22
+    assert all(one.paper and one.code and one.default and one.other for one in DISAGREEMENTS)
+
+
+def test_every_test_that_is_named_exists():
+    named = {tuple(test.split("::")) for row in (*RULES, *DISAGREEMENTS) for test in row.tests}
+    assert {(path, name) for path, name in sorted(named) if name not in functions(path)} == set()
+
+
+def test_what_is_to_be_set_can_be_set():
+    examples = re.findall(r"`--set ([^`]+)`", page())
+    examples.remove("KEY=VALUE")
+    examples.remove("base.KEY=VALUE")
+    assert len(examples) > 20
+    for example in examples:
+        config = TrialConfig().replace(parse_settings(shlex.split(example)))
+        assert config != TrialConfig(), example
+        assert catalogue.method(config.method)
+
+
+def test_the_papers_side_is_its_preset():
+    (listed,) = re.findall(r"of the preset, which is\n\n((?:- `--set .*`\n)+)", page())
+    settings = re.findall("--set (.*)`", listed)
+    assert TrialConfig().replace(parse_settings(settings)) == preset("paper")
+
+
+def test_tables_that_are_named_are_shipped():
+    named = set(re.findall(r"[Tt]able `(\w+)`", page()))
+    assert named
+    assert named <= set(shipped())
+
+
+def test_disagreements_that_rows_refer_to_are_there():
+    there = re.findall(r"^### (\d+)\. ", page(), flags=re.M)
+    assert there == [str(number) for number in range(1, len(DISAGREEMENTS) + 1)]
+    assert set(re.findall(r"\(disagreement (\d+)\)", page())) <= set(there)
