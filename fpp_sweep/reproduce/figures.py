@@ -5,19 +5,15 @@
     reliability  a panel for each row: accuracy and confidence of each bin, over the samples of all datasets
     lines        columns over a setting, with a line for each value of another; a row that is on no line is a level
 
-What is drawn is computed first, as the lines of the CSV. matplotlib is imported when it draws: a second.
+What is drawn is computed first, as the lines of the CSV.
 """
 
 from __future__ import annotations
 
 import csv
-import html
-import io
 import math
-import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +26,8 @@ from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, is_number
-from fpp_sweep.report.theme import DASHES, INK, LINE, PALETTE, PAPER, SHAPES
+from fpp_sweep.report.canvas import Drawing
+from fpp_sweep.report.theme import DASHES, INK, PALETTE, PAPER, SHAPES
 from fpp_sweep.reproduce.cells import Table, averages
 from fpp_sweep.reproduce.experiments import AVERAGE, Figure, Row
 from fpp_sweep.trial.artifacts import read_predictions
@@ -43,61 +40,7 @@ GROUPS = ("low", "medium", "high")
 SHARPNESS = "sharpness"  # the column of the samples, and its metric
 WIDE = 20.0  # a setting whose largest value is so many times its smallest has a logarithmic axis
 ACROSS = 5  # panels of a reliability diagram
-RC: Any = {
-    "pdf.fonttype": 42,  # fonts embedded whole, so that text stays text
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fpp_sweep",
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "text.parse_math": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "grid.color": LINE,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
-}
 Line = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """A figure that can be drawn."""
-
-    kind: str
-    caption: str
-    data: Sequence[Line]  # the lines of its CSV
-    draw: Callable[[Canvas], None]
-
-    def saved(self, kind: str) -> bytes:
-        """As `png`, `pdf` or `svg`; equal inputs give equal bytes."""
-        import matplotlib as mpl
-        from matplotlib.figure import Figure as Canvas
-
-        nameless: dict[str, Any] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}.get(
-            kind, {"CreationDate": None, "Creator": None, "Producer": None}
-        )
-        file = io.BytesIO()
-        with mpl.rc_context(RC):
-            canvas = Canvas(dpi=150, layout="constrained")
-            self.draw(canvas)
-            handles, labels = canvas.axes[0].get_legend_handles_labels()
-            canvas.legend(handles, labels, loc="outside lower center", ncols=4)
-            canvas.savefig(file, format=kind, metadata=nameless)
-        return file.getvalue()
-
-    def inline(self) -> str:
-        """SVG for a page, in whose colours it is drawn."""
-        text = self.saved("svg").decode()
-        text = re.sub(
-            r"<style.*?</style>|<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.S
-        )
-        text = re.sub(r' id="[A-Za-z]\w*_\d{1,4}"', "", text)  # matplotlib's names of parts, which nothing refers to
-        for colour, name in ((INK, "ink"), (LINE, "line"), (PAPER, "paper")):
-            text = text.replace(colour, f"var(--{name})")
-        return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.caption)}" ', 1)
 
 
 def write_figure(folder: SweepFolder, table: Table) -> None:

@@ -138,12 +138,12 @@ def test_texts_are_drawn_as_they_are(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(
         "columns: [ece]\nfigure: {kind: lines, x: fpp.gamma1, y: [ece]}\n"
-        "rows: [{name: a, title: '</svg><script>$x^2$', set: {method: tpt, prompt: a photo of a}}]\n"
+        "rows: [{name: a, title: '</svg><script>$x^2$ 🙂', set: {method: tpt, prompt: a photo of a}}]\n"
     )
     experiment = load(file)
     table = ran(tmp_path / "mine", experiment, SETS, {"a": result(SETS, lambda name, seed: {"ece": 1.0})})
     drawing = drawn(SweepFolder(tmp_path / "mine"), table, experiment.figure)
-    assert "&lt;/svg&gt;&lt;script&gt;$x^2$" in drawing.inline()
+    assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.inline()
     Image.open(io.BytesIO(drawing.saved("png"))).verify()
 
 
