@@ -100,7 +100,7 @@ def scatter(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None
             for row, style in _styles(table, found):
                 own = [line for line in found if line["row"] == row.name]
                 *points, mean = [(line[x.name], line[y.name]) for line in own]
-                axes.plot(*zip(*points, strict=True), style["shape"], color=style["color"], alpha=0.55, ms=4, mew=0)
+                axes.plot(*zip(*points, strict=True), style["shape"], color=style["color"], alpha=0.75, ms=4, mew=0)
                 axes.plot(*mean, style["shape"], color=style["color"], ms=8, mec=INK, label=row.title)
             axes.set(xlabel=x.heading, ylabel=y.heading)
 

@@ -24,7 +24,7 @@ from fpp_sweep.report.builder import (
     warning,
     write_html,
 )
-from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, Cell, Table, recalled
+from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, REMEMBERED, Cell, Table, recalled
 from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, shipped
 from fpp_sweep.reproduce.figures import drawings
 from fpp_sweep.reproduce.output import SHORT, number, ours
@@ -66,9 +66,10 @@ def write_page(folder: Path, tables: Mapping[str, Table] | None = None) -> Path:
 
 
 def sweeps(folder: Path) -> list[SweepFolder]:
-    """The experiments' sweeps, in the order of `--list`, the user's own last."""
+    """The experiments' sweeps, in the order of `--list`, the user's own last, once they came to an end."""
     order = shipped()
-    names = [file.parent.name for file in folder.glob("*/sweep.json")]
+    there = [file.parent for file in folder.glob("*/sweep.json")]
+    names = [path.name for path in there if path.name in order or (path / REMEMBERED).is_file()]
     names.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
     return [SweepFolder(folder / name) for name in names]
 

@@ -130,6 +130,14 @@ def test_a_folder_of_something_else_is_refused_in_a_line(tmp_path, file, text, c
         main([str(tmp_path)])
 
 
+def test_a_table_of_the_users_own_is_there_once_it_came_to_an_end(tmp_path):
+    (reproduction(tmp_path) / "mine" / "experiment.json").unlink()
+    (tmp_path / "costs" / "experiment.json").unlink(missing_ok=True)
+    page = write_page(tmp_path).read_text()
+    assert 'id="mine"' not in page
+    assert 'id="costs"' in page
+
+
 def test_a_record_that_cannot_be_read_is_named(tmp_path):
     (reproduction(tmp_path) / "mine" / "experiment.json").write_text("[")
     with pytest.raises(InputError, match=r"mine/experiment.json: not readable"):
