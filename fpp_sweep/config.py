@@ -202,6 +202,11 @@ class TrialConfig:
     def __post_init__(self) -> None:
         _check_choices(self, "")
 
+    @property
+    def source(self) -> str:
+        """The words or the file that adaptation, or FPP before it, starts from."""
+        return self.init if self.prompt == "fpp" else self.prompt
+
     def flat(self) -> dict[str, Any]:
         """Dotted keys and plain values.
 

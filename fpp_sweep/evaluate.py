@@ -83,7 +83,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--config", type=Path, metavar="YAML", help="settings from a file, such as a sweep's report/best/knee.yaml")
     methods = f"{', '.join(catalogue.METHODS)}; default: {catalogue.PLAIN} {catalogue.DEFAULT}, or --config's"
     add("--method", nargs="+", metavar="NAME", help=methods)
-    add("--prompt", nargs="+", metavar="PROMPT", help="fpp, words, or a prompt file (ours or CoOp's)")
+    add("--prompt", nargs="+", metavar="PROMPT", help="fpp, words, or a prompt file (ours, CoOp's or MaPLe's)")
     add("--init", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
     add("--seed", nargs="+", type=int, default=[0], metavar="N", help="of views and pretraining")
     add("--preset", choices=("auto", *PRESETS), default="auto", help="auto: tiny for the embedded model, else code")
@@ -180,7 +180,7 @@ def names_of(args: argparse.Namespace) -> list[str]:
 def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tuple[TrialConfig, int]]) -> Checked:
     """Fit every method and prompt to the model and to all class names, so that a bad one ends the run at once."""
     methods = sorted({config.method for config, _ in trials})
-    prompts = sorted({name for config, _ in trials for name in (config.init, config.prompt)} - {"fpp"})
+    prompts = sorted({(config.source, config.deep) for config, _ in trials})
     checked = worker.check(methods, prompts, datasets)
     for note in checked.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -103,8 +103,8 @@ class TaskKeys:
         config = task.config
         prompt, init = (self.prompts.get(name, name) for name in (config.prompt, config.init))
         if config.prompt != "fpp":
-            return [prompt]
-        return [prompt, init, asdict(config.fpp), task.dataset, task.seed]
+            return [prompt, config.deep]
+        return [prompt, init, config.deep, asdict(config.fpp), task.dataset, task.seed]
 
     def _evaluation(self, task: EvalTask) -> list[Any]:
         row, read = self._read(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from tests.reference.naive import NaiveText, prompt_features, random_views, rand
 
 CLASSES = ("forest", "sea or lake", "annual crop land", "b-52", "dog", "ox", "industrial buildings")
 PROMPT = "a photo of a"
+# as of a MaPLe checkpoint: two context tokens, words after them, and prompts of two deeper layers
+MAPLE: dict[str, Any] = {"layers": 4, "prompt": "a photo", "after": "of a", "deep": 2}
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ def twins(
     embed_dim: int = 16,
     classes: Sequence[str] = CLASSES,
     prompt: str = PROMPT,
+    after: str = "",
+    deep: int = 0,
     activation: Activation = "quick_gelu",
     seed: int = 0,
 ) -> Twins:
@@ -53,11 +58,14 @@ def twins(
         width=width, layers=layers, embed_dim=embed_dim, vocabulary=tokenizer.vocabulary, seed=seed
     )
     tower = TextTower.from_state(weights, heads=heads, activation=activation)
+    context = tower.token_embedding[torch.tensor(tokenizer.encode(prompt))]
+    generator = torch.Generator().manual_seed(seed)
+    own = tuple(torch.randn(context.shape, generator=generator) for _ in range(deep))
     return Twins(
-        naive=NaiveText(weights, heads, quick_gelu=activation == "quick_gelu"),
-        token_ids=padded_ids(tokenizer, [f"{prompt} {name}." for name in classes]),
-        texts=ClassTexts.of_names(tower, tokenizer, classes),
-        context=tower.token_embedding[torch.tensor(tokenizer.encode(prompt))],
+        naive=NaiveText(weights, heads, quick_gelu=activation == "quick_gelu", deep=own),
+        token_ids=padded_ids(tokenizer, [f"{prompt} {after} {name}." for name in classes]),
+        texts=ClassTexts.of_names(tower.with_deep(own), tokenizer, classes, after=after),
+        context=context,
     )
 
 

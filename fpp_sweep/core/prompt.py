@@ -1,10 +1,11 @@
-"""Prompts: context embeddings from words, from a CoOp checkpoint, or from a file that we saved."""
+"""Prompts: context embeddings from words, from a checkpoint of CoOp or MaPLe, or from a file that we saved."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fpp_sweep.core.models.checkpoints import read_tensors
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.models.maple import DeepPrompts, is_maple, read_maple
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.version import VERSION
@@ -28,6 +30,17 @@ class Prompt:
 
     context: Tensor  # (n, W) float32
     origin: Mapping[str, str]
+    after: str = ""  # words that stand between the context and a class name, and are not learned
+    deep: DeepPrompts | None = None  # a MaPLe checkpoint's
+
+    @property
+    def digest(self) -> str:
+        """Of all that results depend on."""
+        hashed = hashlib.sha256(self.context.cpu().numpy().tobytes())
+        hashed.update(self.after.encode())
+        for name, value in self.deep.tensors().items() if self.deep else ():
+            hashed.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+        return hashed.hexdigest()[:16]
 
 
 def is_file_name(prompt: str) -> bool:
@@ -56,45 +69,81 @@ def from_words(clip: Clip, words: str) -> Prompt:
 
 
 def from_file(clip: Clip, path: Path) -> Prompt:
-    """A prompt that `save_prompt` wrote, or the context of a CoOp checkpoint."""
+    """A prompt that `save_prompt` wrote, or that of a checkpoint of CoOp or MaPLe."""
     if not path.is_file():
         raise InputError(f"prompt file {path} does not exist")
     saved = path.suffix == ".safetensors"
-    context, origin = _read_saved(clip, path) if saved else _read_coop(path)
-    width = clip.text.width
+    prompt = _read_saved(clip, path) if saved else _read_checkpoint(path)
+    context, width = prompt.context, clip.text.width
     if context.ndim != 2 or context.shape[1] != width or not len(context):
         raise InputError(
             f"{path}: its context has shape {tuple(context.shape)}, but model {clip.name} takes (tokens, {width})"
         )
     if not torch.isfinite(context).all():
         raise InputError(f"{path}: its context has entries that are not finite")
-    return Prompt(context=context.float().to(clip.device), origin={**origin, "file": str(path)})
+    deep = prompt.deep or DeepPrompts(text=(), visual=())
+    if any(value.shape != context.shape for value in deep.text) or len({value.shape for value in deep.visual}) > 1:
+        raise InputError(f"{path}: its prompts of deeper layers have other shapes than its context")
+    tensors = deep.tensors()
+    if not all(value.isfinite().all() for value in tensors.values()):
+        raise InputError(f"{path}: its prompts of deeper layers have entries that are not finite")
+    return replace(
+        prompt,
+        context=context.float().to(clip.device),
+        origin={**prompt.origin, "file": str(path)},
+        deep=DeepPrompts.of_tensors(tensors, clip.device),
+    )
 
 
-def _read_saved(clip: Clip, path: Path) -> tuple[Tensor, dict[str, str]]:
+def _read_saved(clip: Clip, path: Path) -> Prompt:
     try:
         with safe_open(path, framework="pt") as file:
             origin = dict(file.metadata() or {})
-            context = file.get_tensor("context") if "context" in file.keys() else None  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+    context = tensors.get("context")
     if origin.get("format") != FORMAT or context is None:
         raise InputError(f"{path}: not a prompt saved by fpp_sweep (format {origin.get('format')!r})")
     if context.ndim == 2 and context.shape[1] == clip.text.width and origin.get("model_digest") != clip.digest:
         raise InputError(f"{path}: made for model {origin.get('model')}, whose weights are not those of {clip.name}")
-    return context, origin
+    return _of_saved(tensors, origin, context.device)
 
 
-def _read_coop(path: Path) -> tuple[Tensor, dict[str, str]]:
+def _read_checkpoint(path: Path) -> Prompt:
     tensors = read_tensors(path)
+    if is_maple(tensors):
+        context, after, deep = read_maple(tensors, path)
+        return Prompt(context=context, origin={"maple": path.name}, after=after, deep=deep)
     names = [name for name in ("state_dict.ctx", "ctx", "state_dict.prompt_learner.ctx") if name in tensors]
     if not names:
-        raise InputError(f"{path}: no CoOp context in it (looked for state_dict/ctx)")
+        raise InputError(f"{path}: no context of CoOp or MaPLe in it (looked for state_dict/ctx)")
     context = tensors[names[0]]
     if context.ndim == 3:
         where = f"{path}: its context has shape {tuple(context.shape)}, one for each class"
         raise InputError(f"{where}; a shared one (tokens, width) is needed")
-    return context, {"coop": path.name}
+    return Prompt(context=context, origin={"coop": path.name})
+
+
+def deepened(clip: Clip, prompt: Prompt, deep: str) -> Clip:
+    """The model with a prompt's prompts of deeper layers, as the setting `deep` asks for them.
+
+    InputError for a prompt that has none, and for one that FPP learned with another setting.
+    """
+    where = prompt.origin.get("file") or f"prompt {prompt.origin.get('words', '')!r}"
+    learned = prompt.origin.get("deep", deep)
+    if learned != deep:
+        raise InputError(f"{where}: was learned with deep={learned}, not {deep}; set deep={learned}")
+    if deep == "none":
+        return clip
+    if prompt.deep is None:
+        raise InputError(
+            f"{where} has no prompts of deeper layers; deep={deep} needs a MaPLe checkpoint (model.pth.tar-2)"
+        )
+    try:
+        return clip.with_deep(prompt.deep, image=deep == "both")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def save_prompt(prompt: Prompt, clip: Clip, path: Path, details: Mapping[str, object]) -> None:
@@ -111,12 +160,14 @@ def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> b
         "model": clip.name,
         "model_digest": clip.digest,
         **prompt.origin,
+        **({"after": prompt.after} if prompt.after else {}),
         **{
             key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
             for key, value in details.items()
         },
     }
-    data: bytes = save({"context": prompt.context.detach().cpu().contiguous()}, metadata=metadata)
+    tensors = {"context": prompt.context, **(prompt.deep.tensors() if prompt.deep else {})}
+    data: bytes = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, metadata=metadata)
     return data
 
 
@@ -128,4 +179,13 @@ def origin_of(data: bytes) -> dict[str, str]:
 
 def from_bytes(clip: Clip, data: bytes) -> Prompt:
     """The prompt in the contents of a file that a worker of this run made."""
-    return Prompt(context=load(data)["context"].float().to(clip.device), origin={})
+    return _of_saved(load(data), origin_of(data), clip.device)
+
+
+def _of_saved(tensors: Mapping[str, Tensor], origin: Mapping[str, str], device: torch.device) -> Prompt:
+    return Prompt(
+        context=tensors["context"].float().to(device),
+        origin=origin,
+        after=origin.get("after", ""),
+        deep=DeepPrompts.of_tensors(tensors, device),
+    )

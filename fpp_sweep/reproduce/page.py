@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from fpp_sweep.report.builder import (
     write_html,
 )
 from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, REMEMBERED, Cell, Table, recalled
-from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, shipped
+from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, find, shipped
 from fpp_sweep.reproduce.figures import drawings
 from fpp_sweep.reproduce.output import SHORT, number, ours
 
@@ -57,6 +58,7 @@ def write_page(folder: Path, tables: Mapping[str, Table] | None = None) -> Path:
         _heading(folder, infos, [made for _, _, made in found]),
         section("Tables", _overview(infos, [made for _, _, made in found])),
         *(_experiment(sweep, info, made) for sweep, info, made in found),
+        *_theory(folder),
         section("How the numbers were computed", *map(paragraph, RULES)),
         section("Settings", *(part for _, _, made in found for part in _settings(made))),
         section("Make it again", *_origin(infos)),
@@ -125,6 +127,16 @@ def _experiment(sweep: SweepFolder, info: SweepInfo, made: Table) -> str:
         picture = f'<div class="wide" tabindex="0">{drawing.inline()}</div>'
         parts.append(f"<figure>{picture}<figcaption>{safe(drawing.caption)}</figcaption></figure>")
     return section(f"{sweep.path.name}: {made.experiment.title}", *parts, anchor=sweep.path.name)
+
+
+def _theory(folder: Path) -> Iterator[str]:
+    """What was computed without a sweep."""
+    for name in shipped():
+        file = folder / name / "report" / "table.csv"
+        if find(name).theory and file.is_file():
+            heads, *rows = csv.reader(file.read_text().splitlines())
+            question = paragraph(find(name).question)
+            yield section(f"{name}: {find(name).title}", question, table_of_words(heads, rows), anchor=name)
 
 
 def _claims(made: Table) -> str:

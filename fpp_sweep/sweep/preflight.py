@@ -8,19 +8,21 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fpp_sweep.cli import cores, terminable
+from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.space.params import Param
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
@@ -32,6 +34,7 @@ from fpp_sweep.workers.session import gpus_here, session
 if TYPE_CHECKING:
     from fpp_sweep.workers.pool import Pool
 
+STARTS = ("prompt", "init", "deep")  # the settings that say where adaptation starts
 SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
 
 
@@ -40,7 +43,9 @@ class Inspector(Protocol):
 
     def describe(self, names: Sequence[str], split: str) -> list[DatasetFacts]: ...
 
-    def check(self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]) -> Checked: ...
+    def check(
+        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetFacts]
+    ) -> Checked: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +202,30 @@ def make_plan(space: Space, models: Inspector) -> Plan:
 
 def check(space: Space, models: Inspector, plan: Plan) -> Checked:
     """Fit every method and prompt that trials may use to the model and the classes."""
-    start = space.start()
-    configs = [*space.baselines().values(), start]
-    used = {key: {getattr(config, key) for config in configs} for key in ("method", "prompt", "init")}
-    for param in space.searched():
-        if param.key in used:
-            used[param.key] |= set(param.choices)
-    prompts = sorted((used["prompt"] | used["init"]) - {"fpp"})
+    baselines = list(space.baselines().values())
+    methods = {config.method for config in [*baselines, space.start()]}
+    methods.update(*(param.choices for param in space.searched() if param.key == "method"))
+    prompts = {(config.source, config.deep) for config in [*baselines, *_starts(space)]}
     facts = [facts for datasets in plan.datasets.values() for facts in datasets]
-    return models.check(sorted(used["method"]), prompts, facts)
+    return models.check(sorted(methods), sorted(prompts), facts)
+
+
+def _starts(space: Space) -> list[TrialConfig]:
+    """Configs that start from every prompt, and from a MaPLe checkpoint in every way, that trials may start from."""
+    points: list[dict[str, Any]] = space.grid_points() if space.grid else [{}]
+    if not space.grid:
+        for param in space.params:  # parents first
+            if param.key in STARTS:
+                points = [{**point, **more} for point in points for more in _values(param, point)]
+    return [space.resolve({key: point[key] for key in STARTS if key in point}) for point in points]
+
+
+def _values(param: Param, point: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a point may go on with; a parameter may be absent where it depends on settings that the point leaves out."""
+    known = {key: allowed for key, allowed in param.when.items() if key in STARTS}
+    if any(point.get(key) not in allowed for key, allowed in known.items()):
+        return [{}]
+    return [*({param.key: choice} for choice in param.choices), *([{}] if len(known) < len(param.when) else [])]
 
 
 def info_at_start(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:

@@ -67,17 +67,19 @@ def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     size = len(worker.clip.text.projection[0])
     features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
     stand_in: Any = SimpleNamespace(kept=np.arange(len(dataset)), of=lambda indices: features[: len(indices)])
-    prompt = open_prompt(worker.clip, task.config.prompt)
+    clip = worker.clip_for(task.config)
+    prompt = open_prompt(clip, task.config.prompt)
     began = perf_counter()
     adapter = worker.adapter(task, prompt)
     begin = perf_counter() - began
-    adapt = _timed(lambda: evaluate(worker.clip, replace(task, stop=images), dataset, stand_in, adapter))
+    adapt = _timed(lambda: evaluate(clip, replace(task, stop=images), dataset, stand_in, adapter))
     return adapt / images / effort(task.config), begin
 
 
 def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Seconds to draw the views of an image, and of a view in the image tower."""
-    dataset, config, clip = worker.dataset(task.dataset, task.split), task.config.views, worker.clip
+    dataset, config = worker.dataset(task.dataset, task.split), task.config.views
+    clip = worker.clip_for(task.config)
     reader = Reader.of(dataset, config, clip.preprocess, task.seed)
     images = min(IMAGES, len(dataset) - 1) or 1
     reader[0]  # whatever is read once

@@ -28,25 +28,29 @@ from fpp_sweep.core.methods.base import AdaptingMethod
 from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.prompt import Prompt, open_prompt
+from fpp_sweep.core.prompt import Prompt, deepened, open_prompt
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.tasks import BATCH, EvalTask, PretrainTask
 
 
-def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int) -> ClassTexts:
-    """The texts of a dataset's classes, checked to fit the model with a context of that length."""
-    texts = ClassTexts.of_names(clip.text, clip.tokenizer, classes)
+def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: str = "") -> ClassTexts:
+    """The texts of a dataset's classes, checked to fit the model with a context of that length.
+
+    `after` are a prompt's words between context and class name.
+    """
+    texts = ClassTexts.of_names(clip.text, clip.tokenizer, classes, after=after)
     texts.require_room(context_tokens, classes)
     return texts
 
 
-def fitted(clip: Clip, prompt: str, datasets: Iterable[Sequence[str]]) -> Tensor:
-    """A prompt's context, checked to fit the model with the class names of all these datasets."""
-    context = open_prompt(clip, prompt).context
+def fitted(clip: Clip, name: str, deep: str, datasets: Iterable[Sequence[str]]) -> Prompt:
+    """A prompt, checked to fit the model, and the class names of all these datasets, with that setting of `deep`."""
+    prompt = open_prompt(clip, name)
+    deepened(clip, prompt, deep)
     for classes in datasets:
-        class_texts(clip, classes, len(context))
-    return context
+        class_texts(clip, classes, len(prompt.context), prompt.after)
+    return prompt
 
 
 def strange_note(clip: Clip, texts: Sequence[str]) -> str | None:
@@ -72,7 +76,7 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
     began = perf_counter()
     predefined = open_prompt(clip, config.init)
     fpp = config.fpp.scaled(clip.embedding_scale)
-    texts = _pretraining_texts(clip, task, dataset, len(predefined.context))
+    texts = _pretraining_texts(clip, task, dataset, predefined)
     names = (task.seed, "fpp", task.dataset)
     learned = pretrain(
         texts,
@@ -86,23 +90,25 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
     losses = learned.losses[-1].tolist() if fpp.steps else [0.0, 0.0]
     origin = {
         "words": config.init,
+        "deep": config.deep,
         "seed": str(task.seed),
         "dataset": task.dataset,
         "final_alignment_loss": f"{losses[0]:.6f}",
         "final_flatness_loss": f"{losses[1]:.6f}",
         "seconds": f"{perf_counter() - began:.2f}",
     }
-    return Prompt(context=learned.context, origin=origin)
+    deep = None if config.deep == "none" else predefined.deep
+    return Prompt(context=learned.context, origin=origin, after=predefined.after, deep=deep)
 
 
-def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, context_tokens: int) -> ClassTexts:
+def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, predefined: Prompt) -> ClassTexts:
     source = task.config.fpp.classes
     if source == "gaussian":
         generator = torch_generator(task.seed, "fpp", task.dataset, "classes")
         return ClassTexts.of_gaussians(clip.text, clip.tokenizer, len(dataset.classes), generator)
     if source == "imagenet":
-        return class_texts(clip, list(imagenet_classes().values()), context_tokens)
-    return class_texts(clip, dataset.classes, context_tokens)
+        return class_texts(clip, list(imagenet_classes().values()), len(predefined.context), predefined.after)
+    return class_texts(clip, dataset.classes, len(predefined.context), predefined.after)
 
 
 def flatness_weight(config: TrialConfig, dataset: Dataset, source_classes: int) -> float:
@@ -133,7 +139,7 @@ class Adapter:
 
 def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prompt) -> Adapter:
     """Set a config's method up for all of a dataset, whatever shards of it follow."""
-    texts = class_texts(clip, dataset.classes, len(prompt.context))
+    texts = class_texts(clip, dataset.classes, len(prompt.context), prompt.after)
     model = TextModel(texts=texts, logit_scale=clip.logit_scale)
     method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
     # the form of the gradient is that of the whole dataset, whatever the shard: forms differ in the last bits

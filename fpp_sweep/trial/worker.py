@@ -5,7 +5,6 @@ The border to torch: this module is loaded in the processes that compute, and in
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from collections import OrderedDict
@@ -20,12 +19,13 @@ import numpy as np
 import torch
 
 from fpp_sweep import catalogue, keys, plugins
+from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.clip import Clip, choose_device
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import Prompt, from_bytes, is_file_name, open_prompt, prompt_bytes
+from fpp_sweep.core.prompt import Prompt, deepened, from_bytes, is_file_name, open_prompt, prompt_bytes
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec, worker_at
 from fpp_sweep.progress import Bar
@@ -65,6 +65,7 @@ class Worker:
         self._show = show
         self._root = Path(spec.data_root) if spec.data_root else None
         self._custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else {}
+        self._clips: dict[tuple[str, str], Clip] = {}  # by the file of deeper prompts, and how they are used
         self._datasets: dict[tuple[str, str], Dataset] = {}
         self._adapters: OrderedDict[str, Adapter] = OrderedDict()  # the last used last
         self._seconds = 0.0
@@ -113,18 +114,29 @@ class Worker:
             places="" if dataset.places is None else keys.digest(dataset.places.argsort().tolist(), length=16),
         )
 
-    def check(self, methods: Iterable[str], prompts: Iterable[str], datasets: Sequence[DatasetFacts]) -> Checked:
-        """Fit every method and prompt to the model and to all class names before any work."""
+    def clip_for(self, config: TrialConfig) -> Clip:
+        """The model, with a MaPLe checkpoint's prompts of deeper layers where a config asks for them."""
+        if config.deep == "none":
+            return self.clip
+        key = config.source, config.deep
+        if key not in self._clips:
+            self._clips[key] = deepened(self.clip, open_prompt(self.clip, config.source), config.deep)
+        return self._clips[key]
+
+    def check(
+        self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetFacts]
+    ) -> Checked:
+        """Fit every method and prompt, each with its setting of `deep`, to the model and to all class names."""
         for name in methods:
             check_method(self.clip, catalogue.method(name))
         texts = {name for facts in datasets for name in facts.classes}
         files = {}
-        for prompt in prompts:
-            context = fitted(self.clip, prompt, [facts.classes for facts in datasets])
-            if is_file_name(prompt):
-                files[prompt] = hashlib.sha256(context.cpu().numpy().tobytes()).hexdigest()[:16]
+        for name, deep in prompts:
+            prompt = fitted(self.clip, name, deep, [facts.classes for facts in datasets])
+            if is_file_name(name):
+                files[name] = prompt.digest
             else:
-                texts.add(prompt)
+                texts.add(name)
         note = strange_note(self.clip, sorted(texts))
         return Checked(notes=(note,) if note else (), prompts=files)
 
@@ -160,7 +172,7 @@ class Worker:
             return self._adapters[key]
         while self._adapters and sum(adapter.size for adapter in self._adapters.values()) > KEPT_BYTES:
             self._adapters.popitem(last=False)  # before the next is built, which may need the room
-        adapter = make_adapter(self.clip, task.config, self.dataset(task.dataset, task.split), prompt)
+        adapter = make_adapter(self.clip_for(task.config), task.config, self.dataset(task.dataset, task.split), prompt)
         if key:
             self._adapters[key] = adapter
         return adapter
@@ -168,7 +180,7 @@ class Worker:
     def _pretrain(self, task: PretrainTask) -> TaskResult:
         began = perf_counter()
         with self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps") as bar:
-            prompt = make_prompt(self.clip, task, self._any_split(task.dataset), bar.advance)
+            prompt = make_prompt(self.clip_for(task.config), task, self._any_split(task.dataset), bar.advance)
         data = prompt_bytes(prompt, self.clip, {"fpp": asdict(task.config.fpp)})
         return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
 
@@ -178,7 +190,7 @@ class Worker:
         stream = positions(task, dataset)
         with self._show(f"{task.dataset}: features", int(np.ptp(stream)) + 1, "images") as bar:
             features = self.cache.features(
-                self.clip,
+                self.clip_for(task.config),
                 dataset,
                 views_for(task.config),
                 task.seed,

@@ -193,7 +193,9 @@ class Pool:
     def describe(self, names: Sequence[str], split: str) -> list[DatasetFacts]:
         return self._ask(self.keeper.call.remote("describe", list(names), split))  # type: ignore[no-any-return]
 
-    def check(self, methods: Sequence[str], prompts: Sequence[str], datasets: Sequence[DatasetFacts]) -> Checked:
+    def check(
+        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetFacts]
+    ) -> Checked:
         return self._ask(self.keeper.call.remote("check", list(methods), list(prompts), list(datasets)))  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:

@@ -10,7 +10,7 @@ from fpp_sweep.core.fpp import cosine, distance, draw_noise, draw_start, pretrai
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.tower import TextTower
 from tests.reference import naive
-from tests.texts import CLASSES, twins
+from tests.texts import CLASSES, MAPLE, twins
 
 STEPS = 12
 DRAWS = 3
@@ -28,6 +28,13 @@ KNOBS = [
     {"noise_positions": "name"},
     {"noise_positions": "name", "noise_shared": False, "detach": "none"},
     {"lr": 0.03, "final_lr": 0.0, "weight_decay": 0.3},
+]
+OF_MAPLE = [
+    {},
+    {"detach": "none"},
+    {"noise_shared": False},
+    {"noise_positions": "name"},
+    {"noise_positions": "name", "noise_shared": False, "detach": "none"},
 ]
 
 
@@ -49,13 +56,15 @@ def as_naive(noise, config):
     )
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
-def test_every_knob_equals_the_reference(knobs):
-    pair = twins()
+@pytest.mark.parametrize(
+    ("knobs", "sizes"), [*((knobs, {}) for knobs in KNOBS), *((knobs, MAPLE) for knobs in OF_MAPLE)], ids=str
+)
+def test_every_knob_equals_the_reference(knobs, sizes):
+    pair = twins(**sizes)
     config = FppConfig(steps=STEPS, draws=DRAWS, **knobs)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)
-    noise = recorded(draw_noise(pair.texts, 4, config, generator), STEPS)
+    noise = recorded(draw_noise(pair.texts, len(pair.context), config, generator), STEPS)
     found = pretrain(pair.texts, pair.context, config, flatness_weight=1.7, start=start, noise=iter(noise))
     expected = naive.pretrain(
         pair.naive,
@@ -73,6 +82,7 @@ def test_every_knob_equals_the_reference(knobs):
         flat=config.flat_distance if config.flat else None,
         detach=config.detach,
         name_only=config.noise_positions == "name",
+        words_after=2 if sizes else 0,
     )
     torch.testing.assert_close(found.losses, expected.losses, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(pair.texts.features(found.context), expected.features, atol=1e-4, rtol=0)

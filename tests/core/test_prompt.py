@@ -140,5 +140,5 @@ def test_files_that_are_no_prompts(tmp_path):
     with pytest.raises(InputError, match=r"plain\.pth"):
         from_file(CLIP, tmp_path / "plain.pth")
     torch.save({"state_dict": {"weight": torch.zeros(3)}}, tmp_path / "other.pth")
-    with pytest.raises(InputError, match="no CoOp context"):
+    with pytest.raises(InputError, match="no context of CoOp or MaPLe"):
         from_file(CLIP, tmp_path / "other.pth")

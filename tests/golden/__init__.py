@@ -1,4 +1,4 @@
-"""Measured numbers of the released FPP code, and how to read them; see README.md beside this file."""
+"""Measured numbers of the released FPP and MaPLe code, and how to read them; see README.md beside this file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Golden:
 
     settings: dict[str, Any]
     arrays: dict[str, Tensor]
-    weights: dict[str, Tensor]  # the text tower in OpenAI's naming, float32; rows of unused tokens are zero
+    weights: dict[str, Tensor]  # in OpenAI's naming, float32; rows of unused tokens are zero
 
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
@@ -41,9 +41,9 @@ def read(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 @cache
-def load() -> Golden:
-    """All golden numbers of adaptation and pretraining."""
-    arrays, settings = read("tta_fpp_small")
+def load(name: str = "tta_fpp_small") -> Golden:
+    """All golden numbers of a pair of files with a tower of their own."""
+    arrays, settings = read(name)
     prefix = "weights/"
     weights = {
         name.removeprefix(prefix): value.float()

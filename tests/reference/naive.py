@@ -35,6 +35,7 @@ class NaiveText:
     weights: Mapping[str, Tensor]
     heads: int
     quick_gelu: bool
+    deep: Sequence[Tensor] = ()  # (n, W) each: at the input of layers 1, 2, ... they replace positions 1..n
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """(K, P) ids -> (K, P, W) token embeddings, before positions are added."""
@@ -46,6 +47,8 @@ class NaiveText:
         x = embeddings + self.weights["positional_embedding"][:positions]
         for layer in range(self.layers):
             prefix = f"transformer.resblocks.{layer}"
+            if 0 < layer <= len(self.deep):
+                x = with_context(x, self.deep[layer - 1])
             x = x + self._attention(self._layer_norm(x, f"{prefix}.ln_1"), f"{prefix}.attn")
             x = x + self._mlp(self._layer_norm(x, f"{prefix}.ln_2"), f"{prefix}.mlp")
         x = self._layer_norm(x, "ln_final")
@@ -447,12 +450,13 @@ def pretrain(
     flat: Distance | None = "cosine",
     detach: Literal["noisy", "clean", "none"] = "noisy",
     name_only: bool = False,
+    words_after: int = 0,
     embeddings: Tensor | None = None,
 ) -> Pretrained:
     """Learn a context that keeps the predefined prompt's features and does not mind noise; a step for each `noise`.
 
-    `weight` is lambda. `align` and `flat` switch a term off when none. `embeddings` stand in for the class texts' own,
-    for classes that are no words.
+    `weight` is lambda. `align` and `flat` switch a term off when none. `words_after` tokens stand between context and
+    name. `embeddings` stand in for the class texts' own, for classes that are no words.
     """
     embeddings = text.embed(token_ids) if embeddings is None else embeddings
     with torch.no_grad():
@@ -464,7 +468,7 @@ def pretrain(
     for draws in noise:
         offsets = draws.scaled(context_std, class_std, token_ids.shape[1])
         if name_only:
-            offsets = offsets * context_or_name(token_ids, len(start))
+            offsets = offsets * context_or_name(token_ids, len(start), words_after)
         alignment, flatness = fpp_losses(
             text,
             token_ids,
@@ -532,11 +536,15 @@ def _distance(a: Tensor, b: Tensor, distance: Distance) -> Tensor:
     return 1 - torch.cosine_similarity(a, b, dim=-1)
 
 
-def context_or_name(token_ids: Tensor, context: int) -> Tensor:
-    """(K, P, 1): one at the context and the name tokens, zero at SOS, full stop, EOT and padding."""
+def context_or_name(token_ids: Tensor, context: int, words_after: int = 0) -> Tensor:
+    """(K, P, 1): one at the context and the name tokens, zero at SOS, full stop, EOT and padding.
+
+    Zero also at words that stand between context and name.
+    """
     position = torch.arange(token_ids.shape[1])
     full_stop = token_ids.argmax(dim=-1, keepdim=True) - 1
-    return ((position >= 1) & (position < full_stop)).float()[:, :, None]
+    between = (position > context) & (position <= context + words_after)
+    return ((position >= 1) & (position < full_stop) & ~between).float()[:, :, None]
 
 
 def gaussian_classes(text: NaiveText, token_ids: Tensor, normals: Tensor) -> Tensor:

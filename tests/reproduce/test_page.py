@@ -84,6 +84,15 @@ def test_the_page_says_what_ran_what_failed_and_what_the_claims_came_to(page):
     assert page.index('id="main"') < page.index('id="costs"') < page.index('id="mine"')  # as --list has them
 
 
+def test_what_needs_no_sweep_is_on_the_page_too(tmp_path):
+    report = reproduction(tmp_path) / "theory" / "report"
+    report.mkdir(parents=True)
+    (report / "table.csv").write_text("finding,verdict,measured,value\nfirst,<holds>,cosine,0.5\n")
+    page = write_page(tmp_path).read_text()
+    assert page.index('id="mine"') < page.index('id="theory"')
+    assert '<tr><th>first</th><td class="words">&lt;holds&gt;</td>' in page
+
+
 def test_another_models_numbers_are_shown_and_not_compared(tmp_path):
     page = write_page(reproduction(tmp_path, model="tiny")).read_text()
     accuracy, *_ = cells(page, "TPT")

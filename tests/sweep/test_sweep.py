@@ -10,6 +10,7 @@ import pytest
 from fpp_sweep import keys
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.errors import InputError
+from fpp_sweep.facts import Checked
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.handle import Options, Sweep
@@ -79,6 +80,41 @@ def test_a_prompt_or_method_that_is_not_there_is_told(worker, overrides, complai
     with pytest.raises(InputError) as error:
         begin()
     assert complaint in str(error.value)
+
+
+class Recorded:
+    """Notes which prompts are to be checked, each with its setting of `deep`."""
+
+    def check(self, methods, prompts, datasets):
+        self.prompts = prompts
+        return Checked()
+
+
+WORDS = ("a photo of a", "none")  # of the baselines
+LINKED = "prompt, init, deep: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
+
+
+@pytest.mark.parametrize(
+    ("searched", "expected"),
+    [
+        ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {init: m.pth, deep: text}", {("m.pth", "text")}),
+        ("params: {prompt: [fpp, x.pt]}", {WORDS, ("x.pt", "none")}),
+        (
+            "params: {init: [m.pth, a photo], deep: {choices: [text, both], when: {init: m.pth}}}",
+            {WORDS, ("m.pth", "text"), ("m.pth", "both"), ("a photo", "none")},
+        ),
+        (
+            "params: {method: [tpt, otpt], deep: {choices: [text], when: {method: otpt}}}",
+            {WORDS, ("a photo of a", "text")},
+        ),
+        (f"grid:\n- {LINKED}", {WORDS, ("m.pth", "text"), ("a photo", "none"), ("m.pth", "both")}),
+    ],
+)
+def test_prompts_are_checked_as_trials_may_use_them(worker, searched, expected):
+    asked, recorded = parse_space(f"{searched}\nwork: {{datasets: [scenes], limit: 5}}", "space.yaml", ()), Recorded()
+    check(asked, recorded, make_plan(asked, worker))
+    assert set(recorded.prompts) == expected
 
 
 def test_words_that_the_embedded_model_never_saw_are_worth_a_note(worker):

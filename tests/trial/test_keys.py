@@ -40,6 +40,7 @@ READS = {
 }
 MEASURE = {f"measure.{name}" for name in ("rho", "norm", "views")}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
+START = {"prompt", "deep"}
 HINTS = dict(config.setting_types())
 
 
@@ -64,9 +65,9 @@ def changing(task):
 @pytest.mark.parametrize("method", READS)
 def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
     assert set(READS) == set(catalogue.METHODS)
-    assert changing(evaluation(method=method)) == READS[method] | {"prompt"}
-    assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | {"prompt"}
-    assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | {"prompt"}
+    assert changing(evaluation(method=method)) == READS[method] | START
+    assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | START
+    assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | START
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
     ],
 )
 def test_how_sharpness_is_measured_changes_the_key_where_it_is_asked_for(columns, read):
-    assert changing(evaluation(columns=columns)) == STEP | {"prompt"} | read
+    assert changing(evaluation(columns=columns)) == STEP | START | read
 
 
 OTHER_WORK = {
@@ -92,7 +93,9 @@ OTHER_WORK = {
     "start": evaluation(start=64, stop=128),
     "stop": evaluation(stop=128),
     "columns": evaluation(columns=("logits",)),
+    "deep": evaluation(deep="text"),
     "prompt": PROMPT,
+    "prompt of deeper layers": replace(PROMPT, config=PROMPT.config.replace({"deep": "text"})),
     "prompt of another seed": replace(PROMPT, seed=1),
     "prompt of another dataset": replace(PROMPT, dataset="pets"),
 }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fpp_sweep.core.models.maple import DeepPrompts, digest_with, prompted
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
 from fpp_sweep.errors import InputError
 
@@ -32,8 +33,8 @@ class Clip:
     logit_scale: float
     preprocess: Preprocess
     embedding_scale: float  # the scale of its token embeddings relative to those of OpenAI's ViT-B/16
-    image_digest: str  # of the image tower's weights and preprocessing; part of the keys of cached features
-    digest: str  # of all weights
+    image_digest: str  # of the image tower's weights, prompts and preprocessing; part of the keys of cached features
+    digest: str  # of all weights, prompts not among them
     trained_tokens: frozenset[int] | None = None  # None: all were
 
     @property
@@ -43,6 +44,14 @@ class Clip:
     def compiled(self) -> Clip:
         """The same model with a text tower that goes through torch.compile; InputError where that cannot be used."""
         return replace(self, text=self.text.compiled())
+
+    def with_deep(self, prompts: DeepPrompts, *, image: bool) -> Clip:
+        """The same model with a MaPLe checkpoint's prompts in deeper layers of the text and, if asked, in the image."""
+        clip = replace(self, text=self.text.with_deep(prompts.text))
+        if not image:
+            return clip
+        visual = prompted(self.visual, prompts.visual, self.name)
+        return replace(clip, visual=visual, image_digest=digest_with(self.image_digest, prompts.visual))
 
     def has_untrained_words(self, text: str) -> bool:
         """Whether the text has words that the model was never trained on."""

@@ -1,4 +1,4 @@
-"""The texts of a dataset's classes around a context: SOS before it; name, full stop and EOT after it."""
+"""The texts of a dataset's classes around a context: SOS before it; other words, name, full stop and EOT after it."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ class ClassTexts:
     tower: TextTower
     sos: Tensor  # (W,)
     nodes: Tensor  # (N, W) embeddings of the tokens after the context, one for each node of `packing`
-    is_name: Tensor  # (N,) bool: name tokens, not the full stop or EOT
+    is_name: Tensor  # (N,) bool: name tokens, not words before the name, the full stop or EOT
     packing: Packing
 
     @classmethod
-    def of_names(cls, tower: TextTower, tokenizer: Tokenizer, names: Sequence[str]) -> ClassTexts:
-        """The texts '<context> name.' with underscores read as spaces."""
+    def of_names(cls, tower: TextTower, tokenizer: Tokenizer, names: Sequence[str], *, after: str = "") -> ClassTexts:
+        """The texts '<context> name.' with underscores read as spaces; `after` are words before the name."""
+        words = tokenizer.encode(after) if after else []
         suffixes = []
         for name in names:
-            ids = [*tokenizer.encode(name.replace("_", " ") + "."), tokenizer.eot]
+            ids = [*words, *tokenizer.encode(name.replace("_", " ") + "."), tokenizer.eot]
             if len(ids) + 1 > tower.positions:
                 where = f"class name {name[:60]!r} is {len(ids)} tokens long"
                 raise InputError(f"{where}; SOS and it do not fit the model's {tower.positions} tokens")
             suffixes.append(ids)
         packing = Packing.of(suffixes)
         packed = [token for text in packing.order.tolist() for token in suffixes[text]]
-        is_name = [position < length - 2 for length in packing.lengths for position in range(length)]
+        is_name = [len(words) <= position < length - 2 for length in packing.lengths for position in range(length)]
         at_nodes = packing.to_nodes(torch.tensor([packed, is_name]))
         return cls(
             tower=tower,

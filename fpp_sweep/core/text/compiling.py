@@ -41,7 +41,7 @@ class Compiler:
     """
 
     def __init__(self, device: torch.device, frozen: Iterable[Tensor], constant_types: tuple[type, ...]) -> None:
-        """`frozen` tensors never change; of each type in `constant_types`, all calls get the same object."""
+        """`frozen` tensors never change; objects of `constant_types` are few, and torch recompiles for each."""
         self._constant_types = constant_types
         self._mode = "reduce-overhead" if device.type == "cuda" else None
         self._calls: Counter[Hashable] = Counter()
@@ -81,7 +81,7 @@ class Compiler:
         if isinstance(value, Tensor):
             return value.shape, value.stride(), value.dtype, value.requires_grad
         if isinstance(value, self._constant_types):
-            return None
+            return id(value)
         if isinstance(value, tuple | list):
             return tuple(map(self._signature, value))
         if isinstance(value, dict):

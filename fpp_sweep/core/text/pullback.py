@@ -94,9 +94,12 @@ class SavedBlock:
     attention: SavedAttention
     before_mlp: SavedNorm
     slope: Tensor  # of the activation
+    cut: Tensor | None  # (R, 1) the rows of its output that the next block replaces by a prompt of its own
 
     def rest_backward(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """(B, ..., W) gradients of the block's output -> of its residual stream and of its attention's output."""
+        if self.cut is not None:
+            gradient = gradient.masked_fill(self.cut, 0)
         hidden = (gradient @ self.block.proj[0]).mul_(self.slope)
         stream = gradient + self.before_mlp.backward(hidden @ self.block.fc[0])
         return stream, stream @ self.block.out[0]
@@ -122,6 +125,7 @@ class Pullback:
         self.tower, self.packing, self.mask = tower, packing, mask or packing.attention_mask(prefix.shape[1])
         self._keep = keep
         self._blocks: list[SavedBlock] = []
+        self._prefix = prefix.shape[1]
         states = tower.embed(prefix, nodes, packing)
         self._rows = states.shape[1]
         for block in tower.blocks[:-1]:
@@ -163,9 +167,11 @@ class Pullback:
         normed = SavedNorm.at(states)
         hidden = F.linear(normed.out, *block.fc)
         slope = _slope(hidden[: self._keep], quick=self.tower.activation == "quick_gelu")
+        own = self.tower.own_prompt(len(self._blocks) + 1, self._prefix, self.packing)  # the next block's
         kept = before_attention.first(self._keep), attention, normed.first(self._keep)
-        self._blocks.append(SavedBlock(block, *kept, slope))
-        return add_linear(states, self.tower.activate(hidden), block.proj)
+        self._blocks.append(SavedBlock(block, *kept, slope, own[0] if own else None))
+        states = add_linear(states, self.tower.activate(hidden), block.proj)
+        return torch.where(*own, states) if own else states
 
     def __call__(self, gradients: Tensor, rows: Tensor) -> Tensor:
         """Gradients (B, K, D) of the features -> (B, rows, W) of some rows of the prefix and the nodes after it.

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.text.compiling import Compiler, Runner, eagerly
 from fpp_sweep.core.text.packing import AttentionMask, Packing
+from fpp_sweep.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu"]
 QUICK = 1.702  # QuickGELU is x * sigmoid(1.702 x)
@@ -86,6 +87,7 @@ class TextTower:
     projection: Affine  # (D, W), with the last LayerNorm's scale and shift in it
     heads: int
     activation: Activation
+    deep: tuple[Tensor, ...] = ()  # (n, W) each: frozen, in place of the n context tokens from blocks 1, 2, ... on
     run: Runner = eagerly  # for functions that are called many times
 
     @classmethod
@@ -137,6 +139,22 @@ class TextTower:
         """The same tower with a `run` that compiles; InputError where torch cannot."""
         return replace(self, run=Compiler(self.device, _tensors(self), constant_types=(TextTower, Block)))
 
+    def with_deep(self, prompts: tuple[Tensor, ...]) -> TextTower:
+        """The same tower with prompts of its own at the input of blocks 1, 2, ... in place of the context."""
+        if len(prompts) >= len(self.blocks):
+            last = len(self.blocks) - 1
+            raise InputError(f"has prompts for blocks 1 to {len(prompts)}, but the text tower's last block is {last}")
+        return replace(self, deep=prompts)
+
+    def own_prompt(self, block: int, prefix: int, packing: Packing) -> tuple[Tensor, Tensor] | None:
+        """Which rows (R, 1) of a block's input its own prompt replaces, and by what (R, W); None: it has none."""
+        if not 0 < block <= len(self.deep):
+            return None
+        prompt, first = self.deep[block - 1], torch.arange(prefix, device=self.device)
+        token = torch.cat([first, prefix + packing.positions]) - 1  # SOS stands before the context
+        inside = (token >= 0) & (token < len(prompt))
+        return inside[:, None], prompt[token.clamp(0, len(prompt) - 1)]
+
     def features(self, prefix: Tensor, nodes: Tensor, packing: Packing, mask: AttentionMask | None = None) -> Tensor:
         """Unit features (B, K, D) of K texts that all begin with the same prefix.
 
@@ -146,10 +164,12 @@ class TextTower:
         """
         mask = mask or packing.attention_mask(prefix.shape[1])
         states = self.embed(prefix, nodes, packing)
-        for block in self.blocks[:-1]:
+        for index, block in enumerate(self.blocks[:-1]):
             slots = mask.to_slots(F.linear(norm(states), *block.qkv))
             attended = self.attend(self.split_heads(slots, mask), mask.masked)
             states = self._rest(block, states, mask.to_rows(self.merge_heads(attended, len(states))))
+            if own := self.own_prompt(index + 1, prefix.shape[1], packing):
+                states = torch.where(*own, states)
         attended = self.attend(self.last_qkv(self.blocks[-1], norm(states), mask), mask.end_masked)
         attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]
         pooled = self._rest(self.blocks[-1], states[:, mask.ends], attended)

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from fpp_sweep.core.models import loading
+from fpp_sweep.core.models.clip import Clip, Preprocess
+
 SMALL: dict[str, Any] = {
     "embed_dim": 32,
     "vision_cfg": {"image_size": 32, "patch_size": 16, "layers": 2, "width": 64, "head_width": 32},
@@ -49,3 +52,43 @@ def save_openai_archive(path: Path, *, seed: int = 0, quick_gelu: bool = True) -
         torch.jit.save(traced, path)
         state: dict[str, torch.Tensor] = torch.jit.load(path).state_dict()  # type: ignore[no-untyped-call]
     return state
+
+
+def small_vit(**settings: Any) -> Clip:
+    """A random CLIP whose image tower is open_clip's ViT, three blocks on either side, as workers hold one."""
+    vision = {**SMALL["vision_cfg"], "layers": 3}
+    model = small_clip(vision_cfg=vision, text_cfg={**SMALL["text_cfg"], "layers": 3}, quick_gelu=True, **settings)
+    return loading._make_clip(
+        "small-vit", model, vision, loading.BpeTokenizer(), Preprocess(size=vision["image_size"]), 1.0, "cpu"
+    )
+
+
+def save_maple(
+    path: Path, *, width: int = 64, outside: int = 64, tokens: int = 2, depth: int = 3, seed: int = 0, **changes: Any
+) -> Path:
+    """A checkpoint in MaPLe's layout; `changes` replace tensors of its prompt learner, None takes one out.
+
+    Its names have two underscores for a dot.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, half: bool = False) -> torch.Tensor:
+        value = 0.2 * torch.randn(shape, generator=generator)
+        return value.half() if half else value
+
+    learner: dict[str, torch.Tensor | None] = {
+        "ctx": normal(tokens, width, half=True),
+        "token_prefix": torch.zeros(3, 1, width).half(),
+        "token_suffix": torch.zeros(3, 76 - tokens, width).half(),
+        "proj.weight": normal(outside, width, half=True),
+        "proj.bias": normal(outside, half=True),
+    }
+    for index in range(depth - 1):
+        learner[f"compound_prompts_text.{index}"] = normal(tokens, width)
+        learner[f"compound_prompt_projections.{index}.weight"] = normal(outside, width)
+        learner[f"compound_prompt_projections.{index}.bias"] = normal(outside)
+    learner |= {name.replace("__", "."): value for name, value in changes.items()}
+    state = {f"prompt_learner.{name}": value for name, value in learner.items() if value is not None}
+    state |= {"logit_scale": torch.tensor(4.6), "image_encoder.ln_post.weight": torch.ones(outside)}
+    torch.save({"state_dict": state, "epoch": 2, "optimizer": {}, "scheduler": {}, "val_result": None}, path)
+    return path

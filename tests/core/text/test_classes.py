@@ -7,12 +7,13 @@ from fpp_sweep.core.text.classes import ClassTexts, Noise
 from fpp_sweep.errors import InputError
 from tests.clips import WordTokenizer, random_clip
 from tests.reference import naive
-from tests.texts import CLASSES, twins
+from tests.texts import CLASSES, MAPLE, twins
 
 
-def test_features_equal_the_naive_ones_for_any_context():
-    pair = twins()
-    contexts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(0)) * 0.3
+@pytest.mark.parametrize("sizes", [{}, MAPLE, {**MAPLE, "deep": 0}, {**MAPLE, "layers": 3}], ids=str)
+def test_features_equal_the_naive_ones_for_any_context(sizes):
+    pair = twins(**sizes)
+    contexts = torch.randn(3, *pair.context.shape, generator=torch.Generator().manual_seed(0)) * 0.3
     found = pair.texts.features(contexts)
     expected = [naive.prompt_features(pair.naive, pair.token_ids, context) for context in contexts]
     torch.testing.assert_close(found, torch.stack(expected), atol=2e-6, rtol=0)
@@ -43,10 +44,26 @@ def test_underscores_are_spaces_and_the_full_stop_follows_the_name():
     assert first.is_name.tolist() == [True] * (len(first.nodes) - 2) + [False, False]
 
 
-def test_shared_noise_is_the_same_noise_for_every_class():
-    pair = twins()
+def test_words_after_the_context_are_no_part_of_the_name():
+    tower, tokenizer = random_clip().text, WordTokenizer()
+    plain = ClassTexts.of_names(tower, tokenizer, ["sea_or_lake"])
+    texts = ClassTexts.of_names(tower, tokenizer, ["sea_or_lake"], after="of a")
+    assert torch.equal(texts.nodes[:2], tower.token_embedding[tokenizer.encode("of a")])
+    assert torch.equal(texts.nodes[2:], plain.nodes)
+    assert texts.is_name.tolist() == [False, False, *plain.is_name.tolist()]
+
+
+def test_prompts_for_more_blocks_than_the_tower_has_are_refused():
+    tower = random_clip().text
+    with pytest.raises(InputError, match="has prompts for blocks 1 to 2, but the text tower's last block is 1"):
+        tower.with_deep((torch.zeros(2, 32), torch.zeros(2, 32)))
+
+
+@pytest.mark.parametrize("how", [{}, MAPLE], ids=str)
+def test_shared_noise_is_the_same_noise_for_every_class(how):
+    pair = twins(**how)
     generator = torch.Generator().manual_seed(0)
-    sizes = {"sos": 1, "context": 4, "suffix": pair.texts.packing.longest}
+    sizes = {"sos": 1, "context": len(pair.context), "suffix": pair.texts.packing.longest}
     shared = {name: 0.2 * torch.randn(3, 1, size, 32, generator=generator) for name, size in sizes.items()}
     each = {name: draw.expand(-1, len(CLASSES), -1, -1) for name, draw in shared.items()}
     first = pair.texts.noisy_features(pair.context, Noise(**shared))

@@ -122,6 +122,25 @@ def test_fifty_steps_of_pretraining_equal_the_eager_ones(knobs, device):
 
 
 @DEVICES
+def test_a_tower_with_prompts_of_its_own_is_compiled_beside_the_one_without(device):
+    texts, compiled, context, _ = both(device)
+    own = (torch.randn(context.shape, generator=torch.Generator().manual_seed(0)).to(device),)
+    pairs = [(texts, compiled)]
+    pairs += [
+        (replace(texts, tower=texts.tower.with_deep(own)), replace(compiled, tower=compiled.tower.with_deep(own)))
+    ]
+    contexts, gradients = context.expand(BATCH, -1, -1), torch.randn(BATCH, len(CLASSES), 16, device=device)
+    with torch.no_grad():
+        for eager, fast in pairs:
+            model, first = TextModel(texts=fast, logit_scale=100.0), ByPullback(fast, context)
+            found = [(model.features(contexts), first.backward(gradients)) for _ in range(EAGER_CALLS + 2)][-1]
+            torch.testing.assert_close(found[0], eager.features(contexts), atol=1e-5, rtol=0)
+            expected = ByPullback(eager, context).backward(gradients)
+            torch.testing.assert_close(found[1], expected, atol=1e-5, rtol=1e-5)
+    assert compilations() == 4
+
+
+@DEVICES
 def test_noise_of_each_class_is_left_eager(device):
     _, compiled, context, _ = both(device)
     config = FppConfig(steps=EAGER_CALLS + 2, draws=2, noise_shared=False)

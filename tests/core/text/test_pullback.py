@@ -17,7 +17,7 @@ from fpp_sweep.core.methods.gradients import (
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.pullback import Pullback
 from tests.reference import naive
-from tests.texts import CLASSES, twins
+from tests.texts import CLASSES, MAPLE, twins
 
 SHARED = ("red car", "red cat", "red carpet", "blue car", "blue car", "dog", "red")
 SIZES = [
@@ -27,6 +27,10 @@ SIZES = [
     {"prompt": "x"},
     {"classes": SHARED},
     {"classes": ("ox",)},
+    {"prompt": "a photo", "after": "of a"},
+    MAPLE,
+    {**MAPLE, "layers": 3, "classes": SHARED},  # the last block has a prompt of its own
+    {**MAPLE, "width": 48, "heads": 4, "embed_dim": 24},
 ]
 
 
@@ -59,21 +63,23 @@ def test_gelu_towers_too(form):
     torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("sizes", [{}, MAPLE], ids=str)
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
-def test_texts_in_groups_too(form, monkeypatch):
+def test_texts_in_groups_too(form, sizes, monkeypatch):
     monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
     monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
-    pair = twins(classes=SHARED)
+    pair = twins(**sizes, classes=SHARED)
     assert pair.texts.packing.attention_mask(5).groups > 1
     gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
     found = form(pair.texts, pair.context).backward(gradients)
     torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
-def test_the_way_back_is_the_first_prompts_whatever_shares_its_forward_pass():
-    pair = twins(layers=3)
+@pytest.mark.parametrize("sizes", [{"layers": 3}, MAPLE], ids=str)
+def test_the_way_back_is_the_first_prompts_whatever_shares_its_forward_pass(sizes):
+    pair = twins(**sizes)
     texts, generator = pair.texts, torch.Generator().manual_seed(0)
-    others = torch.randn(3, 4, 32, generator=generator)
+    others = torch.randn(3, *pair.context.shape, generator=generator)
     nodes = torch.cat([texts.nodes[None], torch.randn(3, *texts.nodes.shape, generator=generator)])
     prefix = texts.prefix(torch.cat([pair.context[None], others]))
     gradients = torch.randn(1, len(CLASSES), 16, generator=generator)
@@ -81,7 +87,7 @@ def test_the_way_back_is_the_first_prompts_whatever_shares_its_forward_pass():
         together = Pullback(texts.tower, prefix, nodes, texts.packing)
         expected = texts.tower.features(prefix, nodes, texts.packing)
     torch.testing.assert_close(together.features, expected, atol=1e-6, rtol=0)
-    found = together(gradients, torch.arange(1, 5))
+    found = together(gradients, torch.arange(1, 1 + len(pair.context)))
     torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 

@@ -1,0 +1,294 @@
+"""A MaPLe checkpoint gives what the official code computes with it (tests/golden), in every form."""
+
+import dataclasses
+import pickle
+from functools import cache
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.methods import build_method
+from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.core.models.loading import BpeTokenizer, _make_clip
+from fpp_sweep.core.models.maple import DeepPrompts
+from fpp_sweep.core.prompt import deepened, from_bytes, open_prompt, prompt_bytes, save_prompt
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.errors import InputError
+from tests.clips import random_clip
+from tests.core.models.clip_files import save_maple, small_clip, small_vit
+from tests.golden import FOLDER, load
+from tests.names import TPT
+from tests.reference import naive
+from tests.texts import MAPLE, twins
+
+GOLDEN = load("maple_small")
+FILE = str(FOLDER / "maple_small.pth.tar")
+FEATURES, LOGITS = 1e-4, 1e-3  # what the measurers allow
+
+
+@cache
+def clip():
+    """The measured model; its image tower is open_clip's."""
+    text, vision = (GOLDEN.settings[name] for name in ("text", "vision"))
+    settings = {
+        "embed_dim": GOLDEN.settings["embed_dim"],
+        "quick_gelu": True,
+        "vision_cfg": {
+            "image_size": vision["resolution"],
+            "patch_size": vision["patch"],
+            "layers": vision["layers"],
+            "width": vision["width"],
+            "head_width": vision["width"] // vision["heads"],
+        },
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, **text},
+    }
+    model = small_clip(**settings)
+    model.load_state_dict(GOLDEN.weights)
+    preprocess = Preprocess(size=vision["resolution"])
+    return _make_clip("golden", model, settings["vision_cfg"], BpeTokenizer(), preprocess, 1.0, "cpu")
+
+
+def features(model, prompt):
+    """Of the texts and the images."""
+    names = GOLDEN.settings["classnames"]
+    texts = ClassTexts.of_names(model.text, model.tokenizer, names, after=prompt.after)
+    return texts.features(prompt.context), model.image_features(GOLDEN["images"].float())
+
+
+def worst(found, name):
+    """The largest difference from the measured features, which are not of unit norm."""
+    return (found - F.normalize(GOLDEN[f"out/{name}"], dim=-1)).abs().max().item()
+
+
+def assert_measured(found, text, image, logits=None):
+    scale = clip().logit_scale
+    assert worst(found[0], f"{text}.text") < FEATURES
+    assert worst(found[1], f"{image}.image") < FEATURES
+    difference = scale * found[1] @ found[0].T - GOLDEN[f"out/{logits or text}.logits"]
+    assert difference.abs().max() < LOGITS
+
+
+def test_text_and_image_prompts():
+    prompt = open_prompt(clip(), FILE)
+    assert_measured(features(deepened(clip(), prompt, "both"), prompt), "fp32", "fp32")
+
+
+def test_text_prompts_alone_leave_images_as_they_are():
+    prompt = open_prompt(clip(), FILE)
+    model = deepened(clip(), prompt, "text")
+    assert model.visual is clip().visual
+    assert_measured(features(model, prompt), "fp32", "plain", "text_maple_image_plain")
+
+
+def test_the_context_alone_is_followed_by_the_words_of_a():
+    prompt = open_prompt(clip(), FILE)
+    assert prompt.after == "of a"
+    assert deepened(clip(), prompt, "none") is clip()
+    found, images = features(clip(), prompt)
+    assert worst(found, "shallow.text") < FEATURES
+    assert worst(images, "plain.image") < FEATURES
+
+
+def test_a_checkpoint_of_depth_one_has_one_visual_prompt():
+    prompt = open_prompt(clip(), FILE)
+    shallow = dataclasses.replace(prompt, deep=DeepPrompts(text=(), visual=prompt.deep.visual[:1]))
+    assert_measured(features(deepened(clip(), shallow, "both"), shallow), "shallow", "shallow")
+
+
+def test_words_are_as_without_a_checkpoint():
+    found, _ = features(clip(), open_prompt(clip(), "a photo of a"))
+    assert worst(found, "plain.text") < FEATURES
+
+
+def test_visual_prompts_are_projections_of_the_texts():
+    prompt = open_prompt(clip(), FILE)
+    for index, found in enumerate(prompt.deep.visual):
+        torch.testing.assert_close(found, GOLDEN[f"out/visual_ctx.{index}"], atol=1e-6, rtol=1e-6)
+
+
+def test_half_precision_of_the_released_code_is_not_copied():
+    """It rounds deeper prompts; ours are as the checkpoint has them, and within what that rounding moves."""
+    prompt = open_prompt(clip(), FILE)
+    text, image = features(deepened(clip(), prompt, "both"), prompt)
+    difference = (clip().logit_scale * image @ text.T - GOLDEN["out/half.logits"]).abs().max()
+    assert LOGITS < difference < 5e-3
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_adaptation_is_that_of_the_naive_tower(steps):
+    pair = twins(**MAPLE)
+    views = pair.views(3, 8)
+    method = build_method(TPT, AdaptConfig(steps=steps, selection=0.5), "fine_grained")
+    logits, _ = method.predict(pair.model, method.start(pair.model, pair.context, len(views)), views)
+    expected = [
+        naive.adapt_one(
+            pair.naive, pair.token_ids, pair.context, each, logit_scale=pair.logit_scale, steps=steps, selection=0.5
+        ).probabilities
+        for each in views
+    ]
+    torch.testing.assert_close(logits.softmax(-1), torch.stack(expected), atol=1e-4, rtol=0)
+
+
+# --- reading
+
+
+@cache
+def vit():
+    return small_vit()
+
+
+def test_a_checkpoint_gives_context_words_and_frozen_prompts_in_single_precision(tmp_path):
+    path = save_maple(tmp_path / "model.pth.tar-2")
+    prompt = open_prompt(vit(), str(path))
+    stored = torch.load(path, weights_only=True)["state_dict"]
+    assert torch.equal(prompt.context, stored["prompt_learner.ctx"].float())
+    assert (prompt.after, prompt.origin) == ("of a", {"maple": "model.pth.tar-2", "file": str(path)})
+    for index, text in enumerate(prompt.deep.text):
+        assert torch.equal(text, stored[f"prompt_learner.compound_prompts_text.{index}"])
+    assert [tuple(each.shape) for each in prompt.deep.visual] == [(2, 64)] * 3
+    assert all(each.dtype == torch.float32 for each in prompt.deep.tensors().values())
+
+
+@pytest.mark.parametrize(("tokens", "after"), [(1, "photo of a"), (3, "a"), (4, ""), (6, "")])
+def test_what_the_context_leaves_of_a_photo_of_a_stays(tmp_path, tokens, after):
+    assert open_prompt(vit(), str(save_maple(tmp_path / "m.pth", tokens=tokens))).after == after
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"width": 32, "outside": 48}, r"its context has shape (2, 32), but model small-vit takes (tokens, 64)"),
+        ({"ctx": torch.zeros(2)}, "prompt_learner.ctx has shape (2,), MaPLe's is (any, any)"),
+        ({"ctx": torch.zeros(0, 64)}, "prompt_learner.ctx has shape (0, 64)"),
+        ({"ctx": torch.full((2, 64), float("nan"))}, "not finite"),
+        ({"ctx": None}, "not a whole MaPLe checkpoint, prompt_learner.ctx is missing"),
+        ({"proj__bias": None}, "prompt_learner.proj.bias is missing"),
+        ({"proj__weight": torch.zeros(64, 32)}, "prompt_learner.proj.weight has shape (64, 32), MaPLe's is (any, 64)"),
+        ({"proj__bias": torch.zeros(3)}, "prompt_learner.proj.bias has shape (3,), MaPLe's is (64)"),
+        ({"compound_prompts_text__0": None}, "prompt_learner.compound_prompts_text.0 is missing"),
+        ({"compound_prompts_text__1": torch.zeros(3, 64)}, "has shape (3, 64), MaPLe's is (2, 64)"),
+        ({"compound_prompts_text__1": torch.full((2, 64), float("inf"))}, "not finite"),
+        ({"compound_prompt_projections__1__weight": None}, "compound_prompt_projections.1.weight is missing"),
+        ({"compound_prompt_projections__0__bias": torch.zeros(9)}, "has shape (9,), MaPLe's is (64)"),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_a_checkpoint_that_is_not_whole_or_does_not_fit_is_refused(tmp_path, changes, complaint):
+    path = save_maple(tmp_path / "m.pth.tar-2", **changes)
+    assert complaint in told(path)
+
+
+def told(path, deep="none", model=None):
+    """The one line on a file that is refused."""
+    with pytest.raises(InputError) as error:
+        deepened(model or vit(), open_prompt(model or vit(), str(path)), deep)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_code_inside_is_refused_and_not_run(tmp_path):
+    path = save_maple(tmp_path / "m.pth.tar-2")
+    content = torch.load(path, weights_only=True)
+    torch.save({**content, "optimizer": Bomb(tmp_path / "proof")}, path)
+    assert "refused, reading it would run code" in told(path)
+    assert not (tmp_path / "proof").exists()
+    path.write_bytes(pickle.dumps({"state_dict": Bomb(tmp_path / "proof")}))
+    told(path)
+    assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("deep", ["text", "both"])
+def test_prompts_without_deeper_ones_are_refused_where_those_are_asked_for(tmp_path, deep):
+    torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}}, tmp_path / "model.pth.tar-50")
+    assert f"has no prompts of deeper layers; deep={deep} needs a MaPLe" in told(tmp_path / "model.pth.tar-50", deep)
+    with pytest.raises(InputError, match="prompt 'a photo of a' has no prompts of deeper layers"):
+        deepened(vit(), open_prompt(vit(), "a photo of a"), deep)
+
+
+@pytest.mark.parametrize(
+    ("changes", "deep", "complaint"),
+    [
+        ({"outside": 48}, "both", "has visual prompts of width 48, but the image tower of small-vit has width 64"),
+        ({"depth": 4}, "text", "has prompts for blocks 1 to 3, but the text tower's last block is 2"),
+    ],
+)
+def test_deeper_prompts_that_do_not_fit_are_refused_where_they_are_asked_for(tmp_path, changes, deep, complaint):
+    path = save_maple(tmp_path / "m.pth.tar-2", **changes)
+    assert deepened(vit(), open_prompt(vit(), str(path)), "none") is vit()
+    assert complaint in told(path, deep)
+
+
+def test_other_image_towers_take_the_texts_prompts_alone(tmp_path):
+    model = random_clip(layers=3)
+    path = save_maple(tmp_path / "m.pth.tar-2", width=32)
+    assert len(deepened(model, open_prompt(model, str(path)), "text").text.deep) == 2
+    complaint = "the image tower of random-0 is not CLIP's ViT, which deep=both needs; set deep=text"
+    assert complaint in told(path, "both", model)
+
+
+# --- what depends on it
+
+
+def test_visual_prompts_are_part_of_the_image_towers_digest(tmp_path):
+    digests = {vit().image_digest}
+    for seed in (0, 1):
+        prompt = open_prompt(vit(), str(save_maple(tmp_path / f"{seed}.pth", seed=seed)))
+        assert deepened(vit(), prompt, "text").image_digest == vit().image_digest
+        digests.add(deepened(vit(), prompt, "both").image_digest)
+    assert len(digests) == 3
+    assert deepened(vit(), prompt, "both").image_digest in digests
+
+
+def test_all_that_is_used_of_a_file_is_in_its_prompts_digest(tmp_path):
+    first = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
+    text, visual = first.deep.text, first.deep.visual
+    others = [
+        dataclasses.replace(first, context=first.context + 1),
+        dataclasses.replace(first, after="of the"),
+        dataclasses.replace(first, deep=dataclasses.replace(first.deep, text=(text[0], text[1] + 1))),
+        dataclasses.replace(first, deep=dataclasses.replace(first.deep, visual=(visual[0] + 1, *visual[1:]))),
+        dataclasses.replace(first, deep=dataclasses.replace(first.deep, visual=visual[:2])),
+        dataclasses.replace(first, deep=None),
+    ]
+    assert len({prompt.digest for prompt in (first, *others)}) == 1 + len(others)
+    weights = {name: torch.zeros(64, 64) for name in ("proj__weight", "compound_prompt_projections__1__weight")}
+    edited = [save_maple(tmp_path / f"{name}.pth", **{name: value}) for name, value in weights.items()]
+    assert len({first.digest, *(open_prompt(vit(), str(path)).digest for path in edited)}) == 3
+
+
+def test_a_saved_prompt_keeps_words_and_deeper_prompts_and_how_it_was_learned(tmp_path):
+    made = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
+    made = dataclasses.replace(made, origin={"deep": "text"})
+    save_prompt(made, vit(), tmp_path / "mine.safetensors", {})
+    made_elsewhere = from_bytes(vit(), prompt_bytes(made, vit(), {}))
+    for found in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), made_elsewhere):
+        assert found.after == "of a"
+        assert found.digest == made.digest
+        assert deepened(vit(), found, "text").text.deep == found.deep.text
+        with pytest.raises(InputError, match="was learned with deep=text, not none; set deep=text"):
+            deepened(vit(), found, "none")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_real_size_is_read_for_its_prompts(tmp_path):
+    types = {"float16": torch.float16, "float32": torch.float32}
+    listed = GOLDEN.settings["official_vit_b16_1000_classes_state_dict"]
+    state = {name: torch.zeros(shape, dtype=types[dtype]) for name, (shape, dtype) in listed.items()}
+    state["prompt_learner.ctx"] += 0.5
+    torch.save({"state_dict": state, "epoch": 2}, tmp_path / "model.pth.tar-2")
+    prompt = open_prompt(random_clip(width=512, heads=8, layers=3), str(tmp_path / "model.pth.tar-2"))
+    assert len(listed) == 312
+    assert prompt.context.shape == (2, 512)
+    assert [tuple(each.shape) for each in prompt.deep.text] == [(2, 512)] * 2
+    assert [tuple(each.shape) for each in prompt.deep.visual] == [(2, 768)] * 3

@@ -1,0 +1,121 @@
+"""Trials from a MaPLe checkpoint, as a worker computes them: shallow, with the text's deeper prompts, with all."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from fpp_sweep.core.prompt import from_bytes, open_prompt, origin_of
+from fpp_sweep.errors import InputError
+from fpp_sweep.keys import TaskKeys
+from tests.core.models.clip_files import save_maple, small_vit
+from tests.names import PLAIN, TPT
+from tests.trial.conftest import inline, plan_of
+from tests.trial.made import evaluation
+
+FORMS = ("none", "text", "both")
+SETTINGS = {"views.count": 4, "adapt.selection": 0.5, "fpp.steps": 4}
+
+
+@pytest.fixture(scope="module")
+def vit(make_worker):
+    """A worker on a small CLIP whose image tower is a ViT."""
+    worker = make_worker(limit=20)
+    worker.__dict__["clip"] = cache(small_vit)()
+    return worker
+
+
+@pytest.fixture(scope="module")
+def maple(tmp_path_factory):
+    return str(save_maple(tmp_path_factory.mktemp("maple") / "model.pth.tar-2"))
+
+
+def computed(worker, folder, **config):
+    """Predictions on a few digits, and the prompt where one is pretrained."""
+    executor = inline(worker, plan_of(worker), folder)
+    task = evaluation(dataset="digits", stop=20, **{"method": TPT, **SETTINGS, **config})
+    wanted = [each for each in (task.pretrain, task) if each]
+    results = dict(executor.results(wanted))
+    return results[task].predictions, results[task.pretrain].prompt if task.pretrain else None
+
+
+def differ(one, other):
+    return np.abs(one.confidence - other.confidence).max() > 1e-4
+
+
+@pytest.mark.parametrize("method", [PLAIN, TPT])
+def test_each_form_of_a_checkpoint_gives_results_of_its_own(vit, maple, tmp_path, method):
+    none, text, both = (computed(vit, tmp_path, method=method, prompt=maple, deep=deep)[0] for deep in FORMS)
+    assert differ(none, text)
+    assert differ(text, both)
+    assert differ(none, both)
+
+
+def test_images_with_visual_prompts_are_cached_apart(vit, maple, tmp_path):
+    configs = [evaluation(prompt=maple, deep=deep).config for deep in FORMS]
+    none, text, both = (vit.clip_for(config) for config in configs)
+    assert none is vit.clip
+    assert none.image_digest == text.image_digest != both.image_digest
+    assert vit.clip_for(configs[2]) is both
+    through_fpp = evaluation(prompt="fpp", init=maple, deep="both").config
+    assert vit.clip_for(through_fpp) is both
+    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(none.image_features(pixels), text.image_features(pixels))
+    assert not torch.allclose(none.image_features(pixels), both.image_features(pixels), atol=1e-3)
+
+
+@pytest.mark.parametrize("deep", FORMS)
+def test_fpp_begins_with_a_checkpoint_and_its_prompt_can_be_used_again(vit, maple, tmp_path, deep):
+    found, data = computed(vit, tmp_path, prompt="fpp", init=maple, deep=deep)
+    learned, start = from_bytes(vit.clip, data), open_prompt(vit.clip, maple)
+    assert learned.context.shape == start.context.shape
+    assert not torch.equal(learned.context, start.context)
+    assert learned.after == "of a"
+    assert (learned.deep is None) == (deep == "none")
+    assert origin_of(data)["deep"] == deep
+    file = tmp_path / "learned.safetensors"
+    file.write_bytes(data)
+    again, _ = computed(vit, tmp_path, prompt=str(file), deep=deep)
+    assert (again.confidence == found.confidence).all()
+    for other in set(FORMS) - {deep}:
+        with pytest.raises(InputError, match=f"was learned with deep={deep}, not {other}; set deep={deep}"):
+            vit.check([], [(str(file), other)], [])
+
+
+@pytest.mark.parametrize("source", ["gaussian", "imagenet"])
+def test_fpp_takes_other_class_names_too(vit, maple, tmp_path, source):
+    changes = {"fpp.classes": source, "fpp.steps": 1, "fpp.draws": 1, "deep": "text"}
+    _, data = computed(vit, tmp_path, method=PLAIN, prompt="fpp", init=maple, **changes)
+    assert from_bytes(vit.clip, data).context.isfinite().all()
+
+
+def test_what_is_in_a_checkpoint_and_how_it_is_used_are_part_of_keys(vit, tmp_path):
+    file = str(tmp_path / "model.pth.tar-2")
+    tasks = [evaluation(dataset="digits", prompt=file, deep=deep) for deep in FORMS]
+    tasks += [evaluation(dataset="digits", prompt="fpp", init=file, deep=deep) for deep in FORMS]
+    known = plan_of(vit).known()
+
+    def keys(**changes):
+        save_maple(tmp_path / "model.pth.tar-2", **changes)
+        found = TaskKeys(vit.facts(), known, vit.check([], [(file, deep) for deep in FORMS], []).prompts)
+        return {found.of(part) for task in tasks for part in (task, task.pretrain) if part}
+
+    first = keys()
+    assert len(first) == 9
+    assert keys() == first
+    for changes in (
+        {"compound_prompts_text__1": torch.zeros(2, 64)},
+        {"compound_prompt_projections__0__bias": torch.zeros(64)},
+        {"proj__weight": torch.zeros(64, 64)},
+    ):
+        assert not keys(**changes) & first
+    assert keys(token_suffix=torch.ones(3, 74, 64)) == first  # not read
+
+
+def test_an_image_tower_that_takes_no_prompts_is_told_before_any_work(small, tmp_path):
+    width = small.clip.text.width
+    file = str(save_maple(tmp_path / "model.pth.tar-2", width=width))
+    small.check([], [(file, "none"), (file, "text")], [])
+    with pytest.raises(InputError, match="the image tower of tiny is not CLIP's ViT, which deep=both needs"):
+        small.check([], [(file, "both")], [])
