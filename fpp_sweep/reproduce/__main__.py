@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugins.load(files)
     experiments = {name.stem if isinstance(name, Path) else name: find(str(name)) for name in chosen(args.table)}
     from fpp_sweep.reproduce.output import as_text
+    from fpp_sweep.reproduce.page import write_page
     from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
     from fpp_sweep.sweep.handle import InterruptedSweep, Options
 
@@ -76,8 +77,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             from fpp_sweep.reproduce.analysis import compute
 
             print(compute(work_of(args), whole.folder / name))
-    if tables and (problem := deliver([whole.sweep(name) for name in tables], [])):
-        print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
+    if tables:
+        page = write_page(whole.folder, tables)
+        if problem := deliver([whole.sweep(name) for name in tables], [page]):
+            print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
+        print(f"\npage: {page.resolve().as_uri()}")
     print(f"\nreproduction: {whole.folder}   tables: {whole.folder}/*/report/table.(csv|md|tex)")
     if any(table.failed for table in tables.values()):
         raise SystemExit(1)
