@@ -36,7 +36,7 @@ OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
     "ray": {"workers", "search", "sweep"},
     "optuna": {"search", "report"},
     "mlflow": {"tracking"},
-    "torch": {"core", "tiny", "trial", "sweep"},
+    "torch": {"core", "tiny", "trial", "sweep", "reproduce"},
     "open_clip": {"core", "tiny"},
 }
 LINES, MEDIAN, CORE_ROOT = 400, 150, 9

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sleep_when_idle()
     files = plugins.read(args.plugin)
     plugins.load(files)
-    experiments = {name.stem if isinstance(name, Path) else name: find(str(name)) for name in chosen(args.table)}
+    experiments = {one.name: one for one in chosen(args)}
     from fpp_sweep.reproduce.output import as_text
     from fpp_sweep.reproduce.page import write_page
     from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if experiment.theory:
             from fpp_sweep.reproduce.analysis import compute
 
-            print(compute(work_of(args), whole.folder / name))
+            print(compute(name, work_of(args), whole.folder / name))
     if tables:
         page = write_page(whole.folder, tables)
         if problem := deliver([whole.sweep(name) for name in tables], [page]):
@@ -128,10 +128,20 @@ def listing() -> str:
     return "\n".join([*lines, "", f"    {shlex.join([*COMMAND, '--table', 'main'])}"])
 
 
-def chosen(names: Sequence[str]) -> list[str]:
-    """The tables asked for, each once; `all` are those that are shipped."""
-    every = [name for word in names for name in (shipped() if word == "all" else [word])]
-    return list(dict.fromkeys(every))
+def chosen(args: argparse.Namespace) -> list[Experiment]:
+    """The tables asked for, each once; of `all`, those that can be run, and a note of the others."""
+    found = [find(name) for name in dict.fromkeys(args.table) if name != "all"]
+    if "all" not in args.table:
+        return found
+    for name in shipped():
+        experiment = find(name)
+        try:
+            if not experiment.theory:
+                space_of(experiment, args)
+            found += [experiment] if name not in args.table else []
+        except InputError as error:
+            print(f"note: left out: {error}", file=sys.stderr)
+    return found
 
 
 def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> None:

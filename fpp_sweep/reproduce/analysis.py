@@ -6,31 +6,70 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.core.datasets import expand, open_dataset, read_custom
 from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.files import written_whole
+from fpp_sweep.report.canvas import Drawing
 from fpp_sweep.report.tables import aligned
-from fpp_sweep.reproduce.theory import Finding, theory
+from fpp_sweep.report.theme import PALETTE
+from fpp_sweep.reproduce.figures import write_drawing
+from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of, mean_entropies
+from fpp_sweep.reproduce.theory.expansion import MEASURES, line
 from fpp_sweep.space.work import Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
 
 WORDS = "a photo of a"
 CLASSES = "scenes"  # the embedded set whose names and pictures are looked at, unless others are given
 
 
-def compute(work: Work, folder: Path) -> str:
-    """The findings as text, which are written to the folder as table.csv and table.md, too."""
+def compute(name: str, work: Work, folder: Path) -> str:
+    """The findings as text, or the figure's caption; tables and figures are written to the folder."""
     clip = load(work.model, choose_device("cpu"))
     custom = read_custom(Path(work.dataset_file)) if work.dataset_file else {}
-    name = next(iter(expand(list(work.datasets) or list(custom), custom)), CLASSES)
-    dataset = open_dataset(name, "test", Path(work.data_root) if work.data_root else None, custom)
-    findings = theory(clip, dataset.classes, open_prompt(clip, WORDS).context)
+    names = next(iter(expand(list(work.datasets) or list(custom), custom)), CLASSES)
+    dataset = open_dataset(names, "test", Path(work.data_root) if work.data_root else None, custom)
+    setting = Setting.of(clip, dataset.classes, open_prompt(clip, WORDS).context, None, 0, Sizes())
+    where = f"\n{name}, on model {clip.name} with the classes of {names}"
+    if name == "em_reg":
+        drawing = entropy_and_penalties(setting)
+        write_drawing(folder / "report", drawing)
+        return f"{where}: {folder / 'report' / 'figure.png'}\n  {drawing.caption}"
+    findings = findings_of(setting)
     for kind, text in (("csv", as_csv(findings)), ("md", as_markdown(findings))):
         with written_whole(folder / "report" / f"table.{kind}") as partial:
             partial.write_text(text, encoding="utf-8")
-    return "\n".join([f"\ntheory, on model {clip.name} with the classes of {name}", *lines(findings)])
+    return "\n".join([where, *lines(findings)])
+
+
+def entropy_and_penalties(setting: Setting) -> Drawing:
+    """The mean entropy of prompts around the predefined one against what C-TPT and O-TPT penalise: by the paper's
+    stand-ins and as they run, for uniform views at temperature 1 and for real ones at the model's."""
+    kinds = ("uniform views, logits x 1", f"real views, logits x {setting.model.logit_scale:.3g}")
+    features, entropies = mean_entropies(setting)
+    data: list[dict[str, Any]] = []
+    said = []
+    for kind, values in zip(kinds, entropies, strict=True):
+        for name, measure in MEASURES.items():
+            x = measure(features)
+            said.append(f"{name}, {kind}: R2 {line(x, values)[1]:.2f}")
+            pairs = zip(x.tolist(), values.tolist(), strict=True)
+            data += [{"views": kind, "measure": name, "value": one, "entropy": other} for one, other in pairs]
+
+    def draw(canvas: Canvas) -> None:
+        canvas.set_size_inches(3.0 * len(MEASURES), 5.6)
+        for panels, kind in zip(canvas.subplots(len(kinds), len(MEASURES), squeeze=False), kinds, strict=True):
+            for axes, name in zip(panels, MEASURES, strict=True):
+                own = [one for one in data if (one["views"], one["measure"]) == (kind, name)]
+                axes.plot([one["value"] for one in own], [one["entropy"] for one in own], "o", color=PALETTE[0], ms=3)
+                axes.set(xlabel=name, ylabel="mean entropy" if name == next(iter(MEASURES)) else "", title=kind)
+
+    return Drawing(kind="em_reg", caption=f"{'; '.join(said)}.", data=data, draw=draw)
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:

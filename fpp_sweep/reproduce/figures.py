@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,18 +45,21 @@ Line = dict[str, Any]
 
 
 def write_figure(folder: SweepFolder, table: Table) -> None:
-    """figure.png, figure.pdf and figure.csv, where the experiment has a figure and there is something to draw."""
+    """The experiment's figure, where it has one and there is something to draw."""
     if table.experiment.figure and (drawing := drawn(folder, table, table.experiment.figure)):
-        for kind in ("png", "pdf"):
-            with written_whole(folder.report / f"figure.{kind}") as partial:
-                partial.write_bytes(drawing.saved(kind))
-        with written_whole(folder.report / "figure.csv") as partial, partial.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(drawing.data[0]), lineterminator="\n")
-            writer.writeheader()
-            for line in drawing.data:
-                writer.writerow(
-                    {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in line.items()}
-                )
+        write_drawing(folder.report, drawing)
+
+
+def write_drawing(folder: Path, drawing: Drawing) -> None:
+    """figure.png, figure.pdf and figure.csv."""
+    for kind in ("png", "pdf"):
+        with written_whole(folder / f"figure.{kind}") as partial:
+            partial.write_bytes(drawing.saved(kind))
+    with written_whole(folder / "figure.csv") as partial, partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(drawing.data[0]), lineterminator="\n")
+        writer.writeheader()
+        for line in drawing.data:
+            writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in line.items()})
 
 
 def drawings(folder: SweepFolder, table: Table) -> Iterator[Drawing]:

@@ -30,7 +30,7 @@ def write_table(folder: Path, table: Table) -> None:
 
 
 def number(value: float | None, column: Column) -> str:
-    return "" if value is None else f"{value:.{column.decimals}f}"
+    return "" if value is None else f"{round(value, column.decimals) + 0.0:.{column.decimals}f}"
 
 
 def ours(cell: Cell, column: Column) -> str:

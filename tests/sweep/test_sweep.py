@@ -252,7 +252,7 @@ def test_the_last_sweep_of_the_space_is_the_one_that_is_resumed(tmp_path, opened
 def test_a_sweep_whose_plugin_was_edited_or_is_missing_is_not_resumed(tmp_path, opened):
     folder = ended(tmp_path, "old")
     folder.write_info(replace(folder.info(), tags={"plugins": "angular 0123"}))
-    with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin a new sweep"):
+    with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin another"):
         opened(Options(root=tmp_path, name="old", resume=True), refuses)
     assert folder.info().state == "finished"
 

@@ -1,6 +1,7 @@
 """The paper's theory as an experiment: what it states, what is measured, and whether that is what runs."""
 
 from fpp_sweep.reproduce.theory.finding import Finding
-from fpp_sweep.reproduce.theory.table import theory
+from fpp_sweep.reproduce.theory.setting import Setting, Sizes
+from fpp_sweep.reproduce.theory.table import findings_of, mean_entropies, theory
 
-__all__ = ["Finding", "theory"]
+__all__ = ["Finding", "Setting", "Sizes", "findings_of", "mean_entropies", "theory"]

@@ -33,7 +33,10 @@ def theory(
 
     `views` (samples, V, D) are unit image features; without them, those of pictures of the embedded set `scenes`.
     """
-    setting = Setting.of(clip, classes, context, views, seed, sizes or Sizes())
+    return findings_of(Setting.of(clip, classes, context, views, seed, sizes or Sizes()))
+
+
+def findings_of(setting: Setting) -> list[Finding]:
     return [
         *_theorem(setting),
         *_penalties(setting),
@@ -112,6 +115,19 @@ def _told(told: dict[str, float]) -> Verdict:
         whole=all(told[f"{name}: R2"] > TOLD for name in expansion.MEASURES),
         part=told["L_disp: R2"] > TOLD or told["C-TPT as run: R2"] > TOLD,
     )
+
+
+def mean_entropies(setting: Setting) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Text features of contexts around the predefined prompt, and their mean entropy: for uniform views at temperature
+    1, and for views of pictures at the model's."""
+    with torch.no_grad():
+        features = setting.model.features(setting.nearby()).double()
+    classes, size = features.shape[-2:]
+    rows, flat = expansion.in_own_space(features), setting.views.flatten(0, 1).double()
+    rest, _ = expansion.rests(rows, size, setting.sizes.draws, setting.generator("sphere", "real"))
+    uniform = math.log(classes) - expansion.spread(features) / (2 * classes * size) + rest
+    scale = setting.model.logit_scale
+    return features, (uniform, torch.stack([expansion.entropy(scale * flat @ text.T).mean() for text in features]))
 
 
 def _real_penalties(setting: Setting) -> list[Finding]:
