@@ -27,19 +27,20 @@ FLOORS = (
     ("trial",),
     ("workers",),
     ("search", "report", "tracking"),
-    ("sweep", "reproduce"),
-    ("tune", "evaluate", "datasets", "cache", "sync", ""),
+    ("sweep",),
+    ("reproduce",),
+    ("tune", "evaluate", "datasets", "cache", "sync", "report.__main__", ""),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
     "ray": {"workers", "search", "sweep"},
     "optuna": {"search", "report"},
     "mlflow": {"tracking"},
-    "torch": {"core", "tiny", "trial", "sweep", "reproduce"},
+    "torch": {"core", "tiny", "trial", "sweep"},
     "open_clip": {"core", "tiny"},
 }
 LINES, MEDIAN, CORE_ROOT = 400, 150, 9
-COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "tiny.making.train")
+COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "reproduce", "report", "tiny.making.train")
 HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly"]
 
 

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.theme import PALETTE
 
-# Paul Tol's bright scheme, for colour-blind readers; shapes tell the groups apart in grey
-_BLUE, _RED, _GREY = "#4477AA", "#EE6677", "#999999"
+_BLUE, _RED, *_ = PALETTE
+_GREY = "#999999"
 _PANEL = (6.4, 4.8)  # inches
 _SHAPES = "sD^vP*XhdpH8"
 

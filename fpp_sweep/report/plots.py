@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -26,6 +25,7 @@ from fpp_sweep.records.front import (
     varies,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.builder import Plot
 from fpp_sweep.report.importance import Importance
 from fpp_sweep.report.pictures import axis_titles
 
@@ -37,17 +37,6 @@ _LETTERS_ON_AXIS = 18  # of parallel coordinates
 _TICKS = 8  # choices that an axis names
 _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A plot, or the sentence shown instead of it."""
-
-    name: str
-    traces: Sequence[Mapping[str, Any]] = ()
-    layout: Mapping[str, Any] | None = None
-    least_width: int = 0  # pixels; where the window is narrower the plot scrolls
-    instead: str = ""
 
 
 def front_plots(info: SweepInfo, front: Front) -> list[Plot]:

@@ -23,6 +23,7 @@ from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.reproduce.experiments import Experiment, find, shipped
 from fpp_sweep.space.overrides import from_flags
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Work
 
 COMMAND = ["python", "-m", "fpp_sweep.reproduce"]
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugins.load(files)
     experiments = {name.stem if isinstance(name, Path) else name: find(str(name)) for name in chosen(args.table)}
     from fpp_sweep.reproduce.output import as_text
+    from fpp_sweep.reproduce.page import write_page
     from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
     from fpp_sweep.sweep.handle import InterruptedSweep, Options
 
@@ -70,11 +72,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
     for name in whole.experiments:
         print(as_text(tables[name]))
-    for experiment in experiments.values():
+    for name, experiment in experiments.items():
         if experiment.theory:
-            print(theory(args, experiment))
-    if tables and (problem := deliver([whole.sweep(name) for name in tables], [])):
-        print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
+            from fpp_sweep.reproduce.analysis import compute
+
+            print(compute(work_of(args), whole.folder / name))
+    if tables:
+        page = write_page(whole.folder, tables)
+        if problem := deliver([whole.sweep(name) for name in tables], [page]):
+            print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
+        print(f"\npage: {page.resolve().as_uri()}")
     print(f"\nreproduction: {whole.folder}   tables: {whole.folder}/*/report/table.(csv|md|tex)")
     if any(table.failed for table in tables.values()):
         raise SystemExit(1)
@@ -164,6 +171,17 @@ def space_of(experiment: Experiment, args: argparse.Namespace) -> tuple[Space, l
     left = [row.title for row in experiment.rows if not checkpoints(args).keys() >= set(row.files)]
     notes += [f"PARTIAL: without {', '.join(left)}, whose checkpoints were not given"] if left else []
     return space, notes
+
+
+def work_of(args: argparse.Namespace) -> Work:
+    """What an experiment without a sweep looks at."""
+    datasets = () if args.dataset_file else ("dtd",) if args.data_root else ("scenes",)
+    return Work(
+        model=args.model,
+        data_root=args.data_root,
+        dataset_file=args.dataset_file,
+        datasets=tuple(args.datasets or datasets),
+    )
 
 
 def present(space: Space) -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,10 +13,13 @@ from typing import Literal
 from fpp_sweep import catalogue, keys
 from fpp_sweep.core.intervals import intervals, paired
 from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.errors import InputError
+from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, Experiment, Row
+from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, Experiment, Row, find, made_from
 from fpp_sweep.space.reading import space_of
+from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.trial.artifacts import read_predictions
 
 PAPERS_MODEL = "ViT-B-16"  # the architecture, and the tag of whose weights the printed numbers are
@@ -24,6 +28,7 @@ EUROSAT = "eurosat"  # dominates the printed averages
 WITHOUT = f"{AVERAGE} without {EUROSAT}"
 DRAWS = 500  # resamples of an interval
 SPREAD = 2 * math.sqrt(2)  # of the difference of two numbers that each move by a standard deviation, twice
+REMEMBERED = "experiment.json"
 
 Verdict = Literal["agrees", "differs", ""]
 
@@ -78,6 +83,17 @@ class Table:
     ran: tuple[str, ...]  # what was run, a sentence each
     judged: tuple[Judged, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # row -> why it has no numbers
+    # trials that have results, by row and column
+    records: Mapping[tuple[str, str], TrialRecord] = field(default_factory=dict)
+
+    @property
+    def datasets(self) -> list[str]:
+        return [place for place in self.places if not place.startswith(AVERAGE)]
+
+    def record(self, row: Row) -> TrialRecord | None:
+        """The row's trial; the first, where columns have trials of their own."""
+        found = (self.records.get((row.name, column.name)) for column in self.experiment.columns)
+        return next(filter(None, found), None)
 
     @property
     def rows(self) -> list[Row]:
@@ -110,8 +126,8 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
     datasets = [name for name in info.tags.get("datasets", "").split(", ") if name]
     places = tuple(datasets) + tuple(averages(experiment, datasets))
     found: dict[tuple[str, str, str], Cell] = {}
+    used: dict[tuple[str, str], TrialRecord] = {}
     failed = {}
-    of_cell: dict[tuple[str, str], TrialRecord] = {}
     for row in experiment.rows:
         for column in experiment.columns:
             record = None
@@ -120,7 +136,7 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
             if record is not None and "test" not in record.results:
                 failed[row.name] = record.reason or record.state
             elif record is not None:
-                of_cell[row.name, column.name] = record
+                used[row.name, column.name] = record
             for place in places:
                 cell = _cell(experiment, row, column, place, datasets, record, folder, same_model=same)
                 if cell.value is not None or cell.printed is not None:
@@ -133,8 +149,28 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
         cells=found,
         ran=(*ran, *_ran(space.resolve({}).flat(), info.tags, space.work.limit)),
         failed=failed,
+        records=used,
     )
-    return replace(table, judged=tuple(judge(table, folder, of_cell)))
+    return replace(table, judged=tuple(judge(table, folder)))
+
+
+def remember(folder: SweepFolder, experiment: Experiment, files: Mapping[str, str], ran: Sequence[str]) -> None:
+    """What else than the sweep's records `recalled` needs, beside them."""
+    document = {"experiment": experiment.root.plain(), "files": dict(files), "ran": list(ran)}
+    write_json(folder.path / REMEMBERED, document)
+
+
+def recalled(folder: SweepFolder) -> Table:
+    """The table of a sweep that was run as an experiment's, as it was run."""
+    file = folder.path / REMEMBERED
+    try:
+        document = json.loads(file.read_text())
+        plain, files, ran = (document[key] for key in ("experiment", "files", "ran"))
+    except FileNotFoundError:  # its run has not come to its end
+        return table_of(find(folder.path.name), folder, {})
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    return table_of(made_from(of_plain(plain, str(file)), folder.path.name), folder, files, ran)
 
 
 def _ran(start: Mapping[str, object], tags: Mapping[str, str], limit: int | None) -> Iterator[str]:
@@ -230,26 +266,25 @@ def _interval(
     return spread.low, spread.high
 
 
-def judge(table: Table, folder: SweepFolder, records: Mapping[tuple[str, str], TrialRecord]) -> Iterator[Judged]:
-    """Each sentence on our numbers; `records` by row and column.
+def judge(table: Table, folder: SweepFolder) -> Iterator[Judged]:
+    """Each sentence on our numbers.
 
     Of accuracy and ECE, a difference counts where its interval over the images, which both saw, leaves zero out; of
     other columns, where it is beyond two standard deviations over seeds.
     """
     rows = {row.name: row for row in table.experiment.rows}
     columns = {column.name: column for column in table.experiment.columns}
-    datasets = [place for place in table.places if not place.startswith(AVERAGE)]
     for claim in table.experiment.claims:
         column = columns[claim.column]
         alone = claim.where == "every dataset" or (claim.where == AVERAGE and AVERAGE not in table.places)
         gains: list[tuple[float, float]] = []  # how much better, and how much of that may be chance
-        for place in datasets if alone else [claim.where]:
-            names = averages(table.experiment, datasets).get(place, [place])
+        for place in table.datasets if alone else [claim.where]:
+            names = averages(table.experiment, table.datasets).get(place, [place])
             for other in claim.than:
                 cells = [table.of(rows[name], column, place) for name in (claim.row, other)]
                 if any(cell.value is None for cell in cells):
                     continue
-                sides = [records[name, column.name] for name in (claim.row, other)]
+                sides = [table.records[name, column.name] for name in (claim.row, other)]
                 gain, chance = _gain(folder, sides, cells, column, names)
                 gains.append((-gain if column.goal == "min" else gain, chance))
         told = ", ".join(f"{gain:+.2f} ± {chance:.2f}" for gain, chance in gains)

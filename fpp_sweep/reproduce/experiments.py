@@ -218,7 +218,11 @@ def find(name: str) -> Experiment:
 
 def load(path: Path) -> Experiment:
     """Read an experiment's file; complaints name file and line."""
-    root = read(path, "experiment")
+    return made_from(read(path, "experiment"), path.stem)
+
+
+def made_from(root: Node, stem: str) -> Experiment:
+    """The same of a document that is read already."""
     own = ("title", "columns", "rows", "claims", "average", "embedded", "figure", "theory", "alone")
     entries = root.mapping([*own, *(key for key in keys(Space) if key not in ("grid", "params", "points", "search"))])
     if "theory" not in entries and not {"columns", "rows"} <= entries.keys():
@@ -235,7 +239,7 @@ def load(path: Path) -> Experiment:
         made["average"] = tuple(item.value for item in entries["average"].items())
     if "figure" in entries:
         made["figure"] = _made(Figure, entries["figure"])
-    experiment = Experiment(name=path.stem, root=root, **{"title": path.stem, "question": "", **made})
+    experiment = Experiment(name=stem, root=root, **{"title": stem, "question": "", **made})
     _check_names(experiment)
     return experiment
 
@@ -270,6 +274,10 @@ def _check_names(experiment: Experiment) -> None:
                 raise entries["claims"].value[index].error(unknown("row", name, rows))
         if claim.column not in columns:
             raise entries["claims"].value[index].error(unknown("column", claim.column, columns))
+    if figure := experiment.figure:
+        for name in (*figure.y, *((figure.x or "",) if figure.kind == "scatter" else ())):
+            if name not in columns:
+                raise entries["figure"].error(unknown("column", name, columns))
 
 
 def _distinct(blocks: Iterable[Node]) -> list[Node]:

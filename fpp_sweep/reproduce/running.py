@@ -12,8 +12,9 @@ from pathlib import Path
 
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.cells import Table, table_of
+from fpp_sweep.reproduce.cells import Table, remember, table_of
 from fpp_sweep.reproduce.experiments import Experiment
+from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
@@ -74,8 +75,11 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
                 if shared is None:
                     shared = opened.enter_context(open_workers(space, own, whole.tasks))
                 run_sweep(space, own, shared)
-            table = table_of(experiment, folder, whole.files, whole.notes.get(name, ()))
+            notes = whole.notes.get(name, ())
+            remember(folder, experiment, whole.files, notes)
+            table = table_of(experiment, folder, whole.files, notes)
             write_table(folder.report, table)
+            write_figure(folder, table)
             yield name, table
 
 

@@ -73,8 +73,8 @@ def folder(tmp_path_factory):
 
 def sheet(folder):
     text = (folder / "sweep.html").read_text()
-    (found,) = re.findall(r'<script type="application/json" id="sheet">(.*?)</script>', text)
-    return json.loads(found)
+    found = re.findall(r'<script type="application/json" id="sheet">(.*?)</script>', text)
+    return json.loads(found[0]) if found else {"plots": []}
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -93,6 +93,11 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder):
     outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
     assert not re.search(r"(src|href)\s*=|url\(|@import", outside)
     assert "default-src 'none'" in outside
+
+
+def test_plotly_comes_along_only_where_it_draws(tmp_path, folder):
+    assert (folder / "sweep.html").stat().st_size > 3_000_000
+    assert (report(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 20_000
 
 
 def test_hostile_texts_are_only_texts(tmp_path):
@@ -264,10 +269,16 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         window.mouse.down()
         window.mouse.up()
         assert "fpp.gamma2" in frame.locator("#details dl").text_content(timeout=20_000)
+        head = frame.locator("th[aria-sort]").nth(1)
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == "ascending"
         inside = window.frames[1]
         assert inside.title() == "perturb-20261120-185232"
         assert inside.evaluate("document.documentElement.scrollWidth <= innerWidth")
         paper = inside.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+        window.emulate_media(media="print", color_scheme=scheme)  # plots are drawn again, in black
+        title = 'getComputedStyle(document.querySelector("#front-0 .xtitle")).fill == "rgb(29, 33, 39)"'
+        inside.wait_for_function(title, timeout=20_000)
         assert (errors, [url for url in requests if url.startswith("http")]) == ([], [])
         browser.close()

@@ -2,6 +2,10 @@
 
 from statistics import fmean
 
+import numpy as np
+import pyarrow
+from pyarrow import parquet
+
 from fpp_sweep import keys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
@@ -60,3 +64,19 @@ def ran(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_T
         )
         folder.write_trial(record)
     return table_of(experiment, folder, {})
+
+
+def write_samples(folder, trial, dataset, seed, **columns):
+    """A trial's predictions as a file, of what figures read: all of the class 0, a sample `correct` or not."""
+    correct = columns.pop("correct")
+    size = len(correct)
+    table = pyarrow.table({
+        "id": [f"{dataset}/{index}" for index in range(size)],
+        "label": np.zeros(size, np.int64),
+        "predicted": 1 - np.array(correct, np.int64),
+        "confidence": np.array(columns.pop("confidence"), np.float32),
+        **{name: np.array(values, np.float32) for name, values in columns.items()},
+    })  # fmt: skip
+    path = folder.artifacts(trial) / "test" / f"{dataset}.seed{seed}.predictions.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(table, path)

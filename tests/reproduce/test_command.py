@@ -86,6 +86,9 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     assert {row["model"] for row in cells} == {"tiny"}
     assert all(row["ours"] for row in cells if row["dataset"] in ("scenes", "digits"))
     assert {row["verdict"] for row in cells} == {"other model"}
+    page = whole / "reproduction.html"
+    assert f"page: {page.resolve().as_uri()}" in done.stdout
+    assert page.read_text().index('id="main"') < page.read_text().index('id="flatness"')
     again = run(tmp_path, *words)
     assert again.returncode == 0, again.stderr
     assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())

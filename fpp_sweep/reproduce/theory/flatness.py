@@ -109,12 +109,17 @@ def flatness(texts: ClassTexts, context: Tensor, noise: Noise) -> float:
 def draw(
     texts: ClassTexts, tokens: int, draws: int, context_std: float, class_std: float, generator: torch.Generator
 ) -> Noise:
-    """Noise of these standard deviations, in float64; every second draw is the mirror image of the one before."""
-    shape = draws // 2, 1, 1 + tokens + texts.packing.longest, texts.tower.width
-    half = torch.randn(shape, generator=generator, dtype=torch.float64)
-    both = torch.stack([half, -half], dim=1).flatten(0, 1)
-    sos, context, suffix = both.split([1, tokens, texts.packing.longest], dim=2)
+    """Noise of these standard deviations, in float64."""
+    shape = draws, 1, 1 + tokens + texts.packing.longest, texts.tower.width
+    normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+    sos, context, suffix = normal.split([1, tokens, texts.packing.longest], dim=2)
     return Noise(sos=class_std * sos, context=context_std * context, suffix=class_std * suffix)
+
+
+def mirrored(noise: Noise) -> Noise:
+    """Each draw and its mirror image: what is linear in the noise, and zero in the mean, is zero here as well."""
+    sos, context, suffix = (torch.cat([part, -part]) for part in (noise.sos, noise.context, noise.suffix))
+    return Noise(sos=sos, context=context, suffix=suffix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,6 @@ class FlatGradients:
 
 def flat_gradients(texts: ClassTexts, context: Tensor, noise: Noise) -> FlatGradients:
     """Without gradients through the noisy features, as released, and with them."""
-
     clean, noisy = (context.clone().requires_grad_() for _ in range(2))  # one place, for each of the two branches
     noisy_features = texts.noisy_features(noisy, noise)
     loss = distance(texts.features(clean).expand_as(noisy_features), noisy_features, "cosine")

@@ -16,6 +16,7 @@ from fpp_sweep.reproduce.theory.finding import Finding, Verdict, judge
 from fpp_sweep.reproduce.theory.landscape import landscape
 from fpp_sweep.reproduce.theory.setting import Setting, Sizes
 
+THROUGH_S = "C-TPT and O-TPT lower or raise the mean entropy through S alone"
 TOLD = 0.95  # a measure whose R2 is above this says what the entropy does
 
 
@@ -98,7 +99,7 @@ def _penalties(setting: Setting) -> list[Finding]:
         findings.append(
             Finding(
                 name=f"penalties on made-up T, uniform views, logits x {scale:g}",
-                says="C-TPT and O-TPT lower or raise the mean entropy through S alone",
+                says=THROUGH_S,
                 measured={"mean entropy": float(entropies.mean()), "the theorem's": float(predicted.mean()), **told},
                 verdict=_told(told),
             )
@@ -135,7 +136,7 @@ def _real_penalties(setting: Setting) -> list[Finding]:
             findings.append(
                 Finding(
                     name=f"penalties on the model's T, {kind} views, logits x {scale:.4g}",
-                    says="the same",
+                    says=THROUGH_S,
                     measured={"slope over the theorem's": slope * -2 * classes * size / scale**2, **told},
                     verdict=_told(told),
                 )

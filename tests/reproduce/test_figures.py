@@ -1,0 +1,154 @@
+"""Figures: what is drawn, by hand; that they are drawn, with fonts inside, the same each time."""
+
+import csv
+import io
+
+import pytest
+from PIL import Image
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.reproduce.experiments import find, load
+from fpp_sweep.reproduce.figures import correlations, drawings, drawn, write_figure
+from tests.reproduce.made import ran, result, write_samples
+
+SETS = ("dtd", "pets")
+# of dtd, the flattest two are 1 and 3: both 0.9 sure, one right, so |0.5 - 0.9|; then 5 and 4: |1 - 0.8| and |0 - 0.3|,
+# halved; then 2 and 0: both 0.6 sure and right
+DTD = {
+    "sharpness": [0.6, 0.1, 0.5, 0.2, 0.4, 0.3],
+    "confidence": [0.6, 0.9, 0.6, 0.9, 0.3, 0.8],
+    "correct": [1, 1, 1, 0, 0, 1],
+}
+PETS = {"sharpness": [3.0, 1.0, 2.0], "confidence": [1.0, 1.0, 1.0], "correct": [0, 1, 1]}
+
+
+def made(path, name, rows=("tpt", "fpp"), **changes):
+    """An experiment's folder and table, with samples of two seeds."""
+
+    def metrics(place):
+        return lambda name, seed: {"accuracy": 50.0 + place, "ece": 8.0 - place + seed, "sharpness": 1.0 + place + seed,
+                                   "sce": 1.0, **changes}  # fmt: skip
+
+    experiment = find(name)
+    table = ran(path, experiment, SETS, {row: result(SETS, metrics(place)) for place, row in enumerate(rows)})
+    folder = SweepFolder(path)
+    for number in range(len(rows)):
+        for seed in (0, 1):
+            write_samples(folder, f"trial-{number:04d}", "dtd", seed, **DTD)
+            write_samples(folder, f"trial-{number:04d}", "pets", seed, **PETS)
+    return folder, table
+
+
+def lines(folder):
+    return list(csv.DictReader(io.StringIO((folder.report / "figure.csv").read_text())))
+
+
+@pytest.mark.parametrize("name", ["flatness_ece", "sharpness_groups", "reliability", "lambda", "variance"])
+def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, name):
+    experiment = find(name)
+    folder, table = made(tmp_path, name, [row.name for row in experiment.rows][:3])
+    write_figure(folder, table)
+    Image.open(folder.report / "figure.png").verify()
+    document = (folder.report / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in document
+    assert b"/Type3" not in document
+    assert lines(folder)
+    again = drawn(folder, table, experiment.figure)
+    assert again.saved("pdf") == document
+    assert again.inline() == again.inline()
+    assert again.inline().startswith('<svg role="img" aria-label="')
+    assert "<style" not in again.inline()
+    assert "var(--ink)" in again.inline()
+
+
+def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
+    folder, table = made(tmp_path, "sharpness_groups")
+    write_figure(folder, table)
+    own = {(one["dataset"], one["group"]): one for one in lines(folder) if one["row"] == "fpp"}
+    assert [float(own["dtd", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([40, 25, 40])
+    assert [float(own["pets", group]["ece"]) for group in ("low", "medium", "high")] == [0, 0, 100]
+    assert [float(own["average", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([20, 12.5, 70])
+    assert [float(own["average", group]["sharpness"]) for group in ("low", "medium", "high")] == pytest.approx(
+        [(0.15 + 1) / 2, (0.35 + 2) / 2, (0.55 + 3) / 2]
+    )
+    assert {own["dtd", group]["samples"] for group in ("low", "medium", "high")} == {"2"}
+
+
+def test_reliability_is_over_the_samples_of_all_datasets_and_seeds(tmp_path):
+    folder, table = made(tmp_path, "reliability")
+    write_figure(folder, table)
+    bins = {round(float(one["high"]), 2): one for one in lines(folder) if one["row"] == "tpt"}
+    assert len(bins) == 20
+    assert sum(int(one["samples"]) for one in bins.values()) == 2 * (6 + 3)
+    assert (bins[1.0]["samples"], float(bins[1.0]["accuracy"]), bins[1.0]["confidence"]) == (
+        "6",
+        pytest.approx(2 / 3, abs=1e-5),
+        "1",
+    )
+    assert (bins[0.5]["samples"], bins[0.5]["accuracy"]) == ("0", "")
+    assert (bins[0.9]["samples"], bins[0.9]["accuracy"]) == ("4", "0.5")
+
+
+def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path):
+    folder, table = made(tmp_path, "flatness_ece")
+    write_figure(folder, table)
+    found = {(one["row"], one["dataset"]): (float(one["sharpness"]), float(one["ece"])) for one in lines(folder)}
+    assert found == {
+        **{("tpt", place): (1.5, 8.5) for place in (*SETS, "mean")},
+        **{("fpp", place): (2.5, 7.5) for place in (*SETS, "mean")},
+    }
+    assert "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in next(drawings(folder, table)).caption
+
+
+def test_ties_share_their_rank_and_a_constant_has_no_correlation():
+    points = [{"x": x, "y": y} for x, y in [(1, 1), (1, 2), (2, 3), (3, 9)]]
+    assert correlations(points, "x", "y").endswith("rho 0.95")  # ranks 0.5 0.5 2 3 and 0 1 2 3: 4.5 / sqrt(4.5 * 5)
+    assert correlations([{"x": 1, "y": 1}, {"x": 1, "y": 2}], "x", "y") == "no correlation, as one of them is constant"
+
+
+def test_lines_have_the_spread_over_seeds_and_rules_are_levels(tmp_path):
+    folder, table = made(tmp_path, "lambda", ("lambda_0", "lambda_2", "rule_15"))
+    write_figure(folder, table)
+    found = {(one["row"], one["column"]): one for one in lines(folder)}
+    ece = found["lambda_2", "ece"]
+    assert (ece["fpp.gamma1"], ece["fpp.gamma2"], float(ece["value"])) == ("2", "0", 7.5)
+    assert float(ece["deviation"]) == pytest.approx(0.5**0.5, abs=1e-5)
+    picture = drawn(folder, table, table.experiment.figure).inline()
+    assert "fpp.gamma2 = 0" in picture
+    assert "1 + 15 / K" in picture
+    assert "fpp.gamma2 = 15" not in picture
+
+
+def test_the_page_shows_what_the_samples_allow_beside_the_experiments_own_figure(tmp_path):
+    folder, table = made(tmp_path / "scatter", "flatness_ece")
+    assert [drawing.kind for drawing in drawings(folder, table)] == ["scatter", "reliability", "groups"]
+    folder, table = made(tmp_path / "main", "main")
+    assert [drawing.kind for drawing in drawings(folder, table)] == ["reliability"]
+
+
+@pytest.mark.parametrize("name", ["flatness_ece", "sharpness_groups", "reliability", "lambda"])
+def test_without_numbers_and_samples_there_is_no_figure(tmp_path, name):
+    table = ran(tmp_path, find(name), SETS, {})
+    write_figure(SweepFolder(tmp_path), table)
+    assert list(drawings(SweepFolder(tmp_path), table)) == []
+    assert not (tmp_path / "report").exists()
+
+
+def test_texts_are_drawn_as_they_are(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "columns: [ece]\nfigure: {kind: lines, x: fpp.gamma1, y: [ece]}\n"
+        "rows: [{name: a, title: '</svg><script>$x^2$ 🙂', set: {method: tpt, prompt: a photo of a}}]\n"
+    )
+    experiment = load(file)
+    table = ran(tmp_path / "mine", experiment, SETS, {"a": result(SETS, lambda name, seed: {"ece": 1.0})})
+    drawing = drawn(SweepFolder(tmp_path / "mine"), table, experiment.figure)
+    assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.inline()
+    Image.open(io.BytesIO(drawing.saved("png"))).verify()
+
+
+def test_a_figure_of_a_column_that_is_not_there_names_its_line(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("columns: [ece]\nrows: [{name: a}]\nfigure: {kind: scatter, x: sharpnes, y: [ece]}\n")
+    with pytest.raises(ValueError, match=r"mine.yaml:3: figure: unknown column 'sharpnes'"):
+        load(file)

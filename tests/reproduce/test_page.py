@@ -1,0 +1,194 @@
+"""The page of a reproduction, and the command that makes pages."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from fpp_sweep.errors import InputError
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report.__main__ import main
+from fpp_sweep.reproduce.cells import remember
+from fpp_sweep.reproduce.experiments import find, load
+from fpp_sweep.reproduce.page import write_page
+from tests.report.made import HOSTILE, info, trial, write
+from tests.reproduce.made import ran, result, write_samples
+from tests.reproduce.test_figures import DTD, PETS
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SETS = ("dtd", "eurosat", "pets")
+
+
+def reproduction(path, *, model="ViT-B-16/openai", title=""):
+    """Of three tables: the main one with samples, a row that failed, one of the user's own; `title` is in it."""
+    (path / "reproduction.json").write_text(json.dumps({"name": path.name, "created": 1.0}))
+    numbers = {"zero_shot": (44.3, 8.5), "tpt": (46.65, 30.0), "otpt": None, "fpp": (47.0, 7.0)}
+
+    def metrics(accuracy, ece):
+        return lambda name, seed: {"accuracy": accuracy + 0.1 * seed, "ece": ece + 0.1 * seed, "sce": 1.0}
+
+    found = {
+        row: result(SETS, metrics(*pair)) if pair else f"FloatingPointError: {title or 'not finite'}"
+        for row, pair in numbers.items()
+    }
+    ran(path / "main", find("main"), SETS, found, model=model)
+    remember(SweepFolder(path / "main"), find("main"), {}, ["PARTIAL: without food101, which are not there"])
+    for number in (0, 1, 3):
+        for place, samples in (("dtd", DTD), ("eurosat", PETS), ("pets", PETS)):
+            write_samples(SweepFolder(path / "main"), f"trial-{number:04d}", place, 0, **samples)
+    ran(path / "costs", find("costs"), SETS[:1], {}, model=model)
+    mine = path / "mine.yaml"
+    mine.write_text(
+        f"title: {json.dumps(title or 'Mine')}\ncolumns: [ece]\nrows: [{{name: a, set: {{method: tpt, prompt: x}}}}]\n"
+    )
+    ran(path / "mine", load(mine), SETS[:1], {"a": result(SETS[:1], metrics(50.0, 5.0))}, model=model)
+    remember(SweepFolder(path / "mine"), load(mine), {}, [])
+    mine.unlink()
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    return write_page(reproduction(tmp_path_factory.mktemp("papers"))).read_text()
+
+
+def cells(page, title):
+    """The row of that title in each table of numbers, without tags."""
+    rows = re.findall(rf'<tr><th>{title}</th>(<td class="(?:first)?" data.*?)</tr>', page)
+    return [[re.sub("<[^>]+>", " ", cell).split() for cell in re.findall("<td.*?</td>", row)] for row in rows]
+
+
+def test_a_cell_has_ours_its_spread_the_printed_number_and_a_verdict_in_words(page):
+    accuracy, ece, _ = cells(page, "TPT")
+    assert accuracy[0][0] == "46.70±0.07"
+    assert accuracy[0][-5:] == ["paper", "46.70", "-0.00", "=", "agrees"] or accuracy[0][-5:-3] == ["paper", "46.70"]
+    assert ece[0][-5:] == ["paper", "21.20", "+8.85", "≠", "differs"]
+    assert '<small class="differs">+8.85 ≠ differs</small>' in page
+    assert re.search(r"<small>\[\d+\.\d, \d+\.\d\]</small>", page)  # an interval over images
+    assert len(accuracy) == len(SETS) + 2  # the averages, with and without EuroSAT
+
+
+def test_the_page_says_what_ran_what_failed_and_what_the_claims_came_to(page):
+    for text in (
+        "PARTIAL: without food101, which are not there",
+        "otpt has no numbers: FloatingPointError: not finite",
+        "model ViT-B-16/openai, datasets dtd, eurosat, pets, seeds 0, 1",
+        "FPP is the most accurate on average",
+        "standard deviations over seeds plus the rounding",
+        "fpp.gamma2",
+        "python -m fpp_sweep.report FOLDER",
+        "mine: Mine",
+    ):
+        assert text in page, text
+    assert page.index('id="main"') < page.index('id="costs"') < page.index('id="mine"')  # as --list has them
+
+
+def test_what_needs_no_sweep_is_on_the_page_too(tmp_path):
+    report = reproduction(tmp_path) / "theory" / "report"
+    report.mkdir(parents=True)
+    (report / "table.csv").write_text("finding,verdict,measured,value\nfirst,<holds>,cosine,0.5\n")
+    page = write_page(tmp_path).read_text()
+    assert page.index('id="mine"') < page.index('id="theory"')
+    assert '<tr><th>first</th><td class="words">&lt;holds&gt;</td>' in page
+
+
+def test_another_models_numbers_are_shown_and_not_compared(tmp_path):
+    page = write_page(reproduction(tmp_path, model="tiny")).read_text()
+    accuracy, *_ = cells(page, "TPT")
+    assert accuracy[0][-3:] == ["other", "model", "46.70"]
+    assert not re.search('class="(agrees|differs)"', page)
+    assert "The paper's model is ViT-B-16/openai".replace("'", "&#x27;") in page
+
+
+def test_the_page_is_one_small_file_that_asks_for_nothing(page):
+    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    assert not re.search(r"src\s*=|href=\"(?!#)|url\((?!#)|@import|unsafe-eval", outside)
+    assert len(page) < 1_000_000
+    assert "Plotly" not in page
+    assert "<svg" in page
+
+
+def test_hostile_texts_are_only_texts(tmp_path):
+    page = write_page(reproduction(tmp_path, title=HOSTILE)).read_text()
+    assert "&lt;/script&gt;&lt;script&gt;" in page
+    assert "<img" not in page
+    assert "</script><script>document" not in page
+
+
+def test_the_command_makes_the_page_of_either_folder(tmp_path, capsys):
+    sweep = write(tmp_path, info(), [trial(0), trial(1, 71)])
+    main([str(sweep.path)])
+    assert capsys.readouterr().out.strip() == f"page: {(sweep.report / 'sweep.html').resolve().as_uri()}"
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    main([str(reproduction(whole))])
+    assert capsys.readouterr().out.strip() == f"page: {(whole / 'reproduction.html').resolve().as_uri()}"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("other.txt", "", "neither a sweep's folder .* nor a reproduction's"),
+        ("reproduction.json", "{}", "has no table yet"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_in_a_line(tmp_path, file, text, complaint):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(InputError, match=complaint):
+        main([str(tmp_path)])
+
+
+def test_a_table_of_the_users_own_is_there_once_it_came_to_an_end(tmp_path):
+    (reproduction(tmp_path) / "mine" / "experiment.json").unlink()
+    (tmp_path / "costs" / "experiment.json").unlink(missing_ok=True)
+    page = write_page(tmp_path).read_text()
+    assert 'id="mine"' not in page
+    assert 'id="costs"' in page
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path):
+    (reproduction(tmp_path) / "mine" / "experiment.json").write_text("[")
+    with pytest.raises(InputError, match=r"mine/experiment.json: not readable"):
+        write_page(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_tables_are_sorted_by_click_and_key_fit_a_telephone_and_print_in_black(tmp_path, scheme):
+    playwright = pytest.importorskip("playwright.sync_api")
+    file = write_page(reproduction(tmp_path, title=HOSTILE))
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        window = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
+        errors, requests = [], []
+        window.on("pageerror", lambda error: errors.append(str(error)))
+        window.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        window.on("request", lambda request: requests.append(request.url))
+        window.goto(file.as_uri())
+        assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        numbers = window.locator("#main table").nth(1)
+        titles = "rows => rows.map(row => row.cells[0].textContent)"
+        before = numbers.locator("tbody tr").evaluate_all(titles)
+        head = numbers.locator("thead th").nth(1)
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == "ascending"
+        ascending = numbers.locator("tbody tr").evaluate_all(titles)
+        assert ascending[-1] == "FPP"
+        head.locator("button").focus()
+        window.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == "descending"
+        assert numbers.locator("tbody tr").evaluate_all(titles) == ascending[::-1]
+        window.keyboard.press("Space")
+        assert (head.get_attribute("aria-sort"), numbers.locator("tbody tr").evaluate_all(titles)) == ("none", before)
+        paper = "getComputedStyle(document.body).backgroundColor"
+        assert (window.evaluate(paper) == "rgb(255, 255, 255)") == (scheme == "light")
+        window.emulate_media(media="print", color_scheme=scheme)
+        assert window.evaluate(paper) == "rgb(255, 255, 255)"
+        assert window.evaluate("getComputedStyle(document.querySelector('svg text')).fill") == "rgb(29, 33, 39)"
+        window.set_viewport_size({"width": 1030, "height": 700})  # A4 across
+        assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert window.title() == f"Reproduction {tmp_path.name}"
+        assert (errors, requests) == ([], [file.as_uri()])
+        browser.close()
