@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-from fpp_sweep.space.overrides import from_flags
+from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.display import final_table
@@ -78,17 +78,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--space", type=Path, required=True, metavar="YAML", help="such as search_spaces/perturb.yaml")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the space file")
     add("--config", type=Path, metavar="YAML", help="settings that trials start from, such as a sweep's best/knee.yaml")
-    add("--model", help="tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint")
-    add("--data-root", metavar="DIR", help="folder of the datasets in CoOp's layout")
-    add("--dataset-file", metavar="YAML", help="datasets of your own")
-    add("--datasets", nargs="+", metavar="NAME", help="names or groups: tiny, fine_grained, ...")
-    add("--limit", metavar="N", help="images per dataset")
-    add("--seed", nargs="+", metavar="N", help="every trial runs once for each")
-    add("--trials", metavar="N", help="budget")
-    add("--wall-clock", metavar="TIME", help="budget, such as 30m or 2h; begun trials are finished")
-    add("--search-split", choices=("val", "test"), help="test: the paper's practice; the sweep is tagged with it")
-    add("--workers", metavar="N", help="processes with a model each; default: one for each GPU, else for each core")
-    add("--on-bad-image", choices=("fail", "skip"), help="skip: leave it out, and count it; default: fail")
+    add_flags(options, "model", "data_root", "dataset_file", "datasets", "limit", "seed", "trials", "wall_clock")
+    add_flags(options, "search_split", "workers", "on_bad_image")
     add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
     add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: a session of our own")
     add("--tracking-uri", metavar="URI", help="of MLflow; default: sqlite:///mlflow.db here")

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-from fpp_sweep.config import PRESETS
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.reproduce.experiments import Experiment, find, shipped
-from fpp_sweep.space.overrides import from_flags
+from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 
@@ -98,20 +97,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="tables and figures by name, `all`, or a YAML of your own",
     )
     add("--list", action="store_true", help="what there is, and which question it answers")
-    add("--model", default="tiny", help="tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint")
-    add("--data-root", metavar="DIR", help="folder of the datasets in CoOp's layout")
-    add("--dataset-file", metavar="YAML", help="datasets of your own")
+    add_flags(options, "model", "data_root", "dataset_file", "datasets", "limit", "preset", model={"default": "tiny"})
+    add_flags(options, "workers", "on_bad_image")
+    add("--seeds", nargs="+", dest="seed", metavar="N", help="instead of the table's own")
     add("--coop", metavar="FILE", help="a CoOp checkpoint, for the tables that start from one")
     add("--maple", metavar="FILE", help="a MaPLe checkpoint, likewise")
     add("--methods", nargs="+", default=[], metavar="ROW", help="some rows of the tables only, by name")
-    add("--datasets", nargs="+", metavar="NAME", help="some datasets only")
-    add("--seeds", nargs="+", dest="seed", metavar="N", help="instead of the table's own")
-    add("--limit", metavar="N", help="images per dataset")
     add("--partial", action="store_true", help="run on those datasets that are there, and say so in every table")
-    add("--preset", choices=tuple(PRESETS), help="where paper and code disagree: paper, or code (docs/config.md)")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the table's file")
-    add("--workers", metavar="N", help="processes with a model each; default: one for each GPU, else for each core")
-    add("--on-bad-image", choices=("fail", "skip"), help="skip: leave it out, and count it; default: fail")
     add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
     add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: a session of our own")
     add("--tracking-uri", metavar="URI", help="of MLflow; default: sqlite:///mlflow.db here")

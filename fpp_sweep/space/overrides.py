@@ -4,32 +4,56 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
 
+from fpp_sweep.config import PRESETS
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.rules import keys, shown
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain, parse
 
-FLAGS = {  # short for a key
-    "model": "work.model",
-    "data_root": "work.data_root",
-    "dataset_file": "work.dataset_file",
-    "datasets": "work.datasets",
-    "limit": "work.limit",
-    "seed": "work.seeds",
-    "workers": "work.workers",
-    "on_bad_image": "work.on_bad_image",
-    "trials": "search.trials",
-    "wall_clock": "search.wall_clock",
-    "search_split": "search.split",
-    "preset": "preset",
+FLAGS: dict[str, tuple[str, dict[str, Any]]] = {  # short for a key, and how they are told
+    "model": ("work.model", {"help": "tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint"}),
+    "data_root": ("work.data_root", {"metavar": "DIR", "help": "folder of the datasets in CoOp's layout"}),
+    "dataset_file": ("work.dataset_file", {"metavar": "YAML", "help": "datasets of your own"}),
+    "datasets": (
+        "work.datasets",
+        {"nargs": "+", "metavar": "NAME", "help": "names or groups: tiny, fine_grained, ..."},
+    ),
+    "limit": ("work.limit", {"metavar": "N", "help": "images per dataset"}),
+    "seed": ("work.seeds", {"nargs": "+", "metavar": "N", "help": "every trial runs once for each"}),
+    "trials": ("search.trials", {"metavar": "N", "help": "budget"}),
+    "wall_clock": (
+        "search.wall_clock",
+        {"metavar": "TIME", "help": "budget, such as 30m or 2h; begun trials are finished"},
+    ),
+    "search_split": (
+        "search.split",
+        {"choices": ("val", "test"), "help": "test: the paper's practice; the sweep is tagged with it"},
+    ),
+    "workers": (
+        "work.workers",
+        {"metavar": "N", "help": "processes with a model each; default: one for each GPU, else for each core"},
+    ),
+    "on_bad_image": (
+        "work.on_bad_image",
+        {"choices": ("fail", "skip"), "help": "skip: leave it out, and count it; default: fail"},
+    ),
+    "preset": ("preset", {"choices": tuple(PRESETS), "help": "paper, or code, where they disagree (docs/config.md)"}),
 }
+
+
+def add_flags(options: argparse.ArgumentParser, *names: str, **changes: dict[str, Any]) -> None:
+    """The flags of these names; `changes` are what a command tells otherwise."""
+    for name in names:
+        told = {**FLAGS[name][1], **changes.get(name, {})}
+        options.add_argument(f"--{name.replace('_', '-')}", **told)
 
 
 def from_flags(args: argparse.Namespace) -> Iterator[str]:
     """What a command line says by flags of its own."""
-    for flag, key in FLAGS.items():
+    for flag, (key, _) in FLAGS.items():
         value = getattr(args, flag, None)
         if isinstance(value, list):
             yield f"{key}=[{', '.join(value)}]"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fpp_sweep.core.methods.base import TextModel
-from fpp_sweep.core.methods.tpt import Start, Tpt
+from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.optim import AdamState, sgd, unit
 
 
@@ -20,20 +20,11 @@ class Sam(Tpt):
         """From contexts (B, n, W) to the worst point nearby."""
         return self.adapt.sam_rho * unit(gradient, dim=(-2, -1))
 
-    def adapted(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
-        kept = self.selected(model, state.first.features, views)
-        loss = self.loss(model, kept)
-        there = self.reselecting_loss(model, views) if self.adapt.reselect == "on" else loss
-        contexts = state.context.expand(len(views), -1, -1)
-        optimizer: AdamState | None = None
-        for step in range(self.adapt.steps):
-            if step == 0:
-                gradient = self.entropy_gradient(model, state, kept) + state.penalty
-            else:
-                gradient = self.gradient(model, contexts, loss)
-            worst = contexts + self.climb(contexts, gradient)
-            contexts, optimizer = self.stepped(contexts, self.gradient(model, worst, there), optimizer)
-        return contexts
+    def taken(self, model: TextModel, contexts: Tensor, gradient: Tensor, kept: Tensor, views: Tensor) -> Tensor:
+        """That of the same loss at the worst point."""
+        reselects = self.adapt.reselect == "on"
+        loss = self.reselecting_loss(model, views) if reselects else self.loss(model, kept)
+        return self.gradient(model, contexts + self.climb(contexts, gradient), loss)
 
     def stepped(
         self, contexts: Tensor, gradient: Tensor, optimizer: AdamState | None

@@ -70,6 +70,7 @@ class Tpt:
                 gradient = self.entropy_gradient(model, state, kept) + state.penalty
             else:
                 gradient = self.gradient(model, contexts, self.loss(model, kept))
+            gradient = self.taken(model, contexts, gradient, kept, views)
             contexts, optimizer = self.stepped(contexts, gradient, optimizer)
         return contexts
 
@@ -84,6 +85,10 @@ class Tpt:
             return halving(logits, _rows(contexts), model.texts.rows_at_once())
 
     # the parts of a step
+
+    def taken(self, model: TextModel, contexts: Tensor, gradient: Tensor, kept: Tensor, views: Tensor) -> Tensor:
+        """The gradient that a step takes, from the one where the prompts are: itself."""
+        return gradient
 
     @torch.no_grad()
     def first(self, model: TextModel, context: Tensor, samples: int) -> FirstGradient:
