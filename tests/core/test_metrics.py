@@ -19,8 +19,18 @@ from numpy.typing import NDArray
 
 from fpp_sweep.core import intervals as resampling
 from fpp_sweep.core import metrics
-from fpp_sweep.core.intervals import intervals
-from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, concatenate, score
+from fpp_sweep.core.intervals import intervals, paired
+from fpp_sweep.core.metrics import (
+    BINS,
+    EDGES,
+    ClassBins,
+    Confidences,
+    Predictions,
+    accuracy,
+    concatenate,
+    expected_error,
+    score,
+)
 from fpp_sweep.errors import InputError
 from tests.toys import metric_row, registered
 
@@ -454,6 +464,47 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
             covered[name] += found[name].low <= truth <= found[name].high
     assert 88 <= covered["accuracy"] <= 99
     assert 85 <= covered["ece"] <= 99
+
+
+def confidences(generator, images, shift=0.0):
+    """Made-up predictions, over-confident by `shift`."""
+    confidence = generator.uniform(0.3, 1, images).astype(np.float32)
+    return Confidences(confidence, generator.uniform(size=images) < np.clip(confidence - shift, 0, 1))
+
+
+def test_a_paired_difference_is_the_difference_of_the_metrics_over_datasets_and_seeds():
+    generator = np.random.default_rng(0)
+    sides = [[[confidences(generator, size, shift) for _ in range(2)] for size in (70, 90)] for shift in (0.1, 0.3)]
+    found = paired(*sides, draws=50)
+    for name, metric in (("accuracy", accuracy), ("ece", expected_error)):
+        means = [np.mean([[metric(one) for one in seeds] for seeds in side]) for side in sides]
+        value, interval = found[name]
+        assert value == pytest.approx(means[0] - means[1])
+        assert interval.low < value < interval.high
+        assert interval.high - value == pytest.approx(value - interval.low)
+    same, interval = paired(sides[0], sides[0], draws=50)["ece"]
+    assert same == interval.low == interval.high == 0
+
+
+def test_paired_differences_hold_the_truth_about_as_often_as_they_say():
+    generator = np.random.default_rng(1)
+    pools = [confidences(generator, 20_000, shift) for shift in (0.15, 0.3)]
+    truth = [expected_error(pools[0]) - expected_error(pools[1]), accuracy(pools[0]) - accuracy(pools[1])]
+    held = np.zeros(2)
+    for number in range(150):
+        drawn = generator.integers(0, 20_000, 400)
+        parts = [[[Confidences(pool.confidence[drawn], pool.correct[drawn])]] for pool in pools]
+        found = paired(*parts, draws=200, seed=number)
+        for index, name in enumerate(("ece", "accuracy")):
+            _, interval = found[name]
+            held[index] += interval.low <= truth[index] <= interval.high
+    assert (held / 150 > 0.9).all()
+
+
+def test_a_pair_that_did_not_see_the_same_images_is_refused():
+    generator = np.random.default_rng(0)
+    with pytest.raises(InputError, match="the same images"):
+        paired([[confidences(generator, 10)]], [[confidences(generator, 11)]])
 
 
 def test_the_bootstrap_of_a_large_dataset_fits_in_memory():

@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, parent_url, ship, ui_command
+from fpp_sweep.tracking import DEFAULT_URI, WHOLE, Shipper, check_store, parent_url, ship, ship_whole, ui_command
 from fpp_sweep.tracking.address import connect, one_line
 from fpp_sweep.tracking.store import Store
 from tests.names import PLAIN
@@ -45,6 +45,23 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     assert tags(database, "0005 gamma2=1.42 class_var=0.006")["on_front"] == "true"
     assert tags(database, "0004 gamma2=0.835 class_var=0.005")["on_front"] == "false"
     assert "non-finite" in tags(database, "0003 gamma2=0.491 class_var=0.004")["reason"]
+
+
+def test_sweeps_that_belong_together_stand_under_one_run(tmp_path, database, uri):
+    page = tmp_path / "reproduction.html"
+    page.write_text("<title>all tables</title>")
+    for name in ("main", "seeds"):
+        folder = build_sweep(tmp_path / name, trials=2, failed=(), baselines=())
+        info = folder.info()
+        folder.write_info(replace(info, tags={**info.tags, WHOLE: "tiny@123.000"}))
+        for _ in range(2):  # a second delivery finds what the first has made
+            ship(folder, uri)
+            ship_whole(folder, uri, [page])
+    ((above,),) = rows(database, "select run_uuid from runs where name = 'tiny'")
+    below = "select name from tags join runs using (run_uuid) where key = 'mlflow.parentRunId' and value = ?"
+    assert sorted(rows(database, below, above)) == [("main",), ("seeds",)]
+    assert runs(database)["tiny"] == "FINISHED"
+    assert list((tmp_path / "mlartifacts").rglob("reproduction.html"))
 
 
 def test_artifacts_lie_beside_the_database_wherever_the_command_is_started(
