@@ -181,7 +181,11 @@ class Experiment:
         root.value["grid"] = Node(_distinct(blocks), root.where, "rows")
         asked = {name for column in self.columns if column.metric in catalogue.METRICS
                  for name in catalogue.METRICS[column.metric].columns}  # fmt: skip
-        fixed = {**FIXED, "name": self.name, **({"work.columns": f"[{', '.join(sorted(asked))}]"} if asked else {})}
+        fixed = {**FIXED, "name": self.name}
+        if asked:
+            fixed["work.columns"] = f"[{', '.join(sorted(asked))}]"
+        if self.alone:
+            fixed["work.workers"] = "1"
         return space_from(root, self.name, [*(f"{key}={value}" for key, value in fixed.items()), *overrides])
 
     def settings(self, row: Row, column: Column, files: Mapping[str, str]) -> dict[str, Any]:

@@ -131,6 +131,11 @@ def test_a_wrong_row_is_told_with_its_line(tmp_path, before, after, told):
     assert told in str(caught.value)
 
 
+def test_what_is_compared_by_time_runs_on_one_worker():
+    assert find("costs").space(overrides=[], files={}).work.workers == 1
+    assert find("main").space(overrides=[], files={}).work.workers is None
+
+
 def test_rows_whose_checkpoint_is_not_given_are_left_out():
     init = find("init")
     only = init.space(overrides=[], files={"coop": "/c/model.pth.tar-50"})
