@@ -21,7 +21,15 @@ _METHODS = "fpp_sweep.core.methods"
 _TPT = f"{_METHODS}.tpt:Tpt"
 _PENALTIES = f"{_METHODS}.penalties"
 _METRICS = "fpp_sweep.core.metrics"
-_STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.precision", "views.")
+_STEP = (
+    "adapt.steps",
+    "adapt.lr",
+    "adapt.weight_decay",
+    "adapt.optimizer",
+    "adapt.selection",
+    "adapt.precision",
+    "views.",
+)
 _STREAM = ("adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.slots", "adapt.rule", "adapt.order", "views.")
 _SHARP, _PRODUCT = ("sharpness",), ("product",)
 _ONCE = _STEP[1:]  # of a method whose number of steps is given
@@ -107,7 +115,7 @@ def _tuned(
 
 def _sharpness_aware(kind: str, title: str) -> list[MethodRow]:
     build = f"{_METHODS}.sharpness_aware:{kind.capitalize()}"
-    more = (f"adapt.{kind}_rho", "adapt.reselect", "adapt.optimizer")
+    more = (f"adapt.{kind}_rho", "adapt.reselect")
     return [_tuned(f"{name}_{kind}", f"{title}, in the step of `{name}`", build, more=more) for name in _FAMILY]
 
 
@@ -145,6 +153,7 @@ _METHOD_ROWS = (
     _dynaprompt("dynaprompt", "DynaPrompt: a buffer of prompts that evolves along the stream"),
     _dynaprompt("dynaprompt_ctpt", "DynaPrompt with C-TPT's penalty", **_FAMILY["ctpt"]),
     _dynaprompt("dynaprompt_otpt", "DynaPrompt with O-TPT's penalty", **_FAMILY["otpt"]),
+    _tuned("otpt_squared", "O-TPT as its paper writes it: |T T' - 1|^2", penalty=f"{_PENALTIES}:squared_orthogonality"),
 )
 _METRIC_ROWS = (
     _metric("accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent"),

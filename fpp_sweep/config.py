@@ -121,10 +121,10 @@ class AdaptConfig:
     # autocast: matrices in half precision (bfloat16 on a CPU), as the released code runs on a GPU; an approximation
     precision: Literal["float32", "autocast"] = "float32"
     penalty: float | None = None  # weight of the method's regulariser; none: the paper's for the method and dataset
+    optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: the plain gradient step that FPP's paper analyses, with lr 1
     # of the methods with a sharpness-aware step; what no source says is as in SAM and ASAM themselves
     sam_rho: float = 0.05  # length of the step to the worst point
     asam_rho: float = 0.5  # the same, each coordinate measured by its own size
-    optimizer: Literal["adamw", "sgd"] = "adamw"
     # of those, and of the methods of two steps: select views again at the point of the second gradient;
     # auto: where the first step sees no views
     reselect: Auto = "auto"

@@ -16,7 +16,7 @@ from fpp_sweep.core.methods.tpt import ZeroShot
 from fpp_sweep.errors import InputError
 from fpp_sweep.trial.contract import check_method
 from tests.clips import random_clip
-from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, PLAIN, REG_ENT, SAM, TPT
+from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.reference import naive
 from tests.texts import twins
 from tests.toys import RUNNING_MEAN, RunningMean, registered
@@ -38,6 +38,7 @@ def _naive_forms():
         yield name, partial(naive.adapt_one, penalty=penalty)
         yield SAM[name], partial(naive.adapt_sharpness_aware, rho=0.05, penalty=penalty)
         yield ASAM[name], partial(naive.adapt_sharpness_aware, rho=0.5, adaptive=True, penalty=penalty)
+    yield OTPT_SQUARED, partial(naive.adapt_one, penalty=naive.squared_gram)
     yield ENT_ENT, partial(naive.adapt_two_steps, order=("ent", "ent"))
     for name, penalty in PENALTIES.items():
         yield ENT_REG[name], partial(naive.adapt_two_steps, order=("ent", "reg"), penalty=penalty)

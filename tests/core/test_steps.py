@@ -8,9 +8,10 @@ import torch
 from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.gradients import ByJacobian
+from fpp_sweep.core.methods.penalties import squared_orthogonality
 from fpp_sweep.core.optim import unit
 from fpp_sweep.core.text.classes import ClassTexts
-from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, REG_ENT, SAM, TPT
+from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT
 from tests.reference import naive
 from tests.texts import twins
 
@@ -88,6 +89,21 @@ def test_samples_that_go_one_at_a_time_give_the_same(name, monkeypatch):
     expected = adapted(name, steps=2)[1]
     monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: 1)
     torch.testing.assert_close(adapted(name, steps=2)[1], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("name", [TPT, CTPT, OTPT])
+def test_a_plain_gradient_step_equals_the_naive_one(name, steps):
+    settings = {"optimizer": "sgd", "lr": 0.05, "steps": steps}
+    assert_equal_to(naive.adapt_sharpness_aware, name, settings, **settings, rho=0.0)
+
+
+def test_the_squared_penalty_is_the_one_that_is_written():
+    text = PAIR.model.features(PAIR.context).double()
+    gram = text @ text.T
+    assert squared_orthogonality(text).item() == pytest.approx((gram - torch.eye(len(gram))).square().sum().item())
+    plain, squared = (adapted(name)[0] for name in (OTPT, OTPT_SQUARED))
+    assert not torch.equal(plain, squared)
 
 
 @pytest.mark.parametrize("name", [*SHARPNESS_AWARE, *TWO_STEPS])

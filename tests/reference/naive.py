@@ -264,6 +264,15 @@ def householder(features: Tensor) -> Tensor:
     return length(reflected - identity).mean()
 
 
+def squared_gram(features: Tensor) -> Tensor:
+    """O-TPT as its paper writes it: the sum over all pairs of classes of squared inner products, less the identity."""
+    total = features.new_zeros(())
+    for row, first in enumerate(features):
+        for column, second in enumerate(features):
+            total = total + ((first * second).sum() - (row == column)) ** 2
+    return total
+
+
 # Test-time adaptation with other steps
 
 

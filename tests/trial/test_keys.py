@@ -16,17 +16,17 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
-from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, PLAIN, REG_ENT, SAM, TPT
+from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
 
 WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
 PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
 VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
-STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "selection", "precision")} | VIEWS
+STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "optimizer", "selection", "precision")} | VIEWS
 ONCE, PENALTY = STEP - {"adapt.steps"} | {"adapt.carry"}, {"adapt.penalty"}
-STREAM = STEP - {"adapt.steps", "adapt.precision"} | {"adapt.slots", "adapt.rule", "adapt.order"}
-SHARP = STEP | {"adapt.reselect", "adapt.optimizer"}
+STREAM = STEP - {"adapt.steps", "adapt.precision", "adapt.optimizer"} | {"adapt.slots", "adapt.rule", "adapt.order"}
+SHARP = STEP | {"adapt.reselect"}
 WEIGHED = {TPT: set(), CTPT: PENALTY, OTPT: PENALTY}
 READS = {
     PLAIN: set(),
@@ -35,6 +35,7 @@ READS = {
     **{ASAM[name]: SHARP | weight | {"adapt.asam_rho"} for name, weight in WEIGHED.items()},
     ENT_ENT: ONCE | {"adapt.reselect"},
     **{DYNAPROMPT[name]: STREAM | weight for name, weight in WEIGHED.items()},
+    OTPT_SQUARED: STEP | PENALTY,
     **{name: ONCE | PENALTY for name in ENT_REG.values()},
     **{name: ONCE | PENALTY | {"adapt.reselect"} for name in REG_ENT.values()},
 }

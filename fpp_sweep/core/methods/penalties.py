@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 Penalty = Callable[[Tensor], Tensor]  # (*B, K, D) -> (*B,)
@@ -22,3 +23,9 @@ def orthogonality(text: Tensor) -> Tensor:
     """
     rows: Tensor = (text @ text.transpose(-1, -2)).norm(dim=-1)
     return (rows - 1).mean(-1)
+
+
+def squared_orthogonality(text: Tensor) -> Tensor:
+    """O-TPT as it is written: the squared norm of T T' - 1, which grows with the square of the number of classes."""
+    products = text @ text.transpose(-1, -2)
+    return (products - torch.eye(text.shape[-2], device=text.device)).square().sum((-2, -1))

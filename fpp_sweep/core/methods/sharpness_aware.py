@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.tpt import Tpt
-from fpp_sweep.core.optim import AdamState, sgd, unit
+from fpp_sweep.core.optim import unit
 
 
 class Sam(Tpt):
@@ -25,13 +25,6 @@ class Sam(Tpt):
         reselects = self.adapt.reselect == "on"
         loss = self.reselecting_loss(model, views) if reselects else self.loss(model, kept)
         return self.gradient(model, contexts + self.climb(contexts, gradient), loss)
-
-    def stepped(
-        self, contexts: Tensor, gradient: Tensor, optimizer: AdamState | None
-    ) -> tuple[Tensor, AdamState | None]:
-        if self.adapt.optimizer == "sgd":
-            return sgd(contexts, gradient, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay), None
-        return super().stepped(contexts, gradient, optimizer)
 
 
 class Asam(Sam):

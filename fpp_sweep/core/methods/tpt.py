@@ -18,7 +18,7 @@ from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient, gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty
-from fpp_sweep.core.optim import AdamState, adamw
+from fpp_sweep.core.optim import AdamState, adamw, sgd
 from fpp_sweep.core.text.memory import halving
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of text features (b, K, D), those of the samples `rows` (b,) -> (b,)
@@ -156,7 +156,10 @@ class Tpt:
     def stepped(
         self, contexts: Tensor, gradient: Tensor, optimizer: AdamState | None
     ) -> tuple[Tensor, AdamState | None]:
-        return adamw(contexts, gradient, optimizer, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay)
+        rates = {"lr": self.adapt.lr, "weight_decay": self.adapt.weight_decay}
+        if self.adapt.optimizer == "sgd":
+            return sgd(contexts, gradient, **rates), None
+        return adamw(contexts, gradient, optimizer, **rates)
 
     @property
     def _exact(self) -> bool:
