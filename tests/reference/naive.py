@@ -269,7 +269,7 @@ def squared_gram(features: Tensor) -> Tensor:
     total = features.new_zeros(())
     for row, first in enumerate(features):
         for column, second in enumerate(features):
-            total = total + ((first * second).sum() - (row == column)) ** 2
+            total = total + ((first * second).sum() - int(row == column)) ** 2
     return total
 
 
