@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from fpp_sweep import catalogue
 from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.space.grid import MOST_POINTS
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.rules import (
     LATER,
@@ -36,8 +37,13 @@ SHIPPED = Path(__file__).parent / "shipped"
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # of work, as columns of a table of costs
 AVERAGE = "average"
 FILES = {"$coop": "coop", "$maple": "maple"}  # places for a user's checkpoints, and the flags that fill them
-FIXED = {"search.split": "test", "search.sampler": "grid", "search.max_failures": "null", "search.published": "false"}
-FIXED |= {"work.baselines": "[]"}
+FIXED = {  # what an experiment's space has, whatever the file says
+    "search.split": "test",
+    "search.sampler": "grid",
+    "search.max_failures": str(MOST_POINTS),  # a row that fails says nothing of the others
+    "search.published": "false",
+    "work.baselines": "[]",
+}
 
 
 def _check_score(value: Any) -> Any:
