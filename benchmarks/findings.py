@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fpp_sweep import catalogue
 from fpp_sweep.cli import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.cells import Table, recalled
@@ -21,9 +20,9 @@ from fpp_sweep.reproduce.output import ours
 INTRODUCTION = """\
 # What the paper claims, on the embedded model
 
-Made by `python -m benchmarks.findings` from `python -m fpp_sweep.reproduce --table all` on {date}: {ran}. Every
-setting is as shipped; nothing was tuned on these images. This is a small CLIP on drawn pictures: agreement is no
-replication, and disagreement no refutation.
+Made by `python -m benchmarks.findings` from `python -m fpp_sweep.reproduce --table all` on {date}:
+{ran}. Every setting is as shipped; nothing was tuned on these images.
+This is a small CLIP on drawn pictures: agreement is no replication, and disagreement no refutation.
 
 A verdict is on our own numbers alone. Accuracy and ECE: the difference on the same images for all seeds, ± 1.96
 standard deviations over resampled images. Other columns: two standard deviations over seeds. *Holds*: better than every
@@ -63,8 +62,7 @@ def _section(name: str, table: Table) -> Iterator[str]:
     yield f"## {experiment.title}\n"
     yield f"{experiment.question} `python -m fpp_sweep.reproduce --table {name}`\n"
     place = AVERAGE if AVERAGE in table.places else table.places[0]
-    shown = [column for column in experiment.columns if column.metric in (catalogue.ACCURACY, catalogue.ECE)]
-    shown = list(dict.fromkeys([*shown, *experiment.columns]))
+    shown = experiment.columns
     yield f"| {place} | {' | '.join(column.heading for column in shown)} |"
     yield f"|{' --- |' * (len(shown) + 1)}"
     for row in table.rows:

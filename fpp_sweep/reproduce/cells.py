@@ -287,21 +287,22 @@ def judge(table: Table, folder: SweepFolder) -> Iterator[Judged]:
                 sides = [table.records[name, column.name] for name in (claim.row, other)]
                 gain, chance = _gain(folder, sides, cells, column, names)
                 gains.append((-gain if column.goal == "min" else gain, chance))
-        told = ", ".join(f"{gain:+.2f} ± {chance:.2f}" for gain, chance in gains)
+        told = ", ".join(f"{gain:+.2f} ± {chance:.2f}".replace(" ± inf", " (one seed)") for gain, chance in gains)
         yield Judged(says=claim.says, verdict=_verdict(gains, claim.kind), numbers=told)
 
 
 def _gain(
     folder: SweepFolder, sides: Sequence[TrialRecord], cells: Sequence[Cell], column: Column, names: Sequence[str]
 ) -> tuple[float, float]:
-    """How much higher the first is, and how far that reaches to both sides."""
+    """How much higher the first is, and how far that reaches to both sides: without end where nobody knows."""
     if column.metric in (catalogue.ACCURACY, catalogue.ECE) and column.of == "mean":
         first, second = ([_predictions(folder, record, name) for name in names] for record in sides)
         if all(first) and all(second):
             gain, interval = paired(first, second, draws=DRAWS)[column.metric]
             return gain, (interval.high - interval.low) / 2
     values = [cell.value or 0.0 for cell in cells]
-    return values[0] - values[1], 2 * math.hypot(*(cell.deviation or 0.0 for cell in cells))
+    spread = [math.inf if cell.deviation is None else cell.deviation for cell in cells]
+    return values[0] - values[1], 2 * math.hypot(*spread)
 
 
 def _verdict(gains: Sequence[tuple[float, float]], kind: str) -> str:
