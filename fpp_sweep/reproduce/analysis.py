@@ -37,27 +37,32 @@ def compute(name: str, work: Work, folder: Path) -> str:
     setting = Setting.of(clip, dataset.classes, open_prompt(clip, WORDS).context, None, 0, Sizes())
     where = f"\n{name}, on model {clip.name} with the classes of {names}"
     if name == "em_reg":
-        drawing = entropy_and_penalties(setting)
+        drawing, shares = entropy_and_penalties(setting)
         write_drawing(folder / "report", drawing)
-        return f"{where}: {folder / 'report' / 'figure.png'}\n  {drawing.caption}"
+        _write(folder, "csv", _csv([["penalty", "views", "R2 of the mean entropy"], *shares]))
+        return "\n".join([f"{where}: {folder / 'report' / 'figure.png'}", *aligned(shares, words=(0, 1))])
     findings = findings_of(setting)
     for kind, text in (("csv", as_csv(findings)), ("md", as_markdown(findings))):
-        with written_whole(folder / "report" / f"table.{kind}") as partial:
-            partial.write_text(text, encoding="utf-8")
+        _write(folder, kind, text)
     return "\n".join([where, *lines(findings)])
 
 
-def entropy_and_penalties(setting: Setting) -> Drawing:
+def _write(folder: Path, kind: str, text: str) -> None:
+    with written_whole(folder / "report" / f"table.{kind}") as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def entropy_and_penalties(setting: Setting) -> tuple[Drawing, list[list[str]]]:
     """The mean entropy of prompts around the predefined one against what C-TPT and O-TPT penalise: by the paper's
     stand-ins and as they run, for uniform views at temperature 1 and for real ones at the model's."""
     kinds = ("uniform views, logits x 1", f"real views, logits x {setting.model.logit_scale:.3g}")
     features, entropies = mean_entropies(setting)
     data: list[dict[str, Any]] = []
-    said = []
+    shares = []
     for kind, values in zip(kinds, entropies, strict=True):
         for name, measure in MEASURES.items():
             x = measure(features)
-            said.append(f"{name}, {kind}: R2 {line(x, values)[1]:.2f}")
+            shares.append([name, kind, f"{line(x, values)[1]:.2f}"])
             pairs = zip(x.tolist(), values.tolist(), strict=True)
             data += [{"views": kind, "measure": name, "value": one, "entropy": other} for one, other in pairs]
 
@@ -69,7 +74,8 @@ def entropy_and_penalties(setting: Setting) -> Drawing:
                 axes.plot([one["value"] for one in own], [one["entropy"] for one in own], "o", color=PALETTE[0], ms=3)
                 axes.set(xlabel=name, ylabel="mean entropy" if name == next(iter(MEASURES)) else "", title=kind)
 
-    return Drawing(kind="em_reg", caption=f"{'; '.join(said)}.", data=data, draw=draw)
+    caption = "mean entropy of prompts around the predefined one against penalties"
+    return Drawing(kind="em_reg", caption=caption, data=data, draw=draw), shares
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:
@@ -82,13 +88,17 @@ def lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def as_csv(findings: Sequence[Finding]) -> str:
+    rows = [
+        [finding.name, finding.verdict, key, f"{value:.6g}"]
+        for finding in findings
+        for key, value in finding.measured.items()
+    ]
+    return _csv([["finding", "verdict", "measured", "value"], *rows])
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["finding", "verdict", "measured", "value"])
-    for finding in findings:
-        writer.writerows(
-            [finding.name, finding.verdict, key, f"{value:.6g}"] for key, value in finding.measured.items()
-        )
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

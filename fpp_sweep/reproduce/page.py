@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,7 +137,16 @@ def _theory(folder: Path) -> Iterator[str]:
         if find(name).theory and file.is_file():
             heads, *rows = csv.reader(file.read_text().splitlines())
             question = paragraph(find(name).question)
-            yield section(f"{name}: {find(name).title}", question, table_of_words(heads, rows), anchor=name)
+            picture = _picture(file.with_name("figure.png"), find(name).title)
+            yield section(f"{name}: {find(name).title}", question, table_of_words(heads, rows), picture, anchor=name)
+
+
+def _picture(file: Path, title: str) -> str:
+    """A drawn figure inside the page; nothing where there is none."""
+    if not file.is_file():
+        return ""
+    data = base64.b64encode(file.read_bytes()).decode()
+    return f'<figure><img style="max-width:100%" alt="{safe(title)}" src="data:image/png;base64,{data}"></figure>'
 
 
 def _claims(made: Table) -> str:
