@@ -110,6 +110,8 @@ def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
     if args.limit is not None and args.limit < 1:
         raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
+    if negative := [seed for seed in args.seed if seed < 0]:
+        raise InputError(f"--seed {negative[0]}: must be >= 0")
     settings = parse_settings(args.set)
     for key in ("method", "prompt", "init"):
         if key in settings:

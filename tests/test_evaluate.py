@@ -176,6 +176,7 @@ def test_bad_input_is_one_clear_line(tmp_path):
     assert "zero images" in line("--limit", 0)
     assert "must be >= 0, got -1" in line("--set", "fpp.class_var=-1")
     assert "invalid int value: 'one'" in line("--seed", "one")
+    assert "--seed -1: must be >= 0" in line("--seed", "0", "-1")
     assert "device 'meta' cannot be used" in line("--device", "meta")
     assert "--init fpp" in line("--init", "fpp")
     assert "use --method" in line("--set", "method=otpt")

@@ -260,6 +260,7 @@ def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path,
     [
         (["--datasets", "scenes", "dtd"], "dtd"),
         (["--set", "work.gpus_per_worker=3"], "this machine has 0 GPUs"),
+        (["--set", "work.cpus_per_worker=999"], "work.cpus_per_worker=999: this machine has"),
         (["--address", "127.0.0.1:PORT"], "cannot be reached"),
         (["--tracking-uri", "http://127.0.0.1:PORT"], "MLflow"),
     ],

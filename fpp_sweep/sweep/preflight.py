@@ -126,6 +126,9 @@ def open_workers(
 ) -> Iterator[Workers]:
     """Start Ray and a first worker; `tasks` is where results are kept, `meanwhile` is called while it starts."""
     work = space.work
+    if not options.on_cluster and work.cpus_per_worker > cores():
+        told = f"work.cpus_per_worker={work.cpus_per_worker:g}: this machine has {cores()} CPUs"
+        raise InputError(f"{told}; ask for no more than that")
     cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
     with (
         session(options.address, cpus=cpus, verbose=options.verbose),
