@@ -96,15 +96,16 @@ class Node:
 def read(path: Path, kind: str) -> Node:
     """A file's one document."""
     try:
-        if (size := path.stat().st_size) > MOST_BYTES:
-            raise InputError(f"{kind} {path} has {size / 2**20:.0f} MiB; at most {MOST_BYTES // 2**20} are read")
-        content = path.read_bytes()
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= MOST_BYTES else b""
     except IsADirectoryError:
         raise InputError(f"{kind} {path} is a folder; give the file") from None
     except FileNotFoundError:
         raise InputError(f"{kind} {path} does not exist") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise InputError(f"{kind} {path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if size > MOST_BYTES:
+        raise InputError(f"{kind} {path} has {size / 2**20:.0f} MiB; at most {MOST_BYTES // 2**20} are read")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
