@@ -44,15 +44,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_methods(args.methods, experiments.values())
     spaces = {name: space_of(one, args) for name, one in experiments.items() if not one.theory}
     whole = Reproduction(
-        folder=args.out / (args.name or re.sub(r"[^A-Za-z0-9_.-]+", "-", args.model).strip("-")),
+        folder=args.out / name_of(args),
         experiments={name: (experiments[name], space) for name, (space, _) in spaces.items()},
         files=checkpoints(args),
         notes={name: notes for name, (_, notes) in spaces.items()},
     )
-    if args.dry_run:
+    if args.dry_run and spaces:
         from fpp_sweep.sweep.estimate import dry_run
 
         print(dry_run([space for space, _ in spaces.values()]))
+    if args.dry_run:
         return
     words = sys.argv[1:] if argv is None else argv
     options = Options(
@@ -113,6 +114,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--dry-run", action="store_true", help="show the configs, what is shared, and an estimate of the cost")
     add("--verbose", action="store_true", help="let Ray's workers talk")
     return options.parse_args(argv)
+
+
+def name_of(args: argparse.Namespace) -> str:
+    """Of the reproduction's folder."""
+    if args.name is None:
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", args.model).strip("-")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", args.name):
+        raise InputError(f"--name {args.name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
+    return str(args.name)
 
 
 def listing() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fpp_sweep.errors import InputError
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.cells import Table, remember, table_of
@@ -45,8 +47,11 @@ class Reproduction:
         file = self.folder / "reproduction.json"
         if not file.is_file():
             write_json(file, {"name": self.folder.name, "created": round(time.time(), 3)})
-        known = json.loads(file.read_text())
-        return f"{known['name']}@{known['created']:.3f}"
+        try:
+            known = json.loads(file.read_text())
+            return f"{known['name']}@{known['created']:.3f}"
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file}: not readable ({error}); delete it, and another is made") from error
 
     def in_order(self) -> list[str]:
         """Those first whose predictions have more columns, as these serve the others, too; those with times last."""
@@ -64,6 +69,7 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             experiment, space = whole.experiments[name]
             folder = whole.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
+            forget_failed(folder)
             tags = {WHOLE: whole.identity()}
             own = replace(options, root=whole.folder, name=name, resume=folder.info_file.is_file(), tags=tags)
             if _is_done(folder, space, own):
@@ -81,6 +87,15 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             write_table(folder.report, table)
             write_figure(folder, table)
             yield name, table
+
+
+def forget_failed(folder: SweepFolder) -> None:
+    """A table whose rows failed begins again; what did not fail is at hand among the results that tables share."""
+    if folder.info_file.is_file() and folder.info().state in ("finished", "failed"):
+        failed = [record.name for record in folder.trials() if record.state == "failed"]
+        if failed:
+            print(f"note: {len(failed)} trials failed last time; they are tried again", file=sys.stderr)
+            shutil.rmtree(folder.path)
 
 
 def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:

@@ -6,9 +6,11 @@ import math
 
 import pytest
 
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.cells import SPREAD, WITHOUT, Cell
 from fpp_sweep.reproduce.experiments import AVERAGE, find
 from fpp_sweep.reproduce.output import as_csv, as_latex, as_markdown, as_text
+from fpp_sweep.reproduce.running import forget_failed
 from tests.reproduce.made import ran, result
 
 SETS = ("dtd", "eurosat", "pets")
@@ -100,6 +102,17 @@ def test_a_difference_within_the_spread_is_not_told_apart(tmp_path):
 def test_rows_without_numbers_say_why(table):
     assert table.failed == {"otpt": "FloatingPointError: logits are not finite"}
     assert "otpt has no numbers: FloatingPointError" in as_text(table)
+
+
+def test_a_table_with_a_failed_row_begins_again_and_another_does_not(tmp_path, capsys):
+    good = {"tpt": result(SETS, metrics(46.6, 21.0))}
+    for name, found in (("whole", good), ("failed", {**good, "otpt": "out of memory"})):
+        ran(tmp_path / name, MAIN, SETS, found)
+        forget_failed(SweepFolder(tmp_path / name))
+    assert (tmp_path / "whole" / "sweep.json").is_file()
+    assert not (tmp_path / "failed").exists()
+    assert capsys.readouterr().err == "note: 1 trials failed last time; they are tried again\n"
+    forget_failed(SweepFolder(tmp_path / "none"))
 
 
 def test_deviations_and_costs_have_columns_of_their_own(tmp_path):

@@ -37,6 +37,7 @@ def run(folder, *words):
         (["--table", "dynaprompt", "--set", "work.shards=3"], "takes a dataset's samples in order"),
         (["--table", "flatness", "--set", "base.measure.rho=-1"], "measure.rho must be > 0"),
         (["--table", "init", "--coop", "nowhere.tar"], "--coop nowhere.tar: no such file"),
+        (["--table", "main", "--name", "../out"], "--name '../out': letters, digits"),
     ],
 )
 def test_bad_input_is_one_line(words, told, capsys):
