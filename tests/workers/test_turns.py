@@ -8,6 +8,7 @@ import pytest
 from fpp_sweep.trial.store import TaskStore
 from tests.names import OTPT
 from tests.trial.made import KEYS, evaluation
+from tests.waiting import LONG
 from tests.workers.crew import DECLINED, SOON, batches, declines, dies, idle, titles, told, unless, until, works
 
 
@@ -184,21 +185,22 @@ async def test_a_chain_that_fails_fails_from_there_on(keep, chain):
 class SlowFirst(TaskStore):
     """Finds nothing, and says so of the first task that is looked for last."""
 
-    def __init__(self, root, count):
+    def __init__(self, root, tasks):
         super().__init__(root)
-        self.left, self.lock = count, threading.Condition()
+        self.first, *others = (KEYS.of(task) for task in tasks)
+        self.left, self.lock = set(others), threading.Condition()
 
     def get(self, key):
         with self.lock:
-            if key == KEYS.of(evaluation()):
-                self.lock.wait_for(lambda: self.left == 1)
-            self.left -= 1
+            if key == self.first:
+                assert self.lock.wait_for(lambda: not self.left, timeout=LONG)
+            self.left.discard(key)
             self.lock.notify_all()
 
 
 async def test_tasks_are_begun_in_turn_however_long_it_takes_to_look_for_their_results(keep, tmp_path):
     tasks = batches(3)
-    crew = keep(store=SlowFirst(tmp_path, len(tasks)))
+    crew = keep(store=SlowFirst(tmp_path, tasks))
     await until(lambda: crew.status.workers)
     await crew.results(tasks)
     assert crew.ran == tasks
