@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpp_sweep import keys
-from fpp_sweep.config import PRESETS, AdaptConfig, FppConfig, TrialConfig, ViewConfig, parse_settings, preset
+from fpp_sweep.config import (
+    PRESETS,
+    AdaptConfig,
+    FppConfig,
+    MeasureConfig,
+    TrialConfig,
+    ViewConfig,
+    parse_settings,
+    preset,
+)
 from fpp_sweep.errors import InputError
 
 
@@ -82,9 +91,11 @@ def test_scaling_keeps_the_shrinkage_of_a_step_and_scales_lengths(unit, variance
     assert scaled.start_std == pytest.approx(config.start_std * unit)
 
 
-def test_adaptation_scales_its_learning_rate_and_keeps_the_shrinkage_of_a_step():
-    config = AdaptConfig(lr=0.01, weight_decay=0.3, steps=3, selection=0.2, penalty=7.0)
-    assert config.scaled(2) == dataclasses.replace(config, lr=0.02, weight_decay=0.15)
+def test_adaptation_scales_its_lengths_and_keeps_the_shrinkage_of_a_step():
+    config = AdaptConfig(lr=0.01, weight_decay=0.3, steps=3, selection=0.2, penalty=7.0, sam_rho=0.1, asam_rho=0.7)
+    # ASAM's radius is measured in each coordinate's own size, which grows with the embeddings by itself
+    assert config.scaled(2) == dataclasses.replace(config, lr=0.02, weight_decay=0.15, sam_rho=0.2)
+    assert MeasureConfig(rho=0.5).scaled(2) == MeasureConfig(rho=1.0)
 
 
 @given(st.integers(1, 200), st.sampled_from(["tpt", "ctpt"]))
