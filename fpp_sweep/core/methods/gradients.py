@@ -156,7 +156,7 @@ def gradients_at(model: TextModel, contexts: Tensor, of_features: OfFeatures) ->
         prefix = texts.prefix(contexts[rows])
         pullback = Pullback(texts.tower, prefix, texts.nodes[None], texts.packing, mask, keep=len(rows))
         features[rows] = pullback.features
-        return pullback(of_features(pullback.features, rows), context_rows)
+        return texts.tower.run(Pullback.__call__, pullback, of_features(pullback.features, rows), context_rows)
 
     samples = torch.arange(len(contexts), device=contexts.device)
     return halving(gradients, samples, max(1, texts.rows_at_once() // WAY_BACK)), features

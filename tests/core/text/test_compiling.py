@@ -96,7 +96,7 @@ def test_adaptation_equals_the_eager_one_and_odd_batches_are_not_compiled(form, 
     expected = probabilities(texts)
     assert not compilations()
     torch.testing.assert_close(probabilities(compiled), expected, atol=1e-4, rtol=0)
-    # the pass after adaptation; the way back; forward and back of a second step
+    # the pass after adaptation; the way back; the way back of a second step
     assert compilations() == 1 + (form is ByPullback) + (steps > 1)
 
 
