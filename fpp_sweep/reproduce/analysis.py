@@ -17,7 +17,15 @@ from fpp_sweep.report.canvas import Drawing
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.report.theme import PALETTE
 from fpp_sweep.reproduce.figures import write_drawing
-from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of, mean_entropies
+from fpp_sweep.reproduce.theory import (
+    Finding,
+    Setting,
+    Sizes,
+    findings_of,
+    nearby_features,
+    real_entropy,
+    uniform_entropy,
+)
 from fpp_sweep.reproduce.theory.expansion import MEASURES, line
 from fpp_sweep.space.work import Work
 
@@ -55,8 +63,9 @@ def _write(folder: Path, kind: str, text: str) -> None:
 def entropy_and_penalties(setting: Setting) -> tuple[Drawing, list[list[str]]]:
     """The mean entropy of prompts around the predefined one against what C-TPT and O-TPT penalise: by the paper's
     stand-ins and as they run, for uniform views at temperature 1 and for real ones at the model's."""
-    kinds = ("uniform views, logits x 1", f"real views, logits x {setting.model.logit_scale:.3g}")
-    features, entropies = mean_entropies(setting)
+    scale, features = setting.model.logit_scale, nearby_features(setting)
+    kinds = ("uniform views, logits x 1", f"real views, logits x {scale:.3g}")
+    entropies = uniform_entropy(setting, features, 1.0), real_entropy(setting, features, scale)
     data: list[dict[str, Any]] = []
     shares = []
     for kind, values in zip(kinds, entropies, strict=True):

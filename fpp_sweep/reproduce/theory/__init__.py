@@ -2,6 +2,6 @@
 
 from fpp_sweep.reproduce.theory.finding import Finding
 from fpp_sweep.reproduce.theory.setting import Setting, Sizes
-from fpp_sweep.reproduce.theory.table import findings_of, mean_entropies, theory
+from fpp_sweep.reproduce.theory.table import findings_of, nearby_features, real_entropy, theory, uniform_entropy
 
-__all__ = ["Finding", "Setting", "Sizes", "findings_of", "mean_entropies", "theory"]
+__all__ = ["Finding", "Setting", "Sizes", "findings_of", "nearby_features", "real_entropy", "theory", "uniform_entropy"]

@@ -117,38 +117,37 @@ def _told(told: dict[str, float]) -> Verdict:
     )
 
 
-def mean_entropies(setting: Setting) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Text features of contexts around the predefined prompt, and their mean entropy: for uniform views at temperature
-    1, and for views of pictures at the model's."""
+def nearby_features(setting: Setting) -> Tensor:
+    """Text features (B, K, D) of contexts around the predefined prompt."""
     with torch.no_grad():
-        features = setting.model.features(setting.nearby()).double()
+        return setting.model.features(setting.nearby()).double()
+
+
+def uniform_entropy(setting: Setting, features: Tensor, scale: float) -> Tensor:
+    """The mean entropy (B,) for uniform views; at temperature 1 the theorem's terms, and the rest that is drawn."""
     classes, size = features.shape[-2:]
-    rows, flat = expansion.in_own_space(features), setting.views.flatten(0, 1).double()
-    rest, _ = expansion.rests(rows, size, setting.sizes.draws, setting.generator("sphere", "real"))
-    uniform = math.log(classes) - expansion.spread(features) / (2 * classes * size) + rest
-    scale = setting.model.logit_scale
-    return features, (uniform, torch.stack([expansion.entropy(scale * flat @ text.T).mean() for text in features]))
+    rows, generator = expansion.in_own_space(features), setting.generator("sphere", "real")
+    if scale != 1:
+        return expansion.sphere_entropy(rows, size, setting.sizes.draws, generator, scale)
+    rest, _ = expansion.rests(rows, size, setting.sizes.draws, generator)
+    return math.log(classes) - expansion.spread(features) / (2 * classes * size) + rest
+
+
+def real_entropy(setting: Setting, features: Tensor, scale: float) -> Tensor:
+    """The mean entropy (B,) for views of pictures."""
+    flat = setting.views.flatten(0, 1).double()
+    return torch.stack([expansion.entropy(scale * flat @ text.T).mean() for text in features])
 
 
 def _real_penalties(setting: Setting) -> list[Finding]:
-    """Text features of contexts around the predefined prompt; views of pictures, or uniform ones."""
-    with torch.no_grad():
-        features = setting.model.features(setting.nearby()).double()
+    features = nearby_features(setting)
     classes, size = features.shape[-2:]
-    flat, spreads = setting.views.flatten(0, 1).double(), expansion.spread(features)
-    rows = expansion.in_own_space(features)
     findings = []
     for scale in (1.0, setting.model.logit_scale):
-        rest, _ = expansion.rests(rows, size, setting.sizes.draws, setting.generator("sphere", "real"))
-        uniform = rest - spreads / (2 * classes * size)
-        if scale != 1:
-            uniform = expansion.sphere_entropy(
-                rows, size, setting.sizes.draws, setting.generator("sphere", "real"), scale
-            )
-        real = torch.stack([expansion.entropy(scale * flat @ text.T).mean() for text in features])
-        for kind, entropies in (("uniform", uniform), ("real", real)):
+        for kind, mean_entropy in (("uniform", uniform_entropy), ("real", real_entropy)):
+            entropies = mean_entropy(setting, features, scale)
+            slope, _ = expansion.line(expansion.spread(features), entropies)
             told = expansion.explained(entropies, features)
-            slope, _ = expansion.line(spreads, entropies)
             findings.append(
                 Finding(
                     name=f"penalties on the model's T, {kind} views, logits x {scale:.4g}",
