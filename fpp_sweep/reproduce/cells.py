@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -321,4 +322,9 @@ def _verdict(gains: Sequence[tuple[float, float]], kind: str) -> str:
 def _predictions(folder: SweepFolder, record: TrialRecord, dataset: str) -> list[Confidences]:
     """Of each seed; empty where the files are gone."""
     paths = sorted((folder.artifacts(record.name) / "test").glob(f"{dataset}.seed*.predictions.parquet"))
-    return [Confidences.of(read_predictions(path)) for path in paths]
+    return [_confidences(path, path.stat().st_mtime_ns) for path in paths]
+
+
+@lru_cache(maxsize=256)  # columns, averages and claims of a table ask for the same files
+def _confidences(path: Path, changed: int) -> Confidences:
+    return Confidences.of(read_predictions(path))
