@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -29,6 +31,25 @@ def parser(module: str, description: str) -> Parser:
     return Parser(
         prog=f"python -m {module}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def masked(text: str) -> str:
+    """Without what addresses in it hide: what stands before an @, the last one, or behind a question mark.
+
+    >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret")
+    'postgresql://***@db/mlflow?***'
+    """
+    return re.sub(r"(?s)(://[^?]*)\?.*", r"\1?***", re.sub(r"(?s)://.*@", "://***@", text))
+
+
+def printable(text: object) -> str:
+    """One line that anybody may see, whatever it is made from."""
+    return masked("".join(letter if letter.isprintable() else " " for letter in str(text)))
+
+
+def command_line(module: str, words: Iterable[str]) -> str:
+    """A command as it is printed and recorded."""
+    return shlex.join(["python", "-m", module, *map(masked, words)])
 
 
 def sleep_when_idle() -> None:
@@ -67,7 +88,7 @@ def run(main: Callable[[], None]) -> NoReturn:
     try:
         main()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         for child in multiprocessing.active_children():  # they have nothing to save, and may be stuck in a read
@@ -79,6 +100,6 @@ def run(main: Callable[[], None]) -> NoReturn:
         sys.stderr.close()
         sys.exit(141)
     except (FloatingPointError, OSError) as error:  # a number that would spoil a result; a full or forbidden disk
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)

@@ -25,7 +25,8 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, document: Any, mode: int = 0o666) -> None:
     """A JSON document; numbers that are not finite are refused, since other readers than Python's refuse them."""
     with written_whole(path) as partial:
+        partial.touch(mode)
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")

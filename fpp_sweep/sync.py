@@ -7,31 +7,39 @@ you like: every run, param and metric arrives once.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli import parser, run
+from fpp_sweep.cli import parser, printable, run
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking import DEFAULT_URI, check_store, parent_url, ship, ui_command
+from fpp_sweep.tracking import check_store, parent_url, recorded, ship, ui_command
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     folder = SweepFolder.open(args.folder)
-    uri = args.tracking_uri or folder.info().tracking_uri or DEFAULT_URI
+    uri = args.tracking_uri or recorded(folder.info().tracking_uri)
     check_store(uri)
     delivered = ship(folder, uri)
-    print(f"{folder.info().name}: {delivered.records} records brought up to date, {delivered.created} of them new")
+    print(
+        f"{printable(folder.path.name)}: {delivered.records} records brought up to date, {delivered.created} of them new"
+    )
     if delivered.restored:
-        print(f"back from MLflow's bin: {', '.join(delivered.restored)}")
-    print(f"see them: {parent_url(folder, uri) or ui_command(uri)}")
+        print(f"back from MLflow's bin: {printable(', '.join(delivered.restored))}")
+    if out := delivered.left_out:
+        print(
+            f"note: left out, as they lead out of the folder: {len(out)} links, such as {printable(out[0])}",
+            file=sys.stderr,
+        )
+    print(f"see them: {printable(parent_url(folder, uri) or ui_command(uri))}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.sync", __doc__ or "")
     add = options.add_argument
     add("folder", type=Path, metavar="SWEEP_FOLDER", help="such as sweeps/perturb-20261120-185232")
-    add("--tracking-uri", metavar="URI", help="default: the sweep's own")
+    add("--tracking-uri", metavar="URI", help="default: the sweep's own, if you have used it before")
     return options.parse_args(argv)
 
 

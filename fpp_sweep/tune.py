@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
+from fpp_sweep.cli import PLUGIN_HELP, command_line, parser, run, sleep_when_idle
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
@@ -49,14 +48,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         address=args.address,
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
-        command=shlex.join(["python", "-m", "fpp_sweep.tune", *words]),
+        command=command_line("fpp_sweep.tune", words),
         plugins=files,
     )
     try:
         sweep = run_sweep(space, options)
     except InterruptedSweep:
         again = words if args.resume else [*words, "--resume"]
-        print(f"interrupted; to go on:\n    {shlex.join(['python', '-m', 'fpp_sweep.tune', *again])}", file=sys.stderr)
+        print(f"interrupted; to go on:\n    {command_line('fpp_sweep.tune', again)}", file=sys.stderr)
         sys.exit(130)
     info = sweep.info
     if info.tags.get("ended"):

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import write_json
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
@@ -57,7 +58,8 @@ class SweepFolder:
         return SweepInfo(objectives=objectives, **document)
 
     def write_info(self, info: SweepInfo) -> None:
-        write_json(self.info_file, {"format": FORMAT, **asdict(info)})
+        secret = masked(info.tracking_uri) != info.tracking_uri
+        write_json(self.info_file, {"format": FORMAT, **asdict(info)}, mode=0o600 if secret else 0o666)
 
     def trial_file(self, name: str) -> Path:
         return self.path / "trials" / f"{name}.json"
@@ -79,7 +81,7 @@ class SweepFolder:
     def locked(self) -> Iterator[None]:
         """Be the only driver of this sweep; the lock goes with the process, however that ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

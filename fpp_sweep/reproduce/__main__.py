@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
+from fpp_sweep.cli import PLUGIN_HELP, command_line, parser, run, sleep_when_idle
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.reproduce.experiments import Experiment, find, shipped
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
-
-COMMAND = ["python", "-m", "fpp_sweep.reproduce"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -60,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         address=args.address,
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
-        command=shlex.join([*COMMAND, *words]),
+        command=command_line("fpp_sweep.reproduce", words),
         plugins=files,
     )
     tables = {}
@@ -128,7 +125,7 @@ def name_of(args: argparse.Namespace) -> str:
 def listing() -> str:
     width = max(map(len, shipped()))
     lines = [f"{name:<{width}}  {find(name).question}" for name in shipped()]
-    return "\n".join([*lines, "", f"    {shlex.join([*COMMAND, '--table', 'main'])}"])
+    return "\n".join([*lines, "", f"    {command_line('fpp_sweep.reproduce', ['--table', 'main'])}"])
 
 
 def chosen(args: argparse.Namespace) -> list[Experiment]:

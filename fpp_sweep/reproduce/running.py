@@ -22,7 +22,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.preflight import Workers, open_workers, require_same
 from fpp_sweep.sweep.run import run_sweep
-from fpp_sweep.tracking import WHOLE, ship, ship_whole
+from fpp_sweep.tracking import WHOLE, one_line, recorded, ship, ship_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +111,8 @@ def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None
     """Bring MLflow up to date with the tables, and with files of the whole; what went wrong."""
     try:
         for folder in folders:
-            ship(folder, folder.info().tracking_uri)
-        ship_whole(folders[0], folders[0].info().tracking_uri, files)
+            ship(folder, recorded(folder.info().tracking_uri))
+        ship_whole(folders[0], recorded(folders[0].info().tracking_uri), files)
     except Exception as error:  # MLflow is away: the folder has it all
-        return " ".join(str(error).split())
+        return one_line(error)
     return None

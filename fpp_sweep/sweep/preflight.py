@@ -26,7 +26,7 @@ from fpp_sweep.space.params import Param
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
-from fpp_sweep.sweep.provenance import commit, tagged, versions
+from fpp_sweep.sweep.provenance import commit, plain, tagged, versions
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import gpus_here, session
@@ -234,7 +234,7 @@ def _values(param: Param, point: Mapping[str, Any]) -> list[dict[str, Any]]:
 def info_at_start(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
     """The sweep's record, as it begins or goes on."""
     if known is not None:
-        return replace(known, state="running", finished=None, tracking_uri=uri, space=space.plain())
+        return replace(known, state="running", finished=None, tracking_uri=uri, space=plain(space))
     tags = {
         "seeds": ", ".join(map(str, space.work.seeds)),
         "sampler": space.search.sampler,
@@ -253,7 +253,7 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
         name=folder.path.name,
         created=time.time(),
         state="running",
-        space=space.plain(),
+        space=plain(space),
         objectives=space.objectives,
         search_split=space.search.split,
         tags=tags,

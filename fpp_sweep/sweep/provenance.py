@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from fpp_sweep.cli import masked
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.space.space import Space
 from fpp_sweep.version import VERSION
 
 LIBRARIES = ("torch", "open_clip_torch", "ray", "optuna", "mlflow", "numpy")
@@ -17,6 +20,12 @@ LIBRARIES = ("torch", "open_clip_torch", "ray", "optuna", "mlflow", "numpy")
 
 def tagged(info: SweepInfo, tags: Mapping[str, str]) -> SweepInfo:
     return replace(info, tags={**info.tags, **tags})
+
+
+def plain(space: Space) -> dict[str, Any]:
+    """The space as it is recorded, without the secret of its MLflow."""
+    uri = space.work.tracking_uri
+    return space.plain() if uri is None else replace(space, work=replace(space.work, tracking_uri=masked(uri))).plain()
 
 
 def versions() -> dict[str, str]:

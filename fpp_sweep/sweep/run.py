@@ -35,7 +35,7 @@ from fpp_sweep.sweep.preflight import (
 )
 from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
-from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store
+from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
 from fpp_sweep.workers.keeper import KeeperStatus
 from fpp_sweep.workers.watch import Watch
 
@@ -61,7 +61,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
         known = folder.info() if folder.info_file.is_file() else None
         if known is not None:
             require_same(known, space, options, folder)
-            uri = absolute(options.tracking_uri) if options.tracking_uri else known.tracking_uri
+            uri = absolute(options.tracking_uri) if options.tracking_uri else recorded(known.tracking_uri)
         with removed_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened
             folder.write_info(info_at_start(known, space, options, folder, uri))

@@ -4,7 +4,7 @@
 repeats the delivery until MLflow shows it.
 """
 
-from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, ui_command
+from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, one_line, recorded, ui_command
 from fpp_sweep.tracking.shipper import WHOLE, Shipper, parent_url, ship, ship_whole
 
 __all__ = [
@@ -13,7 +13,9 @@ __all__ = [
     "Shipper",
     "absolute",
     "check_store",
+    "one_line",
     "parent_url",
+    "recorded",
     "ship",
     "ship_whole",
     "ui_command",

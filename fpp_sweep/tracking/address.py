@@ -7,6 +7,7 @@ does not answer costs seconds: with MLflow's defaults it would be minutes. MLflo
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import importlib
 import logging
 import os
@@ -18,10 +19,11 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.cli import masked, printable
 from fpp_sweep.errors import InputError
 from fpp_sweep.tracking.desired import shortened
 
@@ -54,6 +56,7 @@ def check_store(uri: str, *, experiment: str = EXPERIMENT) -> None:
         with _exclusively(path):
             _migrate(absolute(uri), path)
             experiment_id(connect(uri), uri, experiment)
+        _remember(uri)
         return
     try:
         if is_server(uri):
@@ -67,6 +70,43 @@ def check_store(uri: str, *, experiment: str = EXPERIMENT) -> None:
             f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); start it, or leave --tracking-uri out "
             f"to write {DEFAULT_URI}"
         ) from error
+    _remember(uri)
+
+
+def recorded(uri: str) -> str:
+    """A folder's own store, if it is the default one here or one that this user has used before.
+
+    A folder from elsewhere must not choose who gets its user's files, passwords and tokens, or which file is written.
+    """
+    uri = absolute(uri or DEFAULT_URI)
+    if uri != absolute(DEFAULT_URI) and _digest(uri) not in _remembered():
+        raise InputError(
+            f"its MLflow, {masked(uri)}, is not one that you have used; where should it go? give --tracking-uri URI"
+        )
+    return uri
+
+
+def _remember(uri: str) -> None:
+    with suppress(OSError):  # without a home of one's own it is asked for again
+        if _digest(uri) not in _remembered():
+            _stores().parent.mkdir(parents=True, exist_ok=True)
+            with open(os.open(_stores(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as file:
+                file.write(f"{_digest(uri)}\n")
+
+
+def _remembered() -> list[str]:
+    with suppress(OSError):
+        return _stores().read_text().split()
+    return []
+
+
+def _stores() -> Path:
+    """Digests of the stores that this user has used, each on a line."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "fpp_sweep", "stores")
+
+
+def _digest(uri: str) -> str:
+    return hashlib.sha256(absolute(uri).encode()).hexdigest()
 
 
 def absolute(uri: str) -> str:
@@ -89,25 +129,26 @@ def is_server(uri: str) -> bool:
     return uri.startswith(SERVERS)
 
 
-def masked(uri: str) -> str:
-    """A URI that may be printed.
-
-    >>> masked("postgresql://me:secret@db/mlflow")
-    'postgresql://me:***@db/mlflow'
-    """
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", uri)
-
-
 def ui_command(uri: str) -> str:
     """How to look at the store: a command, or the server's address."""
     if is_server(uri):
-        return masked(uri)
-    return f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}"
+        return _page(uri)
+    return f"mlflow ui --backend-store-uri {shlex.quote(_shown(uri))}"
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:
     """A run's page on a server."""
-    return f"{masked(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{_page(uri)}/#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def _page(server: str) -> str:
+    """A server's address for a browser, which asks for the password."""
+    return masked(server).replace("***@", "").removesuffix("?***").rstrip("/")
+
+
+def _shown(uri: str) -> str:
+    """A file has no secret."""
+    return masked(uri) if sqlite_file(uri) is None else absolute(uri)
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
@@ -120,7 +161,7 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     for reason in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
         if reason in text:
             return reason.lower()
-    return "no answer in time" if "timed out" in text.lower() else shortened(masked(text), limit)
+    return "no answer in time" if "timed out" in text.lower() else shortened(printable(text), limit)
 
 
 def connect(uri: str) -> MlflowClient:
@@ -157,7 +198,7 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
             if experiment is None:
                 raise
     if experiment.lifecycle_stage != "active":
-        address = shlex.quote(masked(absolute(uri)))
+        address = shlex.quote(_shown(uri))
         raise InputError(
             f"MLflow's experiment {name!r} was deleted; bring it back: mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={address})"
@@ -169,15 +210,24 @@ def _check_scheme(uri: str) -> None:
     scheme = uri.partition(":")[0].partition("+")[0]
     if sqlite_file(uri) is None and not is_server(uri) and scheme not in DATABASES:
         raise InputError(
-            f"--tracking-uri {masked(uri)!r}: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
+            f"--tracking-uri: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
             "or mssql URI (MLflow no longer writes to folders)"
+        )
+
+    hidden = uri.partition("://")[2].rpartition("@")[0]
+    if sqlite_file(uri) is None and (hidden == "***" or uri.endswith("?***")):
+        raise InputError(f"--tracking-uri {uri}: its secret is left out where it is printed; give it whole")
+    if sqlite_file(uri) is None and re.search(r"[^!-~]|[][/?#@\\]", hidden):
+        raise InputError(
+            f"--tracking-uri {masked(uri)}: in what stands before the last @, write / as %2F, @ as %40, ..."
         )
 
 
 def _check_answer(uri: str) -> None:
     """Refuse an address where nothing answers, before the seconds that loading MLflow takes."""
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=CHECK_SECONDS):
+        # without a name or password, which urllib does not understand: a refusal is an answer
+        with urllib.request.urlopen(f"{_page(uri)}/health", timeout=CHECK_SECONDS):
             pass
     except urllib.error.HTTPError as error:  # an answer: MLflow may be behind something that hides this page
         error.close()

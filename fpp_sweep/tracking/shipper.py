@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, masked, one_line, run_url
+from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url
 from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
 
@@ -44,6 +45,7 @@ class Delivered:
     records: int  # brought up to date now
     created: int  # runs that MLflow did not have
     restored: tuple[str, ...]  # names of runs that were in MLflow's bin
+    left_out: tuple[str, ...]  # artifacts that are links to what is not the sweep's
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class _Shipped:
     run: str = ""
     digest: str = ""
     files: dict[str, Any] = field(default_factory=dict)  # artifact -> what tells that it changed
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.run, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
+            raise TypeError("spoiled")
 
 
 class Shipper:
@@ -145,11 +151,13 @@ def ship(folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> Deli
     finally:
         delivery.disconnect()
     if problems or store is None:
-        left = len(delivery.pending(thorough=True))
+        left = "some"
+        with suppress(Exception):  # of a record that cannot be delivered, which is the problem
+            left = str(len(delivery.pending(thorough=True)))
         raise InputError(
             f"MLflow at {masked(uri)}: {problems[0]}; {len(delivered)} records delivered, {left} left for another sync"
         )
-    return Delivered(len(delivered), store.created, tuple(store.restored))
+    return Delivered(len(delivered), store.created, tuple(store.restored), tuple(sorted(delivery.left_out)))
 
 
 def ship_whole(folder: SweepFolder, uri: str, files: Sequence[Path], *, experiment: str = EXPERIMENT) -> None:
@@ -164,9 +172,9 @@ def ship_whole(folder: SweepFolder, uri: str, files: Sequence[Path], *, experime
 
 def parent_url(folder: SweepFolder, uri: str) -> str | None:
     """The sweep's page, if the store is a server and has the sweep."""
-    shipped = _read_json(folder.path / "shipped.json")
-    run = shipped.get("runs", {}).get(PARENT, {}).get("run")
-    return run_url(uri, shipped["experiment"], run) if is_server(uri) and run else None
+    experiment, runs = _read_shipped(folder.path / "shipped.json")
+    run = runs.get(PARENT, _Shipped()).run
+    return run_url(uri, experiment, run) if is_server(uri) and run else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +196,8 @@ class _Delivery:
         self._experiment = experiment
         self._restore = restore
         self._file = folder.path / "shipped.json"
-        self._shipped: dict[str, _Shipped] = {}
-        with suppress(TypeError, AttributeError):  # a spoiled file is none
-            runs = _read_json(self._file).get("runs", {})
-            self._shipped = {name: _Shipped(**fields) for name, fields in runs.items()}
+        self._shipped = _read_shipped(self._file)[1]
+        self.left_out: set[str] = set()
         self._saved = 0.0
         self._records: dict[str, tuple[_Stamp, TrialRecord]] = {}
         self._delivered: dict[str, _Version] = {}  # by record
@@ -213,11 +219,20 @@ class _Delivery:
         for name, (_, record) in records.items():
             if thorough or self._delivered.get(name) != versions[name]:
                 run = trial_run(info, record, on_front=name in members)
-                items.append(_item(name, run, self._folder.artifacts(name), ""))
+                items.append(_item(name, run, self._files(self._folder.artifacts(name), "")))
         run = sweep_run(info, [record for _, record in records.values()], front)
-        items.append(_item(PARENT, run, self._folder.report, "report/"))
+        items.append(_item(PARENT, run, self._files(self._folder.report, "report/")))
         changed = [item for item in items if self._shipped.get(item.name, _Shipped()).digest != item.digest]
         return changed, versions
+
+    def _files(self, folder: Path, prefix: str) -> dict[str, Path]:
+        """Artifacts: the files of a folder that are the sweep's, wherever the sweep itself lies."""
+        sweep = os.path.realpath(self._folder.path)
+        # a file that is being written has a leading dot
+        finished = sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
+        inside = [path for path in finished if os.path.realpath(path).startswith(f"{sweep}{os.sep}")]
+        self.left_out.update(str(path.relative_to(self._folder.path)) for path in set(finished) - set(inside))
+        return {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in inside}
 
     def deliver(self, *, thorough: bool, stop: Callable[[], bool], done: Callable[[int], None]) -> Iterator[str]:
         """Bring MLflow up to date; yields what it refuses, raises when it does not answer."""
@@ -318,10 +333,7 @@ class _Delivery:
             partial.write_text(json.dumps({"experiment": store.experiment_id, "runs": runs}) + "\n")
 
 
-def _item(name: str, run: DesiredRun, folder: Path, prefix: str) -> _Item:
-    # a file that is being written has a leading dot
-    finished = sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
-    files = {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in finished}
+def _item(name: str, run: DesiredRun, files: Mapping[str, Path]) -> _Item:
     stamps = {}
     for artifact, path in files.items():
         with suppress(FileNotFoundError):
@@ -344,9 +356,18 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+def _read_shipped(path: Path) -> tuple[str, dict[str, _Shipped]]:
+    """The experiment and what was delivered to its runs; a spoiled memory is none."""
+    document = _read_json(path)
+    with suppress(TypeError, AttributeError):
+        runs = {name: _Shipped(**fields) for name, fields in document.get("runs", {}).items()}
+        return str(document.get("experiment", "")), runs
+    return "", {}
+
+
 def _only_shipper(folder: SweepFolder) -> int:
     """A lock on delivering this sweep, which goes with the process: two at once would create runs twice."""
-    descriptor = os.open(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
 from typing import Any
 
 from fpp_sweep.errors import InputError
@@ -23,29 +27,89 @@ REACHABLE = 5.0  # seconds to wait for a cluster's door
 def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
     """Ray: a small session of our own, ended with us, or a cluster that is there."""
     os.environ.update(_QUIET)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import ray
+    with ExitStack() as opened:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
 
-        level = logging.INFO if verbose else logging.ERROR
-        for name in ("ray.tune", "ray.air"):  # what befalls a trial is on its record, and told once
-            logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
-        shared: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
-        if address is None or address == "local":
-            ray.init(
-                address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, **shared
-            )
-        else:
-            _require_reachable(address)
-            try:
-                ray.init(address=address, **shared)
-            except Exception as error:
-                hint = "is it up? if it asks for a token: RAY_AUTH_MODE=token and ~/.ray/auth_token"
-                raise InputError(f"--address {address}: {first_line(error)}; {hint}") from error
+            level = logging.INFO if verbose else logging.ERROR
+            for name in ("ray.tune", "ray.air"):  # what befalls a trial is on its record, and told once
+                logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
+            shared: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
+            if address is None or address == "local":
+                _begin(opened.enter_context(_folder()), num_cpus=cpus, **shared)
+            else:
+                _require_reachable(address)
+                _join(address, nullcontext() if verbose else _hushed(), **shared)
+        opened.callback(ray.shutdown)
+        yield
+
+
+def _folder() -> TemporaryDirectory[str]:
+    """For a session's sockets, logs and spilled objects; a socket's whole name has room for 107 bytes."""
+    usual = os.environ.get("RAY_TMPDIR", gettempdir())
+    return TemporaryDirectory(prefix="ray-", dir=usual if len(usual) < 24 else "/tmp", ignore_cleanup_errors=True)
+
+
+def _begin(folder: str, **options: Any) -> None:
+    """A session that no other user of this machine reaches.
+
+    Ray lets everybody write below what it is given as its folder, which is why that lies in one that is ours alone. It
+    listens on the loopback only where it takes the system for one on which there are no clusters.
+    """
+    import ray
+    from ray._private import ray_constants
+
+    _keep_token()
+    usual, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
+        options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        ray.init(address="local", _temp_dir=f"{folder}/r", **options)
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = usual
+
+
+def _keep_token() -> None:
+    """The token, with which one may run code, is nobody else's to read; Ray would make it readable by all."""
+    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        return
+    folder = Path.home() / ".ray"
+    token = folder / "auth_token"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError), NamedTemporaryFile("w", dir=folder) as file:  # which nobody else can read
+        file.write(secrets.token_hex(32))
+        file.flush()
+        os.link(file.name, token)
+    for path, mode in ((folder, 0o700), (token, 0o600)):
+        if path.stat().st_uid == os.getuid() and path.stat().st_mode & 0o077:
+            path.chmod(mode)
+            print(f"note: {path} was open to others and is yours alone now", file=sys.stderr)
+
+
+def _join(address: str, quietly: AbstractContextManager[None], **options: Any) -> None:
+    import ray
+
+    try:
+        with quietly:
+            ray.init(address=address, **options)
+    except Exception as error:
+        refused = "AuthenticationError" in f"{type(error)} {error.__cause__ or error}"
+        hint = "the token is refused: RAY_AUTH_MODE=token and the cluster's ~/.ray/auth_token are needed"
+        raise InputError(f"--address {address}: {hint if refused else f'{first_line(error)}; is it up?'}") from error
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Nothing reaches the terminal's standard error, not even from compiled code."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
         yield
     finally:
-        ray.shutdown()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 _QUIET = {
