@@ -22,17 +22,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     uri = args.tracking_uri or recorded(folder.info().tracking_uri)
     check_store(uri)
     delivered = ship(folder, uri)
-    print(
-        f"{printable(folder.path.name)}: {delivered.records} records brought up to date, {delivered.created} of them new"
-    )
+    done = f"{delivered.records} records brought up to date, {delivered.created} of them new"
+    print(f"{printable(folder.path.name)}: {done}")
     if delivered.restored:
         print(f"back from MLflow's bin: {printable(', '.join(delivered.restored))}")
     if out := delivered.left_out:
-        print(
-            f"note: left out, as they lead out of the folder: {len(out)} links, such as {printable(out[0])}",
-            file=sys.stderr,
-        )
-    print(f"see them: {printable(parent_url(folder, uri) or ui_command(uri))}")
+        print(f"note: {len(out)} links lead out of the folder and are left out: {printable(out[0])}", file=sys.stderr)
+    print(f"see them: {parent_url(folder, uri) or ui_command(uri)}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

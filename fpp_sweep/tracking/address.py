@@ -210,17 +210,14 @@ def _check_scheme(uri: str) -> None:
     scheme = uri.partition(":")[0].partition("+")[0]
     if sqlite_file(uri) is None and not is_server(uri) and scheme not in DATABASES:
         raise InputError(
-            f"--tracking-uri: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
+            "--tracking-uri: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
             "or mssql URI (MLflow no longer writes to folders)"
         )
 
     hidden = uri.partition("://")[2].rpartition("@")[0]
-    if sqlite_file(uri) is None and (hidden == "***" or uri.endswith("?***")):
-        raise InputError(f"--tracking-uri {uri}: its secret is left out where it is printed; give it whole")
-    if sqlite_file(uri) is None and re.search(r"[^!-~]|[][/?#@\\]", hidden):
-        raise InputError(
-            f"--tracking-uri {masked(uri)}: in what stands before the last @, write / as %2F, @ as %40, ..."
-        )
+    if sqlite_file(uri) is None and ("***" in uri or re.search(r"[^!-~]|[][/?#@\\]", hidden)):
+        told = "give what is left out here" if "***" in uri else "write / as %2F, @ as %40 and so on before the last @"
+        raise InputError(f"--tracking-uri {masked(uri)}: {told}")
 
 
 def _check_answer(uri: str) -> None:

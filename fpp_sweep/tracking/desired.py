@@ -94,7 +94,13 @@ def shortened(text: str, limit: int) -> str:
     'aaaaaaaaaaaaaaaaaaaa... (100 characters)'
     """
     note = f"... ({len(text)} characters)"
+    text = storable(text)
     return text if len(text) <= limit else text[: limit - len(note)] + note
+
+
+def storable(text: str) -> str:
+    """Text that any database and file takes: a file's name, which a traceback may hold, need not be one."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
 
 
 def sweep_id(info: SweepInfo) -> str:
@@ -104,7 +110,7 @@ def sweep_id(info: SweepInfo) -> str:
 
 def run_id(info: SweepInfo, record: TrialRecord | None = None) -> str:
     """The identity of a sweep's run, or of a record's in it."""
-    return f"{sweep_id(info)}/{record.name}" if record else sweep_id(info)
+    return f"{sweep_id(info)}/{safe_name(record.name)}" if record else sweep_id(info)
 
 
 def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> DesiredRun:
@@ -127,7 +133,7 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> Desire
         tags["feasible"] = str(record.feasible).lower()
     texts = {"metrics.csv": metrics_table(record.results)} if record.results else {}
     if record.details:
-        texts["traceback.txt"] = record.details
+        texts["traceback.txt"] = storable(record.details)
     return DesiredRun(
         id=run_id(info, record),
         name=run_name(record),

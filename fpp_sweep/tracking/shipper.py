@@ -211,7 +211,7 @@ class _Delivery:
     def _compare(self, *, thorough: bool) -> tuple[list[_Item], dict[str, _Version]]:
         """The runs that differ, and the versions of all records once they are delivered."""
         info = self._folder.info()
-        front = _read_json(self._folder.report / "front.json")
+        front = _read_front(self._folder.report / "front.json")
         members = front_members(front)
         records = self._read_records()
         versions = {name: (stamp, name in members) for name, (stamp, _) in records.items()}
@@ -354,6 +354,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _read_front(path: Path) -> dict[str, Any]:
+    """What is shown of the front; of a spoiled file, nothing."""
+    front = _read_json(path)
+    with suppress(TypeError, ValueError, KeyError, AttributeError):
+        volume = [(float(finished), float(value)) for finished, value in front.get("hypervolume", ())]
+        return {"members": [{"name": name} for name in front_members(front)], "hypervolume": volume}
+    return {}
 
 
 def _read_shipped(path: Path) -> tuple[str, dict[str, _Shipped]]:

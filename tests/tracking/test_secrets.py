@@ -1,0 +1,231 @@
+"""Passwords in MLflow's address: who is shown them, and where they are kept."""
+
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fpp_sweep import sync
+from fpp_sweep.cli import command_line, masked, run
+from fpp_sweep.errors import InputError
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.sweep.handle import Options
+from fpp_sweep.sweep.preflight import info_at_start
+from fpp_sweep.tracking import check_store, ship, ui_command
+from fpp_sweep.tracking.address import one_line, run_url
+from tests.drivers import environment, only_sweep, started
+from tests.sweeps import build_sweep
+from tests.tracking.proxies import door
+from tests.tracking.stores import contents, free_port, server
+from tests.waiting import LONG
+
+PASSWORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(lambda text: f"S3{text}cret")
+SHAPES = st.sampled_from(
+    ["postgresql://me:{}@db/mlflow", "https://{}@host:5000", "mysql+pymysql://db/x?user=me&password={}&ssl=1"]
+)
+SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}"
+
+
+@given(PASSWORDS, SHAPES)
+@example("S3/a@b?c#:cret", "postgresql://me:{}@db/mlflow")
+def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
+    uri = shape.format(password)
+    words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
+    error = one_line(ValueError(f"cannot connect to {uri}: no such luck"), 1000)
+    for text in (masked(uri), command_line("fpp_sweep.tune", words), error, ui_command(uri), run_url(uri, "1", "2")):
+        assert "cret" not in text
+        assert "S3" not in text
+
+
+@given(PASSWORDS, SHAPES)
+@example("S3/a@b?c#:cret", "ftp://me:{}@db/mlflow")
+@example("S3cret", "me:{}@db")
+def test_an_address_that_is_refused_is_refused_without_its_password(password, shape):
+    uri = shape.format(password)
+    if uri.startswith("postgresql") and not set(password) & set("/?#@[]\\ \0"):
+        uri = f"ftp{uri}"
+    with pytest.raises(InputError) as refusal:
+        check_store(uri.replace("mysql", "nosql").replace("https://", "gopher://"))
+    assert "cret" not in str(refusal.value)
+
+
+@given(PASSWORDS)
+def test_a_record_has_a_password_in_one_place_that_its_owner_alone_reads(tmp_path_factory, password):
+    uri = f"postgresql://me:{quote(password, safe='')}@db/mlflow"
+    space = parse_space(SPACE, "space.yaml", [f"work.tracking_uri={uri}"])
+    folder = build_sweep(tmp_path_factory.mktemp("sweep") / "perturb-1", trials=0, baselines=())
+    options = Options(command=command_line("fpp_sweep.tune", ["--tracking-uri", uri]))
+    folder.write_info(info_at_start(None, space, options, folder, uri))
+    for known in (folder.info(), None):
+        folder.write_info(info_at_start(known, space, options, folder, uri))
+        assert folder.info().tracking_uri == uri
+        assert quote(password, safe="") not in repr(replace(folder.info(), tracking_uri=""))
+        assert stat.S_IMODE(folder.info_file.stat().st_mode) == 0o600
+    folder.write_info(replace(folder.info(), tracking_uri="http://host:5000"))
+    assert stat.S_IMODE(folder.info_file.stat().st_mode) & 0o044
+
+
+def test_an_error_of_a_command_shows_no_password(capsys):
+    def main():
+        sync.main(["folder", "--tracking-url", "https://S3cret@host"])
+
+    with pytest.raises(SystemExit) as end:
+        run(main)
+    assert end.value.code == 2
+    assert "S3cret" not in "".join(capsys.readouterr())
+
+
+def holding(folder, *words):
+    """Files below a folder in which one of these words is."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in found if any(word.encode() in path.read_bytes() for word in words)]
+
+
+@pytest.mark.slow
+def test_a_server_behind_a_password_gets_all_and_the_password_is_nowhere_else(tmp_path, empty_database, monkeypatch):
+    """A real sweep, a real server, and a door that asks for name and password."""
+    password = "S3/a@b:cret"
+    encoded = quote(password, safe="")
+    words = "--trials", "1", "--name", "one"
+    with server(tmp_path, empty_database) as mlflow:
+        mlflow.start()
+        with door(mlflow.uri, "me", password) as address:
+            uri = f"http://me:{encoded}@{address}"
+            work = tmp_path / "work"
+            work.mkdir()
+            with started(work, *words, "--tracking-uri", uri, "--set", f"work.tracking_uri={uri}") as driver:
+                out, err = driver.communicate(timeout=LONG)
+            assert driver.returncode == 0, out + err
+            assert f"MLflow: http://{address}/#/experiments/" in out
+            folder = only_sweep(work)
+            assert holding(tmp_path, password, encoded) == [folder.info_file]
+            assert stat.S_IMODE(folder.info_file.stat().st_mode) == 0o600
+            assert password not in out + err
+            assert encoded not in out + err
+            assert len(contents(mlflow.database)["runs"]) == 3
+            assert list((tmp_path / "server_artifacts").rglob("report/sweep.html"))
+
+            command = [sys.executable, "-m", "fpp_sweep.sync", str(folder.path)]
+            for given, inherited, code in (
+                ([], {}, 0),  # the store that was used before
+                (["--tracking-uri", f"http://me:wrong-one@{address}"], {}, 2),
+                (["--tracking-uri", f"http://{address}"], {}, 2),
+                (
+                    ["--tracking-uri", f"http://{address}"],
+                    {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": password},
+                    0,
+                ),
+            ):
+                done = subprocess.run(
+                    [*command, *given], cwd=work, env=environment(work) | inherited, capture_output=True, text=True
+                )
+                assert done.returncode == code, done.stderr
+                assert "wrong-one" not in done.stderr
+                assert len(done.stderr.splitlines()) == (1 if code else 0), done.stderr
+                assert not code or "401" in done.stderr
+            assert holding(tmp_path, password, encoded) == [folder.info_file]
+
+
+def test_an_address_on_record_that_was_not_used_before_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    for uri in (f"http://127.0.0.1:{free_port()}", f"sqlite:///{tmp_path}/theirs.db", "mysql://evil/x?local_infile=1"):
+        folder.write_info(replace(folder.info(), tracking_uri=uri))
+        with pytest.raises(InputError, match="is not one that you have used; where should it go"):
+            sync.main([str(folder.path)])
+    assert not (tmp_path / "theirs.db").exists()
+
+
+def test_an_address_that_was_used_before_is_used_again(tmp_path, database, uri, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    sync.main([str(folder.path), "--tracking-uri", uri])
+    folder.write_info(replace(folder.info(), tracking_uri=uri))
+    sync.main([str(folder.path)])
+    stores = tmp_path / "config/fpp_sweep/stores"
+    assert len(stores.read_text().splitlines()) == 1
+    assert stat.S_IMODE(stores.stat().st_mode) == 0o600
+
+
+def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path, uri, capsys):
+    secret = tmp_path / "private"
+    secret.mkdir()
+    (secret / "key").write_text("S3cret")
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, failed=())
+    (folder.report / "key.txt").symlink_to(secret / "key")
+    (folder.report / "linked").symlink_to(secret)
+    (folder.report / "page.html").symlink_to("sweep.html")  # stays within
+    (folder.path / "artifacts/baseline-zero_shot").symlink_to(secret)
+    before = (secret / "key").read_text()
+    (folder.path / "shipping.lock").unlink(missing_ok=True)
+    sync.main([str(folder.path), "--tracking-uri", uri])
+    uploaded = [path for path in (tmp_path / "mlartifacts").rglob("*") if path.is_file()]
+    assert {path.name for path in uploaded} >= {"sweep.html", "page.html"}
+    assert holding(tmp_path / "mlartifacts", "S3cret") == []
+    err = capsys.readouterr().err
+    assert err.startswith("note: 2 links lead out of the folder and are left out: artifacts/baseline-")
+    assert (secret / "key").read_text() == before
+
+
+def test_a_lock_that_is_a_link_is_not_opened(tmp_path, uri):
+    (tmp_path / "mine").write_text("kept")
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    for name in ("lock", "shipping.lock"):
+        (folder.path / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="lock"), folder.locked():
+        pass
+    with pytest.raises(InputError, match="lock"):
+        ship(folder, uri)
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+SPOILED = [
+    '{"runs": {"sweep": {"run": ["a"]}}, "experiment": 3}',
+    '{"runs": {"sweep": {"files": 3}}}',
+    '{"runs": [1], "experiment": "\\u001b[2J"}',
+    "\ud800".encode(errors="surrogatepass"),
+]
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+def test_a_memory_of_wrong_types_is_none(tmp_path, uri, spoiled):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    (folder.path / "shipped.json").write_bytes(spoiled if isinstance(spoiled, bytes) else spoiled.encode())
+    assert sync.parent_url(folder, "http://host:5000") is None
+    assert ship(folder, uri).created == 2
+
+
+@pytest.mark.parametrize(
+    "spoiled", ['{"members": 3}', '{"members": [{}]}', '{"hypervolume": [[1]]}', "[]", '{"members": [1]}']
+)
+def test_a_front_of_wrong_types_is_none(tmp_path, uri, spoiled):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    (folder.report / "front.json").write_text(spoiled)
+    assert ship(folder, uri).created == 2
+
+
+def test_strange_texts_arrive_once(tmp_path, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, failed=(1,), baselines=())
+    info = folder.info()
+    strange = {
+        "a/b\\..": "x",
+        "": "y",
+        "esc\x1b": "\x1b[2J\0",
+        "half": "\ud800",
+        "long": "z" * 2**20,
+        "null": None,
+        "n": 3,
+    }
+    folder.write_info(replace(info, name="p/../\x1b" + "n" * 2**20, tags={**info.tags, **strange}))
+    record = folder.trial("trial-0001")
+    folder.write_trial(
+        replace(record, reason="\ud800\x1b" + "r" * 2**20, details="\ud800\0", config={"a\0b": "\ud800"})
+    )
+    assert ship(folder, uri).created == 3
+    (folder.path / "shipped.json").unlink()
+    assert ship(folder, uri).created == 0

@@ -1,0 +1,120 @@
+"""A session of our own, seen from outside: who could reach it."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.drivers import descendants, ended
+from tests.tracking.stores import free_port
+from tests.waiting import LONG
+
+ROOT = Path(__file__).parent.parent.parent
+OWN = """
+import sys
+from fpp_sweep.workers.session import session
+with session(None, cpus=1, verbose=False):
+    import ray
+
+    class Worker:
+        def ready(self):
+            return True
+
+    worker = ray.remote(Worker).remote()
+    ray.get(worker.ready.remote())
+    node = ray._private.worker._global_node
+    print(ray.get_runtime_context().gcs_address, node.get_session_dir_path(), flush=True)
+    sys.stdin.read()
+"""
+CLIENT = """
+import sys
+from fpp_sweep.cli import run
+from fpp_sweep.workers.session import session
+def main():
+    with session(sys.argv[1], cpus=1, verbose=False):
+        print("in")
+run(main)
+"""
+REFUSED = "the token is refused: RAY_AUTH_MODE=token and the cluster's ~/.ray/auth_token are needed"
+pytestmark = [
+    pytest.mark.slow,  # Ray
+    pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/net"),
+]
+
+
+def environment(home):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return kept | {"HOME": str(home), "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def open_session(home):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", OWN], env=environment(home), text=True, **pipes)
+
+
+def join(home, address, **more):
+    command = [sys.executable, "-c", CLIENT, address]
+    return subprocess.run(command, env=environment(home) | more, capture_output=True, text=True, timeout=LONG)
+
+
+def listening(pids):
+    """The addresses on which some processes listen, as the system writes them: hexadecimal."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                sockets[f"socket:[{words[9]}]"] = words[1].partition(":")[0]
+    links = [link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()]
+    return [sockets[name] for name in (os.readlink(link) for link in links if link.is_symlink()) if name in sockets]
+
+
+def mode(path):
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
+def test_a_session_of_our_own_is_reached_by_its_user_alone(tmp_path):
+    home, stranger = tmp_path / "home", tmp_path / "stranger"
+    home.mkdir()
+    (stranger / ".ray").mkdir(parents=True)
+    (stranger / ".ray/auth_token").write_text("0" * 64)
+    with ended(open_session(home)) as process:
+        address, folder = process.stdout.readline().split()
+        found = listening([process.pid, *descendants(process.pid)])
+        assert len(found) >= 5  # the driver, Ray's services and a worker
+        assert set(found) <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+        assert mode(home / ".ray") == 0o700
+        assert mode(home / ".ray/auth_token") == 0o600
+        assert mode(Path(folder).parent.parent) == 0o700  # nobody else reaches sockets and logs below it
+        assert join(home, address, RAY_AUTH_MODE="token").stdout == "in\n"
+        for who, how in ((stranger, "token"), (tmp_path, "token"), (home, "disabled")):
+            refused = join(who, address, RAY_AUTH_MODE=how)
+            assert refused.returncode == 2
+            assert refused.stderr == f"error: --address {address}: {REFUSED}\n"
+        _, told = process.communicate("", timeout=LONG)
+    assert (process.returncode, told) == (0, "")
+    assert not Path(folder).parent.parent.exists()
+
+
+def test_a_token_that_others_could_read_is_closed_and_kept(tmp_path):
+    (tmp_path / ".ray").mkdir(mode=0o755)
+    token = tmp_path / ".ray/auth_token"
+    token.write_text("1" * 64)
+    token.chmod(0o644)
+    with ended(open_session(tmp_path)) as process:
+        process.stdout.readline()
+        _, told = process.communicate("", timeout=LONG)
+    assert told.splitlines() == [
+        f"note: {path} was open to others and is yours alone now" for path in (token.parent, token)
+    ]
+    assert (token.read_text(), mode(token), mode(token.parent)) == ("1" * 64, 0o600, 0o700)
+
+
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    done = join(tmp_path, address)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: --address {address}: cannot be reached")
