@@ -34,12 +34,14 @@ def parser(module: str, description: str) -> Parser:
 
 
 def masked(text: str) -> str:
-    """Without what addresses in it hide: what stands before an @, the last one, or behind a question mark.
+    """Without what addresses in it hide: what stands before the last @, or behind a question mark.
 
     >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret")
     'postgresql://***@db/mlflow?***'
     """
-    return re.sub(r"(?s)(://[^?]*)\?.*", r"\1?***", re.sub(r"(?s)://.*@", "://***@", text))
+    for hidden, shown in ((r"://[^?]*\?.*@.*", "://***"), (r"://.*@", "://***@"), (r"(://[^?]*)\?.*", r"\1?***")):
+        text = re.sub(rf"(?s)(?<!sqlite){hidden}", shown, text)  # a file has no secret
+    return text
 
 
 def printable(text: object) -> str:

@@ -90,7 +90,8 @@ def _remember(uri: str) -> None:
     with suppress(OSError):  # without a home of one's own it is asked for again
         if _digest(uri) not in _remembered():
             _stores().parent.mkdir(parents=True, exist_ok=True)
-            with open(os.open(_stores(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as file:
+            _stores().touch(0o600)
+            with _stores().open("a") as file:
                 file.write(f"{_digest(uri)}\n")
 
 
@@ -133,7 +134,7 @@ def ui_command(uri: str) -> str:
     """How to look at the store: a command, or the server's address."""
     if is_server(uri):
         return _page(uri)
-    return f"mlflow ui --backend-store-uri {shlex.quote(_shown(uri))}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}"
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:
@@ -144,11 +145,6 @@ def run_url(uri: str, experiment_id: str, run_id: str) -> str:
 def _page(server: str) -> str:
     """A server's address for a browser, which asks for the password."""
     return masked(server).replace("***@", "").removesuffix("?***").rstrip("/")
-
-
-def _shown(uri: str) -> str:
-    """A file has no secret."""
-    return masked(uri) if sqlite_file(uri) is None else absolute(uri)
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
@@ -198,7 +194,7 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
             if experiment is None:
                 raise
     if experiment.lifecycle_stage != "active":
-        address = shlex.quote(_shown(uri))
+        address = shlex.quote(masked(absolute(uri)))
         raise InputError(
             f"MLflow's experiment {name!r} was deleted; bring it back: mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={address})"

@@ -33,6 +33,7 @@ SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}"
 
 @given(PASSWORDS, SHAPES)
 @example("S3/a@b?c#:cret", "postgresql://me:{}@db/mlflow")
+@example("S3@cret", "mysql+pymysql://db/x?user=me&password={}&ssl=1")
 def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
     uri = shape.format(password)
     words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
