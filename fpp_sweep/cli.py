@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, escaped
 
 PLUGIN_HELP = "methods, penalties and metrics of your own (docs/plugins.md)"
 
@@ -62,6 +62,11 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def note(text: object) -> None:
+    """A line beside the results."""
+    print(f"note: {escaped(str(text))}", file=sys.stderr)
+
+
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main and turn what happens into an exit status; a bug still shows its traceback."""
     try:
@@ -79,6 +84,6 @@ def run(main: Callable[[], None]) -> NoReturn:
         sys.stderr.close()
         sys.exit(141)
     except (FloatingPointError, OSError) as error:  # a number that would spoil a result; a full or forbidden disk
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escaped(str(error))}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)

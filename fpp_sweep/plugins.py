@@ -19,8 +19,11 @@ from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal, MethodRow, MetricRow
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import PluginFile
+from fpp_sweep.files import read_at_most
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST_BYTES = 2**20
 
 _loaded: dict[str, PluginFile] = {}
 _executing: list[PluginFile] = []  # the file whose rows are registered now
@@ -31,7 +34,7 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
     files: list[PluginFile] = []
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_at_most(path, MOST_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--plugin {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
         if path.stem in {file.name for file in files}:
