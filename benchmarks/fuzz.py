@@ -115,7 +115,7 @@ ODD: tuple[Any, ...] = (
     *("1e999", ".nan", "x0.1", "x" * 5000, "\x1b[2J\n\u202e", "\x00", "../../a", "/", "\ud800", "none", "fpp", "ctx"),
     *([], {}, [[]], {"": None}, ["a", "a"], {"a": {"b": {"c": []}}}, [0, 10**12], [10**12], [-1], "F64", "F16"),
 )
-PIECES = (
+PIECES: tuple[bytes, ...] = (
     b"\x00",
     b"\xff",
     b"\n",
@@ -259,7 +259,16 @@ STRUCTURED: dict[str, Callable[[random.Random, bytes], bytes]] = {
     "task": _sealed_data,
 }
 
-FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
+FORBIDDEN: tuple[str, ...] = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+)
 FORBIDDEN += ("subprocess.Popen", "socket.connect", "shutil.rmtree", "os.putenv", "os.kill", "os.symlink", "os.chmod")
 _seen: list[str] | None = None  # what a reader has done that none may, while one is at work
 
@@ -279,12 +288,13 @@ watching = cache(partial(sys.addaudithook, _watch))  # a hook stays for good
 @contextmanager
 def guarded() -> Iterator[list[str]]:
     """What is done in the block that no reader may do; it has little room."""
-    global _seen  # noqa: PLW0603 - an audit hook has no other way out
+    global _seen
     watching()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM, hard))
-    _seen = seen = []
+    seen: list[str] = []
+    _seen = seen
     try:
         yield seen
     finally:
@@ -332,7 +342,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     draw = random.Random(args.seed)
     names = args.targets or list(TARGETS)
     counts: collections.Counter[str] = collections.Counter()
-    seconds: collections.Counter[str] = collections.Counter()
+    seconds = dict.fromkeys(names, 0.0)
     found: dict[tuple[str, str], bytes] = {}
     model()  # libraries set the environment when they are loaded
     began = time.monotonic()

@@ -7,6 +7,7 @@ import os
 import pickle
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ def make_tensors() -> None:
             archive.writestr(f"x/{name}", content)
     put("safetensors", "state.safetensors", save(state))
     put("prompt", "words.safetensors", prompt_bytes(from_words(model(), "a photo"), model(), {"seed": 0}))
-    zeros = {"digests": np.zeros((2, 16), np.uint8), "features": np.zeros((2, 1, 4), np.float16)}
+    zeros: dict[str, Any] = {"digests": np.zeros((2, 16), np.uint8), "features": np.zeros((2, 1, 4), np.float16)}
     skipped = (Skipped(sample_id="a.jpg", reason="not an image"),)
     put("chunk", "chunk.safetensors", Chunk(**zeros, kept=np.array([True, False]), skipped=skipped).to_bytes())
     huge = b'{"w":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
