@@ -140,7 +140,7 @@ def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
 
 
 def require_named(args: argparse.Namespace, trials: Sequence[tuple[TrialConfig, int]]) -> None:
-    """Data and prompt files that are not there are told before torch is loaded and weights are fetched."""
+    """What is not there is told before torch is loaded and weights are fetched."""
     from fpp_sweep.core.datasets import require_known
 
     require_known(names_of(args), args.data_root, args.dataset_file)

@@ -12,6 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 
+WRITTEN_BY_HAND = 2**20  # bytes, and more than anybody does; PyYAML takes seconds for so many
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A name to write to; the file takes its final name, atomically, only if the block ends well."""
@@ -26,7 +29,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def read_at_most(path: Path, most: int) -> bytes:
+def read_at_most(path: Path, most: int = WRITTEN_BY_HAND) -> bytes:
     """A file's content; an OSError where there are more bytes than that, whatever size the file has on record."""
     with path.open("rb") as file:
         content = file.read(most + 1)

@@ -23,8 +23,6 @@ from fpp_sweep.files import read_at_most
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MOST_BYTES = 2**20
-
 _loaded: dict[str, PluginFile] = {}
 _executing: list[PluginFile] = []  # the file whose rows are registered now
 
@@ -34,7 +32,7 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
     files: list[PluginFile] = []
     for path in paths:
         try:
-            text = read_at_most(path, MOST_BYTES).decode()
+            text = read_at_most(path).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--plugin {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
         if path.stem in {file.name for file in files}:

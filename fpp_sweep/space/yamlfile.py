@@ -24,8 +24,6 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
-MOST_BYTES = 2**20  # of a file: PyYAML takes a second for so many, and nobody writes them
-
 
 class LineError(InputError):
     """Its message names file and line."""
@@ -97,7 +95,7 @@ class Node:
 def read(path: Path, kind: str) -> Node:
     """A file's one document."""
     try:
-        content = read_at_most(path, MOST_BYTES)
+        content = read_at_most(path)
     except IsADirectoryError:
         raise InputError(f"{kind} {path} is a folder; give the file") from None
     except FileNotFoundError:

@@ -18,12 +18,11 @@ from fpp_sweep.core.datasets.layout import Layout, Spec
 from fpp_sweep.core.datasets.names import is_taken
 from fpp_sweep.core.datasets.paths import printable, read_text, sample_id
 from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.files import WRITTEN_BY_HAND
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # it becomes part of file names
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 2
-
-MOST_BYTES = 2**20  # PyYAML takes seconds for so many; the names of twenty thousand classes have 400 kB
 
 COMMON_KEYS = ("layout", "images", "classes", "augmix", "flip")
 LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS, "split_file")}
@@ -31,7 +30,7 @@ LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS,
 
 def read_custom(path: Path) -> dict[str, Spec]:
     """The datasets of a file, by name; relative paths in it start at its folder."""
-    document = _parse(path, read_text(path, "dataset file", MOST_BYTES))
+    document = _parse(path, read_text(path, "dataset file", WRITTEN_BY_HAND))
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path} must map dataset names to their descriptions, see docs/datasets.md")
     return {_name(path, name): _spec(path, name, fields) for name, fields in document.items()}
