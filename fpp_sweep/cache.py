@@ -20,7 +20,7 @@ from typing import Any
 from fpp_sweep import keys
 from fpp_sweep.cli import Parser, parser, run
 from fpp_sweep.core.images.cache import MANIFEST, default_cache, readable_size, unused
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, escaped
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -127,7 +127,7 @@ def select(entries: Iterable[Listed], age: float | None, size: float | None) -> 
 
 def show(root: Path, entries: Sequence[Listed]) -> None:
     now = time.time()
-    rows = [COLUMNS, *(entry.row(now) for entry in entries)]
+    rows = [COLUMNS, *(tuple(map(escaped, entry.row(now))) for entry in entries)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

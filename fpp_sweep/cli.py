@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, escaped
 
 PLUGIN_HELP = "methods, penalties and metrics of your own (docs/plugins.md)"
 
@@ -46,7 +46,7 @@ def masked(text: str) -> str:
 
 def printable(text: object) -> str:
     """One line that anybody may see, whatever it is made from."""
-    return masked("".join(letter if letter.isprintable() else " " for letter in str(text)))
+    return masked(escaped(str(text)))
 
 
 def command_line(module: str, words: Iterable[str]) -> str:
@@ -83,6 +83,11 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def note(text: object) -> None:
+    """A line beside the results."""
+    print(f"note: {printable(text)}", file=sys.stderr)
 
 
 def run(main: Callable[[], None]) -> NoReturn:

@@ -17,12 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal
 
 from fpp_sweep import catalogue
 from fpp_sweep.errors import InputError, unknown
 
 EMBEDDED_LIMIT = 200  # images of each embedded dataset unless asked otherwise: they are rendered without end
+
+PROMPT_FILES = (".safetensors", ".pt", ".pth", ".bin")
 
 Distance = Literal["squared_l2", "l2", "cosine"]
 Auto = Literal["auto", "on", "off"]
@@ -229,6 +232,21 @@ class TrialConfig:
         for section, fields in changes.items():
             top[section] = dataclasses.replace(getattr(self, section), **fields)
         return dataclasses.replace(self, **top)
+
+
+def is_file_name(prompt: str) -> bool:
+    """Whether a prompt given as text names a file rather than being the words themselves.
+
+    >>> is_file_name("a photo of a"), is_file_name("a black/white photo of a"), is_file_name("coop/model.pth.tar-50")
+    (False, False, True)
+    """
+    return ("/" in prompt and " " not in prompt) or ".pth.tar" in prompt or prompt.endswith(PROMPT_FILES)
+
+
+def require_prompt(prompt: str) -> None:
+    """A prompt's file must be there; what is in it is seen when a model is."""
+    if is_file_name(prompt) and not Path(prompt).is_file():
+        raise InputError(f"prompt file {prompt} does not exist")
 
 
 _SECTIONS = (FppConfig, AdaptConfig, ViewConfig, MeasureConfig)

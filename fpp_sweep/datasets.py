@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep.cli import parser, run
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, escaped
 from fpp_sweep.progress import Bar
 
 if TYPE_CHECKING:  # core.datasets loads numpy, so functions import it: `--help` does without
@@ -94,7 +94,7 @@ def table(surveys: Sequence[Survey], root: Path | None) -> Iterator[str]:
     from fpp_sweep.core.datasets import SPLITS
 
     if root is not None:
-        yield f"data root: {root}"
+        yield f"data root: {escaped(str(root))}"
     width = max(len("dataset"), *(len(item.name) for item in surveys))
     yield "  ".join([f"{'dataset':{width}}", "found", "classes", *(f"{s:>7}" for s in SPLITS)])
     for item in surveys:
@@ -129,7 +129,7 @@ def verify(surveys: Sequence[Survey]) -> int:
         for split, listing in item.splits.items():
             total += len(listing.ids)
             damaged += read_all(f"{item.name}/{split}", listing)
-    print("\n".join([*damaged, f"{total} images opened, {len(damaged)} of them cannot be read"]))
+    print("\n".join([*map(escaped, damaged), f"{total} images opened, {len(damaged)} of them cannot be read"]))
     return len(damaged)
 
 

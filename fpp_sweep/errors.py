@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 2_000  # characters of a message: a file may have keys and names of any length
+
 
 class InputError(ValueError):
     """Something the user gave cannot be used; the message is one line: where, what, and what would do.
@@ -14,9 +16,20 @@ class InputError(ValueError):
     """
 
     def __init__(self, problem: object, key: str = "") -> None:
-        super().__init__(f"{key}: {problem}" if key else str(problem))
+        message = escaped(f"{key}: {problem}" if key else str(problem))
+        half = LONGEST // 2
+        super().__init__(message if len(message) <= LONGEST else f"{message[:half]} ... {message[-half:]}")
         self.problem = str(problem)
         self.key = key  # dotted: of the value that cannot be used
+
+
+def escaped(text: str) -> str:
+    r"""One line that a terminal only shows: characters that would control it are written out.
+
+    >>> print(escaped("caf\xe9\x1b[31m\n"))
+    café\x1b[31m\n
+    """
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,14 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep import catalogue, plugins
-from fpp_sweep.cli import PLUGIN_HELP, cores, parser, run, sleep_when_idle
-from fpp_sweep.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset
+from fpp_sweep.cli import PLUGIN_HELP, cores, note, parser, run, sleep_when_idle
+from fpp_sweep.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset, require_prompt
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked, DatasetFacts, PluginFile, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.progress import Bar
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.space.reading import read_config
+from fpp_sweep.space.rules import rules, under
+from fpp_sweep.space.work import Work
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     trials = trials_of(args)
+    require_named(args, trials)
     # these load torch, which `--help` and a wrong flag do without
     from fpp_sweep.report import evaluation
     from fpp_sweep.trial.inline import InlineExecutor
@@ -103,15 +105,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--columns", nargs="+", default=[], choices=catalogue.COLUMNS, help="of each sample, kept with its prediction")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
     add("--compile", action="store_true", help="torch.compile, for long runs of few classes on a GPU (docs/engine.md)")
-    return options.parse_args(argv)
+    args = options.parse_args(argv)
+    bounds = rules(Work)  # as in a search space
+    for key, value in (("limit", args.limit), ("loaders", args.loaders), ("threads", args.threads)):
+        with under(f"--{key}"):
+            bounds[key].check(value)
+    with under("--seed"):
+        bounds["seeds"].check(list(dict.fromkeys(args.seed)))
+    return args
 
 
 def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
-    if args.limit is not None and args.limit < 1:
-        raise InputError(f"--limit {args.limit} leaves zero images; give 1 or more")
-    if negative := [seed for seed in args.seed if seed < 0]:
-        raise InputError(f"--seed {negative[0]}: must be >= 0")
     settings = parse_settings(args.set)
     for key in ("method", "prompt", "init"):
         if key in settings:
@@ -134,6 +139,15 @@ def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     ]
 
 
+def require_named(args: argparse.Namespace, trials: Sequence[tuple[TrialConfig, int]]) -> None:
+    """What is not there is told before torch is loaded and weights are fetched."""
+    from fpp_sweep.core.datasets import require_known
+
+    require_known(names_of(args), args.data_root, args.dataset_file)
+    for config, _ in trials:
+        require_prompt(config.source)
+
+
 def new_folder(out: Path | None) -> Path:
     """The folder for results, which must not hold any yet."""
     out = out or Path("results") / datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -148,9 +162,6 @@ def new_folder(out: Path | None) -> Path:
 
 def spec_of(args: argparse.Namespace, files: tuple[PluginFile, ...]) -> WorkerSpec:
     """What the worker of this process opens."""
-    for flag, value, least in (("--loaders", args.loaders, 0), ("--threads", args.threads, 1)):
-        if value is not None and value < least:
-            raise InputError(f"{flag} must be >= {least}, got {value}")
     if args.cache is not None and args.cache.exists() and not args.cache.is_dir():
         raise InputError(f"--cache {args.cache} is not a folder")
     # the embedded model's operations are too small for a second thread, its images for a second process
@@ -184,8 +195,8 @@ def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tup
     methods = sorted({config.method for config, _ in trials})
     prompts = sorted({(config.source, config.deep) for config, _ in trials})
     checked = worker.check(methods, prompts, datasets)
-    for note in checked.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for line in checked.notes:
+        note(line)
     return checked
 
 

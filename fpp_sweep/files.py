@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+
+WRITTEN_BY_HAND = 2**20  # bytes, and more than anybody does; PyYAML takes seconds for so many
 
 
 @contextmanager
@@ -23,6 +27,15 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_at_most(path: Path, most: int = WRITTEN_BY_HAND) -> bytes:
+    """A file's content; an OSError where there are more bytes than that, whatever size the file has on record."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most / 2**20:g} MiB")
+    return content
 
 
 def write_json(path: Path, document: Any, mode: int = 0o666) -> None:

@@ -19,6 +19,7 @@ from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal, MethodRow, MetricRow
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import PluginFile
+from fpp_sweep.files import read_at_most
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,7 +32,7 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
     files: list[PluginFile] = []
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_at_most(path).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--plugin {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
         if path.stem in {file.name for file in files}:

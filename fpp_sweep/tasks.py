@@ -84,7 +84,7 @@ class EvalTask:
                 raise InputError(f"work.shards={count}: method {self.config.method} is stateful, its stream is not cut")
             cuts = [*range(self.start, self.stop, SHARD), self.stop]
         else:
-            parts = count or -(-(self.stop - self.start) // SHARD)
+            parts = min(count, last - first) if count else -(-(self.stop - self.start) // SHARD)
             cuts = [BATCH * (first + (last - first) * part // parts) for part in range(parts + 1)]
         edges = [min(max(cut, self.start), self.stop) for cut in cuts]
         return [replace(self, start=start, stop=stop) for start, stop in pairwise(edges) if stop > start]

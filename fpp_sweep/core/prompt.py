@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fpp_sweep.config import is_file_name
 from fpp_sweep.core.models.checkpoints import read_tensors
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.maple import DeepPrompts, is_maple, read_maple
@@ -21,7 +22,6 @@ from fpp_sweep.files import written_whole
 from fpp_sweep.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,15 +41,6 @@ class Prompt:
         for name, value in self.deep.tensors().items() if self.deep else ():
             hashed.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
         return hashed.hexdigest()[:16]
-
-
-def is_file_name(prompt: str) -> bool:
-    """Whether a prompt given as text names a file rather than being the words themselves.
-
-    >>> is_file_name("a photo of a"), is_file_name("a black/white photo of a"), is_file_name("coop/model.pth.tar-50")
-    (False, False, True)
-    """
-    return ("/" in prompt and " " not in prompt) or ".pth.tar" in prompt or prompt.endswith(SUFFIXES)
 
 
 def open_prompt(clip: Clip, prompt: str) -> Prompt:

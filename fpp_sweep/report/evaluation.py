@@ -10,9 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fpp_sweep import catalogue, keys
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.config import TrialConfig, is_file_name
 from fpp_sweep.core.intervals import Interval, intervals
-from fpp_sweep.core.prompt import is_file_name, origin_of
+from fpp_sweep.core.prompt import origin_of
+from fpp_sweep.errors import escaped
 from fpp_sweep.facts import ModelFacts
 from fpp_sweep.files import write_json
 from fpp_sweep.records.records import SplitResult
@@ -85,7 +86,7 @@ def trial_table(trial: Evaluation, *, with_intervals: bool) -> str:
         for name, result in trial.datasets.items()
         if result.skipped
     ]
-    return "\n".join([f"\n{trial.title}, seed {trial.seed}", *aligned(rows), *skipped])
+    return "\n".join([f"\n{escaped(trial.title)}, seed {trial.seed}", *aligned(rows), *map(escaped, skipped)])
 
 
 def comparison(trials: Sequence[Evaluation]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from fpp_sweep.errors import escaped
 from fpp_sweep.files import write_json, written_whole
 from fpp_sweep.records.front import (
     Front,
@@ -31,7 +32,7 @@ def aligned(rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> li
     dtd      44.50
     """
     columns = []
-    for index, column in enumerate(zip(*rows, strict=True)):
+    for index, column in enumerate(zip(*(map(escaped, row) for row in rows), strict=True)):
         width = max(map(len, column))
         columns.append([cell.ljust(width) if index in words else cell.rjust(width) for cell in column])
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, command_line, parser, run, sleep_when_idle
+from fpp_sweep.cli import PLUGIN_HELP, command_line, note, parser, run, sleep_when_idle
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.reproduce.experiments import Experiment, find, shipped
 from fpp_sweep.space.overrides import add_flags, from_flags
@@ -140,7 +140,7 @@ def chosen(args: argparse.Namespace) -> list[Experiment]:
                 space_of(experiment, args)
             found += [experiment] if name not in args.table else []
         except InputError as error:
-            print(f"note: left out: {error}", file=sys.stderr)
+            note(f"left out: {error}")
     return found
 
 
@@ -209,7 +209,7 @@ def present(space: Space) -> tuple[list[str], list[str]]:
         except InputError as error:
             problem = error
             missing.append(name)
-            print(f"note: left out: {error}", file=sys.stderr)
+            note(f"left out: {error}")
     if not found and problem:
         raise problem
     return found, missing

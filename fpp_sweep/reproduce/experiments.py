@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -259,11 +259,10 @@ def _made(kind: type[Any], node: Node) -> Any:
     values = {"metric": node.value} if kind is Column and isinstance(node.value, str) else None
     with node.locating():
         if values is None:
-            known = keys(kind)
-            values = {key: child.plain() for key, child in node.mapping(known).items()}
-            for name in known:
-                if name in ("name", "says", "row", "metric") and kind.__dataclass_fields__[name].default is not LATER:
-                    expect(name in values, f"needs a {name}")
+            values = {key: child.plain() for key, child in node.mapping(keys(kind)).items()}
+            for each in fields(kind):
+                if each.default is MISSING and each.default_factory is MISSING:
+                    expect(each.name in values, f"needs a {each.name}")
         return kind(**values)
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fpp_sweep.cli import note
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
@@ -20,7 +21,7 @@ from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
-from fpp_sweep.sweep.preflight import Workers, open_workers, require_same
+from fpp_sweep.sweep.preflight import Workers, open_workers, require_named, require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.tracking import WHOLE, one_line, recorded, ship, ship_whole
 
@@ -79,6 +80,7 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
                 run_sweep(space, own)
             else:
                 if shared is None:
+                    require_named(space, own)
                     shared = opened.enter_context(open_workers(space, own, whole.tasks))
                 run_sweep(space, own, shared)
             notes = whole.notes.get(name, ())
@@ -94,7 +96,7 @@ def forget_failed(folder: SweepFolder) -> None:
     if folder.info_file.is_file() and folder.info().state in ("finished", "failed"):
         failed = [record.name for record in folder.trials() if record.state == "failed"]
         if failed:
-            print(f"note: {len(failed)} trials failed last time; they are tried again", file=sys.stderr)
+            note(f"{len(failed)} trials failed last time; they are tried again")
             shutil.rmtree(folder.path)
 
 

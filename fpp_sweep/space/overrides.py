@@ -57,6 +57,8 @@ def from_flags(args: argparse.Namespace) -> Iterator[str]:
         value = getattr(args, flag, None)
         if isinstance(value, list):
             yield f"{key}=[{', '.join(value)}]"
+        elif value == "":
+            raise InputError(f"--{flag.replace('_', '-')} is empty")
         elif value is not None:
             yield f"{key}={value}"
 

@@ -20,6 +20,8 @@ from fpp_sweep.errors import InputError, unknown
 
 Schema = Mapping[str, Any]
 
+LARGEST = 2**32 - 1  # NumPy takes no larger seed
+
 LATER: Any = None  # default of a field that is filled in from others, by its object or by the one that holds it
 
 
@@ -121,14 +123,15 @@ def flag() -> Rule:
     return Rule(check, lambda: {"type": "boolean"})
 
 
-def whole(least: int | None = None) -> Rule:
+def whole(least: int | None = None, most: int = LARGEST) -> Rule:
     def check(value: Any) -> Any:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         expect(is_whole, f"must be a whole number, got {shown(value)}")
         expect(least is None or value >= least, f"must be >= {least}, got {value}")
+        expect(value <= most, f"must be <= {most}, got {value}")
         return value
 
-    return Rule(check, lambda: _filled({"type": "integer", "minimum": least}))
+    return Rule(check, lambda: _filled({"type": "integer", "minimum": least, "maximum": most}))
 
 
 def number(above: int | None = None, least: int | None = None) -> Rule:

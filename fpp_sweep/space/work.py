@@ -14,6 +14,7 @@ Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
 Split = Literal["val", "test"]
 Positive = Annotated[int, whole(1)]
 Seconds = Annotated[float, duration()]
+Processes = Annotated[int, whole(1, 1024)]  # or threads; more is a slip that stops a machine
 Share = Annotated[float, number(least=0)]  # of a machine's CPUs or GPUs
 
 PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
@@ -52,11 +53,13 @@ class Work:
     seeds: Annotated[tuple[int, ...], list_of(whole(0), least=1)] = (0,)
     on_bad_image: OnBadImage = "fail"
     shards: Positive | None = None  # per dataset and seed; none: by size
-    workers: Positive | None = None  # none: as many as the machines hold
+    workers: Processes | None = None  # none: as many as the machines hold
     gpus_per_worker: Share | None = None  # none: 1 where there are GPUs, else 0
-    cpus_per_worker: Share = 1.0
-    threads: Positive | None = None  # of torch, in a worker; none: its CPUs
-    loaders: Annotated[int, whole(0)] | None = None  # processes of a worker that read images and draw views; none: 0
+    cpus_per_worker: Annotated[float, number(above=0)] = 1.0
+    threads: Processes | None = None  # of torch, in a worker; none: its CPUs
+    loaders: Annotated[int, whole(0, 1024)] | None = (
+        None  # processes of a worker that read images and draw views; none: 0
+    )
     compile: bool = False  # as `evaluate --compile`
     cache: str | None = None  # folder of image features
     attempts: Positive = 3  # per task

@@ -16,14 +16,13 @@ from typing import Any
 import yaml
 
 from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.files import read_at_most
 from fpp_sweep.space.rules import as_list, as_mapping
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-
-MOST_BYTES = 2**20  # of a file: PyYAML takes a second for so many, and nobody writes them
 
 
 class LineError(InputError):
@@ -96,16 +95,13 @@ class Node:
 def read(path: Path, kind: str) -> Node:
     """A file's one document."""
     try:
-        size = path.stat().st_size
-        content = path.read_bytes() if size <= MOST_BYTES else b""
+        content = read_at_most(path)
     except IsADirectoryError:
         raise InputError(f"{kind} {path} is a folder; give the file") from None
     except FileNotFoundError:
         raise InputError(f"{kind} {path} does not exist") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise InputError(f"{kind} {path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    if size > MOST_BYTES:
-        raise InputError(f"{kind} {path} has {size / 2**20:.0f} MiB; at most {MOST_BYTES // 2**20} are read")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from fpp_sweep.errors import escaped
 from fpp_sweep.progress import duration
 from fpp_sweep.records.front import (
     Front,
@@ -91,7 +92,7 @@ class Display:
     def event(self, line: str) -> None:
         """A line that stays."""
         with self._lock:
-            self._write(self._redrawn([line]) if self._terminal else f"{self._encodable(_printable(line))}\n")
+            self._write(self._redrawn([line]) if self._terminal else f"{self._encodable(escaped(line))}\n")
 
     def close(self) -> None:
         """Leave the last state of the block where it is; in a log it is the last line."""
@@ -120,8 +121,8 @@ class Display:
             # the last column stays free: to write there makes some terminals wrap
             lines = block(self._status, self._best, columns, fancy=self._can_encode("█·"))
             more = "…" if self._can_encode("…") else "."
-            self._block = [_cut(self._encodable(_printable(line)), columns - 1, more) for line in lines]
-        stay = [self._encodable(_printable(line)) for line in above]
+            self._block = [_cut(self._encodable(escaped(line)), columns - 1, more) for line in lines]
+        stay = [self._encodable(escaped(line)) for line in above]
         return erase + "".join(f"{line}\n" for line in (*stay, *self._block))
 
     def _columns(self) -> int:
@@ -162,7 +163,7 @@ Best = Callable[[Sequence[Sequence[float]]], str]
 def status_line(status: Status, best: Best) -> str:
     """Everything on one line, for a log."""
     fields = [f"{status.phase}: {_counts(status)}", *_rates(status), *_front_notes(status, best), status.note]
-    return _printable("; ".join(field for field in fields if field))
+    return escaped("; ".join(field for field in fields if field))
 
 
 def block(status: Status, best: Best, columns: int, *, fancy: bool) -> Iterator[str]:
@@ -209,10 +210,10 @@ def _front_notes(status: Status, best: Best) -> list[str]:
 def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front: bool = False) -> str:
     """What became of a trial, on one line."""
     if record.state != "complete" or record.values is None:
-        return _printable(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
+        return escaped(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
     took = "" if record.finished is None else f"  {duration(record.finished - record.started)}"
     remark = f"  breaks {', '.join(record.broken)}" if record.broken else "  joins the front" if on_front else ""
-    return _printable(f"{record.name}  {format_values(objectives, record.values)}{took}{remark}")
+    return escaped(f"{record.name}  {format_values(objectives, record.values)}{took}{remark}")
 
 
 def final_table(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
@@ -225,7 +226,7 @@ def final_table(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
         table = _table(info, front, deviation=True)
         if max(map(_width, table)) > WIDTH:
             table = _table(info, front, deviation=False)
-        lines += [_cut(_printable(line), WIDTH) for line in table]
+        lines += [_cut(escaped(line), WIDTH) for line in table]
     if any(record.params for record in front.members):
         lines.append("")
     for record in front.members:
@@ -236,7 +237,7 @@ def final_table(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(_printable(text), WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
+    return textwrap.wrap(escaped(text), WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
 
 
 def _table(info: SweepInfo, front: Front, *, deviation: bool) -> list[str]:
@@ -258,11 +259,6 @@ def _table(info: SweepInfo, front: Front, *, deviation: bool) -> list[str]:
     if front.members and front.baselines:
         lines.insert(2 + len(front.members), "")
     return lines
-
-
-def _printable(text: str) -> str:
-    """On one line, and without the characters that control a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _width(text: str) -> int:

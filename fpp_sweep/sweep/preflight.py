@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fpp_sweep.cli import cores, terminable
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.cli import cores, note, terminable
+from fpp_sweep.config import TrialConfig, require_prompt
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
@@ -120,6 +119,20 @@ def removed_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator
         raise
 
 
+def require_named(space: Space, options: Options) -> None:
+    """What a space names and can be looked for here, before Ray and the model take minutes to start.
+
+    A cluster's workers may see other files than the driver.
+    """
+    from fpp_sweep.core.datasets import require_known  # loads numpy
+
+    work = space.work
+    if not options.on_cluster:
+        _require_measured(space, require_known(work.datasets, work.data_root, work.dataset_file))
+        for prompt, _ in sorted(_prompts(space)):
+            require_prompt(prompt)
+
+
 @contextmanager
 def open_workers(
     space: Space, options: Options, tasks: Path, meanwhile: Callable[[], None] = lambda: None
@@ -144,8 +157,8 @@ def open_workers(
         needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
         # with both numbers given, a cluster may start machines for them
         may_grow = options.on_cluster and None not in (work.workers, work.gpus_per_worker)
-        if note := require_room(needs, may_grow=may_grow):
-            print(f"note: {note}", file=sys.stderr)
+        if lacking := require_room(needs, may_grow=may_grow):
+            note(lacking)
         meanwhile()
         spec = replace(worker_spec(space, gpus), plugins=options.plugins)
         pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout)
@@ -164,8 +177,8 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
         checks = check(space, pool, plan)
     except TaskFailed as error:
         raise InputError(error.reason) from error
-    for note in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
-        print(f"note: {note}", file=sys.stderr)
+    for line in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
+        note(line)
     pool.begin(TaskKeys(model, plan.known(), checks.prompts))
     folder.write_info(with_facts(folder.info(), space, model, plan, checks))
     return Opened(pool, plan, workers.gpus_per_worker)
@@ -195,12 +208,17 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     splits = [split] if split == "test" else [split, "test"]
     datasets = {split: tuple(models.describe(space.work.datasets, split)) for split in splits}
     names = [facts.name for facts in datasets[split]]
+    _require_measured(space, names)
+    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns())
+
+
+def _require_measured(space: Space, names: Sequence[str]) -> None:
+    """Metrics of a dataset are of one of these."""
     metrics = [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
     for metric in metrics:
         name = metric.partition("/")[2]
         if name and name not in names:
             raise unknown(f"dataset in metric {metric}:", name, names)
-    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns())
 
 
 def check(space: Space, models: Inspector, plan: Plan) -> Checked:
@@ -208,9 +226,14 @@ def check(space: Space, models: Inspector, plan: Plan) -> Checked:
     baselines = list(space.baselines().values())
     methods = {config.method for config in [*baselines, space.start()]}
     methods.update(*(param.choices for param in space.searched() if param.key == "method"))
-    prompts = {(config.source, config.deep) for config in [*baselines, *_starts(space)]}
+    prompts = _prompts(space)
     facts = [facts for datasets in plan.datasets.values() for facts in datasets]
     return models.check(sorted(methods), sorted(prompts), facts)
+
+
+def _prompts(space: Space) -> set[tuple[str, str]]:
+    """What trials may start from, with how prompts of deeper layers are used."""
+    return {(config.source, config.deep) for config in [*space.baselines().values(), *_starts(space)]}
 
 
 def _starts(space: Space) -> list[TrialConfig]:

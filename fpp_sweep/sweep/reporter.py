@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 
+from fpp_sweep.errors import escaped
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report import write_report
 from fpp_sweep.tracking import Shipper
@@ -48,5 +49,5 @@ class Reporter:
         try:
             write_report(self._folder, pages=pages)
         except Exception as error:  # a report can be made again; a sweep goes on
-            print(f"the report could not be written: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         self._shipper.nudge()

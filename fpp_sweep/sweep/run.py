@@ -30,6 +30,7 @@ from fpp_sweep.sweep.preflight import (
     open_sweep,
     open_workers,
     removed_if_refused,
+    require_named,
     require_same,
     sweep_folder,
 )
@@ -52,6 +53,8 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     options = options or Options()
     plugins.load(options.plugins)
     require_plugins(space.work.plugins, (file.name for file in options.plugins))
+    if workers is None:
+        require_named(space, options)
     folder = sweep_folder(space, options)
     sleep_when_idle()
     if options.verbose:

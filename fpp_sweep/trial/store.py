@@ -52,7 +52,10 @@ class TaskStore:
         except OSError:
             return None
         seal, data = content[:SEAL], content[SEAL:]
-        return unpack(data) if seal == _seal(key, data) else None
+        try:
+            return unpack(data) if seal == _seal(key, data) else None
+        except Exception:  # NumPy and zipfile raise nearly anything on what another program has sealed
+            return None
 
     def put(self, key: str, result: TaskResult) -> None:
         data = pack(result)

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from fpp_sweep import catalogue, keys, plugins
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.config import TrialConfig, is_file_name
 from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.clip import Clip, choose_device
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import Prompt, deepened, from_bytes, is_file_name, open_prompt, prompt_bytes
+from fpp_sweep.core.prompt import Prompt, deepened, from_bytes, open_prompt, prompt_bytes
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec, worker_at
 from fpp_sweep.progress import Bar

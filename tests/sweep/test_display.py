@@ -200,7 +200,7 @@ def test_texts_cannot_steer_the_terminal(terminal):
     display.event("bad\033]0;title\a\nline")
     display.update(replace(STATUS, phase="\033[1mtest"))
     assert set(re.findall(r"\033\[[\d;]*\w|\033.", screen.text())) <= {"\033[J", "\033[4F"}
-    assert screen.screen()[0] == "bad ]0;title  line"
+    assert screen.screen()[0] == r"bad\x1b]0;title\x07\nline"
 
 
 @pytest.mark.parametrize("interactive", [None, True, False])
@@ -281,7 +281,7 @@ def test_a_trials_line_tells_values_time_and_place():
         "trial-0001  accuracy 70.12, ece 4.50  8 s  joins the front"
     )
     assert trial_line(trial(2, constraints={"accuracy": 0.2}), GOALS).endswith("breaks accuracy")
-    assert trial_line(failed(3, "ValueError:\nbad"), GOALS) == "trial-0003  failed: ValueError: bad"
+    assert trial_line(failed(3, "ValueError:\nbad"), GOALS) == r"trial-0003  failed: ValueError:\nbad"
 
 
 def test_the_last_table_has_the_front_and_the_baselines_on_every_split():

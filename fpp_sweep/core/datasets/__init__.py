@@ -4,7 +4,7 @@ from fpp_sweep.core.datasets.base import SPLITS, BadImageError, Dataset, Group, 
 from fpp_sweep.core.datasets.custom import read_custom
 from fpp_sweep.core.datasets.layout import Layout, Listing, Spec
 from fpp_sweep.core.datasets.names import expand, resolve
-from fpp_sweep.core.datasets.opening import list_split, open_dataset, require_root
+from fpp_sweep.core.datasets.opening import list_split, open_dataset, require_known, require_root
 from fpp_sweep.core.datasets.table import DATASETS, GROUPS
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "list_split",
     "open_dataset",
     "read_custom",
+    "require_known",
     "require_root",
     "resolve",
 ]

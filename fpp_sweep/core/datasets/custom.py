@@ -18,10 +18,11 @@ from fpp_sweep.core.datasets.layout import Layout, Spec
 from fpp_sweep.core.datasets.names import is_taken
 from fpp_sweep.core.datasets.paths import printable, read_text, sample_id
 from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.files import WRITTEN_BY_HAND
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # it becomes part of file names
 _BRIEF = reprlib.Repr()
-_BRIEF.maxlevel = 2  # YAML anchors allow values that are small in memory and huge when printed
+_BRIEF.maxlevel = 2
 
 COMMON_KEYS = ("layout", "images", "classes", "augmix", "flip")
 LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS, "split_file")}
@@ -29,14 +30,20 @@ LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS,
 
 def read_custom(path: Path) -> dict[str, Spec]:
     """The datasets of a file, by name; relative paths in it start at its folder."""
-    document = _parse(path, read_text(path, "dataset file"))
+    document = _parse(path, read_text(path, "dataset file", WRITTEN_BY_HAND))
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path} must map dataset names to their descriptions, see docs/datasets.md")
     return {_name(path, name): _spec(path, name, fields) for name, fields in document.items()}
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only, no merge keys, and no repeated key, of which PyYAML would silently keep the last."""
+    """Plain values only: no alias, by which a file would grow, and no repeated key, whose last PyYAML would keep."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise _refused(f"alias *{event.anchor} is not allowed here; write the value out", event)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
@@ -48,15 +55,9 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return mapping
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Nested merges can grow exponentially, and no description needs one."""
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                raise _refused("'<<' is not supported here", key_node)
 
-
-def _refused(problem: str, node: yaml.Node) -> yaml.YAMLError:
-    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+def _refused(problem: str, found: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, found.start_mark)
 
 
 def _parse(path: Path, text: str) -> Any:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
 from fpp_sweep.core.datasets.base import SPLITS, Dataset, hash_order
+from fpp_sweep.core.datasets.custom import read_custom
 from fpp_sweep.core.datasets.layout import Listing, Spec
-from fpp_sweep.core.datasets.names import resolve
+from fpp_sweep.core.datasets.names import expand, resolve
 from fpp_sweep.core.datasets.paths import require_folder
 from fpp_sweep.errors import InputError, unknown
 
 NO_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
+
+
+def require_known(names: Iterable[str], data_root: str | None, dataset_file: str | None) -> list[str]:
+    """Names and groups, or all of the file's, as datasets: each is known, and what holds its files is there."""
+    custom = read_custom(Path(dataset_file)) if dataset_file else NO_CUSTOM
+    found = expand(list(names) or list(custom), custom)
+    if below := [name for name in found if resolve(name, custom)[1].below_root]:
+        try:
+            require_root(Path(data_root) if data_root else None)
+        except InputError as error:
+            raise InputError(f"{below[0]}: {error}") from error
+    return found
 
 
 def open_dataset(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from fpp_sweep.errors import InputError
+from fpp_sweep.files import read_at_most
 
 # torchvision's ImageFolder takes these
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, bytes that are no UTF-8
+MOST_BYTES = 2**28  # of a split file: one of all of ImageNet, indented as CoOp's are, has 180 MB
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line breaks, no UTF-8
 
 
 def sample_id(path: str, where: str) -> str:
@@ -21,13 +24,13 @@ def sample_id(path: str, where: str) -> str:
     >>> sample_id("./cats//one.jpg", "split.json")
     'cats/one.jpg'
     """
-    parts = PurePosixPath(path).parts
-    if not parts:
-        raise InputError(f"{where}: the image path is empty")
+    parts = [part for part in path.split("/") if part not in ("", ".")]  # pathlib takes ten times as long
     if "\\" in path:
         raise InputError(f"{where}: image path {path!r} has a backslash; write forward slashes")
-    if parts[0].startswith("/") or ".." in parts:
+    if path.startswith("/") or ".." in parts:
         raise InputError(f"{where}: image path {path!r} leaves the image folder")
+    if not parts:
+        raise InputError(f"{where}: the image path is empty")
     return printable("/".join(parts), where)
 
 
@@ -117,10 +120,10 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
     """The text of a file; InputError says why it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_at_most(path, most).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{what} {path} is not there") from None
     except UnicodeDecodeError as error:

@@ -1,0 +1,382 @@
+"""Every reader of a file against files that are nearly right: `python -m benchmarks.fuzz --inputs 1000000 --seed 0`.
+
+A file of the corpus (tests/fuzz/corpus, made by the project's own writers) is changed in its structure or its bytes.
+Its reader must give a value, or the exception that it documents with one printable line; run nothing, write nothing,
+and stay within a bound of memory. What breaks that is printed, and written to --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import io
+import json
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.cache import read_entry
+from fpp_sweep.core.datasets.aircraft import _read_split, _read_variants
+from fpp_sweep.core.datasets.coop import _names_by_label, read_split_file
+from fpp_sweep.core.datasets.custom import read_custom
+from fpp_sweep.core.images.chunks import Chunk, DamagedChunk
+from fpp_sweep.core.models.checkpoints import read_checkpoint, read_tensors
+from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.prompt import from_file
+from fpp_sweep.errors import LONGEST, InputError
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.reproduce.experiments import made_from
+from fpp_sweep.space.reading import load_space, read_config
+from fpp_sweep.space.yamlfile import of_plain, parse
+from fpp_sweep.tracking.shipper import _Delivery
+from fpp_sweep.trial.store import SEAL, TaskStore, _seal
+
+CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"
+ROOM = 2**30  # bytes of address space that a reader may take for a file of some kB
+KEY = "0" * 40
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader, the kind of its files, and how often it has its turn."""
+
+    read: Callable[[Path], object]
+    kind: str
+    file: str  # where the reader looks for it, below a folder of its own
+    share: int
+    raises: type[Exception] = InputError
+
+
+@cache
+def model() -> Clip:
+    return load("tiny")
+
+
+def _checkpoint(path: Path) -> None:
+    read_tensors(path)
+    read_checkpoint(path)
+
+
+def _split(path: Path) -> None:
+    _names_by_label(path, read_split_file(path))
+
+
+def _task(path: Path) -> None:
+    TaskStore(path.parent.parent).get(KEY)
+
+
+def _experiment(path: Path) -> None:
+    try:
+        plain = json.loads(path.read_text())["experiment"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(error) from None
+    made_from(of_plain(plain, str(path)), "main")
+
+
+def _delivery(path: Path) -> None:
+    _Delivery(SweepFolder(path.parent), "sqlite:///none.db", "x", restore=False)
+
+
+TARGETS = {
+    "space": Target(load_space, "yaml", "space.yaml", 20),
+    "config": Target(read_config, "yaml", "config.yaml", 20),
+    "datasets": Target(read_custom, "yaml", "mine.yaml", 20),
+    "split": Target(_split, "json", "split.json", 40),
+    "variants": Target(_read_variants, "text", "variants.txt", 10),
+    "aircraft": Target(lambda path: _read_split(path, {"707-320": 0, "F/A-18": 1}), "text", "images.txt", 10),
+    "checkpoint": Target(_checkpoint, "torch", "model.pt", 2),
+    "safetensors": Target(_checkpoint, "safetensors", "model.safetensors", 10),
+    "prompt": Target(lambda path: from_file(model(), path), "safetensors", "prompt.safetensors", 10),
+    "coop": Target(lambda path: from_file(model(), path), "torch", "model.pth", 2),
+    "task": Target(_task, "bytes", f"00/{KEY}.task", 10),
+    "sealed": Target(_task, "task", f"00/{KEY}.task", 10),
+    "chunk": Target(Chunk.read, "safetensors", "00000-0.safetensors", 10, DamagedChunk),
+    "manifest": Target(lambda path: read_entry(path.parent).row(0.0), "json", "manifest.json", 10),
+    "sweep": Target(lambda path: SweepFolder(path.parent).info(), "json", "sweep.json", 20),
+    "trial": Target(lambda path: SweepFolder(path.parent.parent).trial("t"), "json", "trials/t.json", 20),
+    "shipped": Target(_delivery, "json", "shipped.json", 20),
+    "experiment": Target(_experiment, "json", "table.json", 10),
+}
+
+ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 0.5, -0.0, 1e308, float("nan"), float("inf"), 10**30, 2**63, "", " ", "a", "0"),
+    *("1e999", ".nan", "x0.1", "x" * 5000, "\x1b[2J\n\u202e", "\x00", "../../a", "/", "\ud800", "none", "fpp", "ctx"),
+    *([], {}, [[]], {"": None}, ["a", "a"], {"a": {"b": {"c": []}}}, [0, 10**12], [10**12], [-1], "F64", "F16"),
+)
+PIECES: tuple[bytes, ...] = (
+    b"\x00",
+    b"\xff",
+    b"\n",
+    b"\r\n",
+    b"{",
+    b"[",
+    b'"',
+    b"- ",
+    b": ",
+    b"&a ",
+    b"*a",
+    b"!!python/object:os.system ",
+)
+PIECES += (b"9" * 400, b"9" * 5000, b"[" * 3000, b"{a: " * 500, b"NaN", b"-1", b"1e400", b"\xf0\x9f\x92\xa9", b"<<: ")
+PIECES += (
+    b"cos\nsystem\n(S'true'\ntR.",
+    b"cbuiltins\nexec\n",
+    b"\x80\x02",
+    b"R",
+    b"b",
+    b"u",
+    b"\x81",
+    b"Q",
+    b"\xed\xa0\x80",
+)
+
+
+def mutated(draw: random.Random, kind: str, data: bytes, others: Sequence[bytes]) -> bytes:
+    """The file with some changes: of its structure where it has one, else of its bytes."""
+    change = STRUCTURED.get(kind)
+    if change is not None and draw.random() < 0.7:
+        try:
+            return change(draw, data)
+        except (ValueError, RecursionError, KeyError, zipfile.BadZipFile, InputError, OverflowError):
+            pass  # a file of the corpus that is damaged already
+    return bytewise(draw, data, others)
+
+
+def bytewise(draw: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    for _ in range(draw.choice((1, 1, 1, 2, 4, 16))):
+        at = draw.randrange(len(data) + 1)
+        to = min(len(data), at + draw.choice((1, 1, 2, 8, 64, 512)))
+        match draw.randrange(7):
+            case 0 if at < len(data):
+                data = data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+            case 1:
+                data = data[:at]
+            case 2:
+                data = data[:at] + data[to:]
+            case 3:
+                data = data[:at] + data[at:to] * draw.choice((2, 3, 50)) + data[to:]
+            case 4:
+                other = draw.choice(others)
+                cut = draw.randrange(len(other) + 1)
+                data = data[:at] + other[cut : cut + draw.choice((8, 64, 4096))] + data[at:]
+            case 5:
+                data = data[:at] + draw.choice(PIECES) + data[draw.choice((at, to)) :]
+            case _:
+                data = data[:at] + draw.randbytes(draw.choice((1, 4, 8))) + data[to:]
+    return data[: 2**16]
+
+
+def restructured(draw: random.Random, value: Any) -> Any:
+    """A document with one change somewhere in it."""
+    if isinstance(value, dict | list) and value and draw.random() < 0.8:
+        keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
+        key = draw.choice(keys)
+        new: Any = dict(value) if isinstance(value, dict) else list(value)
+        match draw.randrange(10):
+            case 0:
+                del new[key]
+            case 1 if isinstance(new, dict):
+                new[str(draw.choice(ODD))] = new.pop(key)
+            case 1 | 2 if isinstance(new, list):
+                new.extend([new[key]] * draw.choice((1, 2, 100)))
+            case 3:
+                new[key] = new[draw.choice(keys)]
+            case _:
+                new[key] = restructured(draw, new[key])
+        return new
+    match draw.randrange(6):
+        case 0:
+            return [value]
+        case 1:
+            return {"a": value}
+        case 2 if isinstance(value, int | float):
+            return value * draw.choice((-1, 1000, 10**20)) if value < 1e200 else 0
+        case 3 if isinstance(value, str) and value:
+            at = draw.randrange(len(value))
+            return value[:at] + draw.choice(("\x1b", "\n", "/", "..", "é", "\ud800", "0", ".")) + value[at + 1 :]
+    return draw.choice(ODD)
+
+
+def _document(draw: random.Random, value: Any) -> Any:
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        value = restructured(draw, value)
+    return value
+
+
+def _json(draw: random.Random, data: bytes) -> bytes:
+    return json.dumps(_document(draw, json.loads(data))).encode()
+
+
+def _yaml(draw: random.Random, data: bytes) -> bytes:
+    return json.dumps(_document(draw, parse(data.decode(), "x").plain()), ensure_ascii=draw.random() < 0.5).encode(
+        errors="surrogatepass"
+    )
+
+
+def _safetensors(draw: random.Random, data: bytes) -> bytes:
+    size = int.from_bytes(data[:8], "little")
+    header = _json(draw, data[8 : 8 + size])
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+def _zipped(draw: random.Random, data: bytes) -> bytes:
+    """One member changed, and the archive whole around it."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    pickled = [name for name in members if name.endswith(".pkl")]
+    name = draw.choice(pickled if pickled and draw.random() < 0.8 else list(members))
+    members[name] = bytewise(draw, members[name], list(members.values()))
+    if draw.random() < 0.1:
+        members[draw.choice(list(members))] = members.pop(name)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _sealed_data(draw: random.Random, data: bytes) -> bytes:
+    return data[:SEAL] + _zipped(draw, data[SEAL:])
+
+
+STRUCTURED: dict[str, Callable[[random.Random, bytes], bytes]] = {
+    "json": _json,
+    "yaml": _yaml,
+    "safetensors": _safetensors,
+    "torch": _zipped,
+    "task": _sealed_data,
+}
+
+FORBIDDEN: tuple[str, ...] = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+)
+FORBIDDEN += ("subprocess.Popen", "socket.connect", "shutil.rmtree", "os.putenv", "os.kill", "os.symlink", "os.chmod")
+_seen: list[str] | None = None  # what a reader has done that none may, while one is at work
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if _seen is not None:
+        writes = (
+            event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        )
+        if event in FORBIDDEN or writes:
+            _seen.append(f"{event} {arguments[:1]}")
+
+
+watching = cache(partial(sys.addaudithook, _watch))  # a hook stays for good
+
+
+@contextmanager
+def guarded() -> Iterator[list[str]]:
+    """What is done in the block that no reader may do; it has little room."""
+    global _seen
+    watching()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM, hard))
+    seen: list[str] = []
+    _seen = seen
+    try:
+        yield seen
+    finally:
+        _seen = None
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def problem_of(target: Target, folder: Path, data: bytes) -> str | None:
+    """How the reader breaks its promise on a file with these bytes."""
+    path = folder / target.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    message = ""
+    with guarded() as seen:
+        try:
+            target.read(path)
+        except target.raises as error:
+            message = str(error)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            return f"{type(error).__name__}: {str(error)[:200]} ({Path(where.filename).name}:{where.lineno})"
+    if seen:
+        return f"did {seen[0]}"
+    if target.raises is InputError and (not message.isprintable() or len(message) > LONGEST + 10):
+        return f"says {message[:200]!r}, {len(message)} characters"
+    return None
+
+
+@cache
+def corpus(name: str) -> tuple[bytes, ...]:
+    return tuple(path.read_bytes() for path in sorted((CORPUS / name).iterdir()))
+
+
+def example(draw: random.Random, name: str) -> bytes:
+    """A file for a target."""
+    files, kind = corpus(name), TARGETS[name].kind
+    data = mutated(draw, kind, draw.choice(files), files)
+    return _seal(KEY, data[SEAL:]) + data[SEAL:] if kind == "task" else data
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = arguments(argv)
+    draw = random.Random(args.seed)
+    names = args.targets or list(TARGETS)
+    counts: collections.Counter[str] = collections.Counter()
+    seconds = dict.fromkeys(names, 0.0)
+    found: dict[tuple[str, str], bytes] = {}
+    model()  # libraries set the environment when they are loaded
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in draw.choices(names, [TARGETS[name].share for name in names], k=args.inputs):
+            data = example(draw, name)
+            start = time.monotonic()
+            problem = problem_of(TARGETS[name], Path(folder) / name, data)
+            seconds[name] += time.monotonic() - start
+            counts[name] += 1
+            if problem is not None and (name, problem.rpartition("(")[2]) not in found:
+                found[name, problem.rpartition("(")[2]] = data
+                print(f"{name}: {problem}", flush=True)
+                if args.keep:
+                    args.keep.mkdir(parents=True, exist_ok=True)
+                    (args.keep / f"{name}-{len(found):03d}").write_bytes(data)
+    taken = time.monotonic() - began
+    for name in names:
+        print(f"{name:<12} {counts[name]:>8} inputs {1e3 * seconds[name] / max(1, counts[name]):>7.2f} ms each")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    print(
+        f"{args.inputs} inputs in {taken:.0f} s, {args.inputs / taken:.0f}/s, {len(found)} faults, peak {peak:.0f} MiB"
+    )
+    raise SystemExit(1 if found else 0)
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    options.add_argument("--inputs", type=int, default=10_000)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--targets", nargs="+", choices=TARGETS)
+    options.add_argument("--keep", type=Path, help="a folder for the files that break something")
+    return options.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()

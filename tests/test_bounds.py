@@ -1,0 +1,167 @@
+"""Numbers, names and files that no command can take: told at once, in one line that a terminal only shows."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fpp_sweep import cache, cli, datasets, evaluate, tune
+from fpp_sweep.errors import LONGEST, escaped
+from fpp_sweep.reproduce import __main__ as reproduce
+from tests.drivers import ROOT
+
+HOSTILE = "\x1b[2Jgone\n\u202e\x9b31m"
+COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "datasets": datasets}
+NEEDED = {"tune": ["--space", str(ROOT / "search_spaces/smoke.yaml")], "reproduce": ["--table", "main"]}
+FLAGS = {
+    "evaluate": ["--limit", "--seed", "--threads", "--loaders"],
+    "tune": ["--limit", "--seed", "--trials", "--wall-clock", "--workers"],
+    "reproduce": ["--limit", "--seeds", "--workers"],
+}
+KEYS = ["search.trials", "search.wall_clock", "search.gpu_hours", "search.concurrency", "search.seed", "work.limit"]
+KEYS += ["search.max_failures", "work.shards", "work.workers", "work.gpus_per_worker", "work.cpus_per_worker"]
+KEYS += ["work.threads", "work.loaders", "work.attempts", "work.task_timeout"]
+NONE_BELOW_ONE = {"--limit", "--threads", "--trials", "--wall-clock", "--workers", *KEYS} - {
+    *("search.seed", "work.loaders", "work.gpus_per_worker")
+}
+REAL = {"--wall-clock", "search.wall_clock", "search.gpu_hours", "work.task_timeout", "work.gpus_per_worker"}
+REAL |= {"work.cpus_per_worker"}  # of these 1e30 may be; it never comes
+
+
+def told(capsys, command, *words):
+    """The line of a command that ends with it."""
+    with pytest.raises(SystemExit) as ended:
+        cli.run(lambda: COMMANDS[command].main([*NEEDED.get(command, []), *words]))
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert line.isprintable()
+    assert len(line) < LONGEST + 100
+    return line
+
+
+NUMBERS = [(command, [flag], flag) for command, flags in FLAGS.items() for flag in flags]
+NUMBERS += [("tune", ["--set", f"{key}="], key) for key in KEYS]
+WRONG = ["-1", "0", "1e30", "nan", "inf", "-inf", "1" + 40 * "0", "", "0x10", "1" * 9999]
+
+
+@pytest.mark.parametrize(("command", "words", "name"), NUMBERS)
+def test_a_number_that_cannot_be_is_refused_by_its_flag(capsys, tmp_path, command, words, name):
+    for value in WRONG:
+        may_be = (value == "0" and name not in NONE_BELOW_ONE) or (name in REAL and value in ("1e30", WRONG[6]))
+        if may_be or (value == "" and words[0] == "--set"):  # which takes a key out
+            continue
+        *flag, last = words
+        given = [*flag, last + value] if "=" in last else [f"{last}={value}"]
+        line = told(capsys, command, *given, "--out", str(tmp_path / "out"), "--datasets", "nope")
+        assert "nope" not in line, (name, value)  # it was this number, and not what comes after
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e30", "", "-1d", "nand", "1e30d", "x" * 9999])
+def test_ages_and_sizes_of_the_cache_have_their_form(capsys, tmp_path, value):
+    for flag in ("--older-than", "--larger-than"):
+        assert flag in told(capsys, "cache", "prune", "--cache", str(tmp_path), f"{flag}={value}x")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("tune", ["--set", f"{HOSTILE}=3"]),
+        ("tune", ["--set", f"base.{HOSTILE}=3"]),
+        ("tune", ["--space", f"{HOSTILE}.yaml"]),
+        ("tune", ["--plugin", HOSTILE]),
+        ("tune", ["--config", HOSTILE]),
+        ("tune", ["--datasets", HOSTILE]),
+        ("evaluate", ["--data-root", HOSTILE, "--datasets", "dtd"]),
+        ("evaluate", ["--prompt", f"{HOSTILE}/x.pt".replace(" ", "")]),
+        ("evaluate", ["--model", HOSTILE]),
+        ("evaluate", ["--" + HOSTILE]),
+        ("reproduce", ["--table", HOSTILE]),
+        ("reproduce", ["--coop", HOSTILE]),
+        ("cache", ["list", "--cache", HOSTILE]),
+        ("datasets", ["--data-root", HOSTILE]),
+        ("datasets", ["--dataset-file", HOSTILE]),
+        ("datasets", ["--datasets", "x" * 100_000]),
+    ],
+)
+def test_what_controls_a_terminal_is_written_out(capsys, command, words):
+    told(capsys, command, *words)
+
+
+def test_notes_tables_and_errors_of_the_disk_are_written_out_as_well(capsys, tmp_path):
+    cli.note(f"left out: {HOSTILE}")
+    with pytest.raises(SystemExit):
+        cli.run(lambda: (tmp_path / HOSTILE).read_text())
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 2
+    assert all(map(str.isprintable, err))
+    from fpp_sweep.report.tables import aligned
+
+    first, second = aligned([["dataset", "images"], [HOSTILE, "3"]])
+    assert second.isprintable()
+    assert len(first) == len(second)
+    assert escaped(escaped(HOSTILE)) == escaped(HOSTILE)
+
+
+def test_a_datasets_own_names_make_one_row_each(capsys, tmp_path):
+    images = tmp_path / HOSTILE / "zoo"
+    for name in ("cat", f"{HOSTILE}dog"):
+        (images / name).mkdir(parents=True)
+        (images / name / f"{HOSTILE}.jpg").write_bytes(b"no image")
+    file = tmp_path / "mine.yaml"
+    file.write_text("zoo: {layout: folders, images: linked}")
+    (tmp_path / "linked").symlink_to(images)
+    with pytest.raises(SystemExit):
+        cli.run(lambda: datasets.main(["--dataset-file", str(file), "--datasets", "zoo"]))
+    rows = capsys.readouterr().out.splitlines()
+    assert all(map(str.isprintable, rows))
+    assert [row.split()[0] for row in rows if not row.startswith(" ")] == ["dataset", "zoo"]
+
+
+@pytest.mark.parametrize("flag", ["--space", "--config", "--plugin", "--dataset-file"])
+def test_a_file_without_end_is_refused_at_once(capsys, flag):
+    assert "larger than 1 MiB" in told(capsys, "tune", flag, "/dev/zero")
+
+
+def test_a_split_file_without_end_is_refused(capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("zoo: {layout: split_json, images: ., split_file: /dev/zero}")
+    with pytest.raises(SystemExit):
+        cli.run(lambda: datasets.main(["--dataset-file", str(file)]))
+    assert "larger than 256 MiB" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "complaint"),
+    [
+        ("tune", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
+        ("tune", ["--datasets", "dtd", "--data-root", "/nowhere"], "dtd: data root /nowhere is not there"),
+        ("tune", ["--dataset-file", "/nowhere.yaml"], "dataset file /nowhere.yaml is not there"),
+        ("tune", ["--set", "base.init=/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+        ("tune", ["--set", "objectives=[ece/dtd]"], "unknown dataset in metric ece/dtd: 'dtd'"),
+        ("tune", ["--set", "base.method=tptt"], "unknown method 'tptt'"),
+        ("evaluate", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
+        ("evaluate", ["--data-root", "/nowhere"], "aircraft: data root /nowhere is not there"),
+        ("evaluate", ["--datasets", "dtd"], "dtd: needs --data-root"),
+        ("evaluate", ["--prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+        ("evaluate", ["--init", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+        ("reproduce", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
+        ("reproduce", ["--data-root", "/nowhere", "--datasets", "dtd"], "dtd: data root /nowhere is not there"),
+    ],
+)
+def test_what_is_not_there_is_told_before_ray_or_torch_is_loaded(tmp_path, command, words, complaint):
+    """With a model whose weights would be fetched first."""
+    shown = "print(*(name for name in ('ray', 'open_clip') if name in sys.modules))"
+    code = f"import sys, atexit; atexit.register(lambda: {shown}); from fpp_sweep.cli import run\n"
+    module = "reproduce.__main__" if command == "reproduce" else command
+    code += f"from fpp_sweep.{module} import main; run(lambda: main(sys.argv[1:]))"
+    words = [*NEEDED.get(command, []), *words, "--model", "ViT-B-16/openai", "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2, done.stderr
+    assert complaint in done.stderr.splitlines()[-1]
+    assert done.stdout.strip() == ""
+    assert not re.search("Traceback", done.stderr)
