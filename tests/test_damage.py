@@ -1,9 +1,10 @@
-"""Files of a sweep that are really damaged, and the command that goes on with it: what it says, and what comes of it."""
+"""Files of a sweep that are really damaged, and the command that goes on with it: what it says, what comes of it."""
 
 import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been
     os.truncate(sweep.study_file, 50_000)
     os.truncate(sweep.info_file, 100)
     os.truncate(sweep.trial_file("trial-0001"), 200)
-    for name in ("trial-0002", "trial-0003", f"baseline-{PLAIN}"):
+    for name in ("trial-0002", f"baseline-{PLAIN}"):
         sweep.trial_file(name).unlink()
     done = tune(finished, "--resume")
     assert done.returncode == 0, done.stderr
@@ -61,7 +62,7 @@ def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been
     assert "trial-0001 has no usable record; it is run again, with values drawn anew" in said
     assert f"baseline-{PLAIN} has no usable record; it is run again" in said
     assert "study.db: database disk image is malformed; kept as study.db.damaged-" in said
-    assert "made again from the records, with 2 trials" in said  # those after the last record are asked for as ever
+    assert "made again from the records, with 4 trials" in said
     assert "Traceback" not in done.stderr
     assert len(list(sweep.path.rglob("*.damaged-*"))) == 3
     assert numbers(sweep) == wanted
@@ -72,10 +73,13 @@ def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been
 
     record = json.loads(sweep.trial_file("trial-0002").read_text())
     sweep.trial_file("trial-0002").write_text(json.dumps({**record, "results": [1, 2]}))
+    sweep.trial_file("trial-0003").unlink()
+    sweep.write_trial(replace(sweep.trial("trial-0000"), started=4e9, finished=4.1e9))  # a clock that was ahead
     done = tune(finished, "--resume")
     assert done.returncode == 0, done.stderr
     assert "results: must be a mapping" in notes(done)[0]
-    assert notes(done)[1] == "note: trial-0002 has no usable record; it is run again, with the study's values"
+    again = "has no usable record; it is run again, with the study's values"
+    assert notes(done)[1:3] == [f"note: trial-0002 {again}", f"note: trial-0003 {again}"]
     assert numbers(sweep) == wanted
     assert study_states(sweep) == ["COMPLETE"] * 4
 

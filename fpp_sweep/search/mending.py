@@ -23,7 +23,7 @@ from fpp_sweep.files import set_aside, written_whole
 from fpp_sweep.records.folder import REMEDY, SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.search.study import ENDS, SweepStudy, attributes, draw, name_of
-from fpp_sweep.space.rules import expect, under
+from fpp_sweep.space.rules import expect
 from fpp_sweep.space.space import Space
 
 DIFFERS = "says something else than the records"
@@ -36,12 +36,12 @@ def mend(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
     for file in folder.trial_files():
         try:
             record = folder.trial(file.stem)
-            with under(str(file)):
-                records[record.name] = _trial_of(record, info, space)
+            records[record.name] = _trial_of(record, info, space)
         except InputError as error:
             if isinstance(error.__cause__, OSError):  # nobody knows that it is damaged
                 raise
-            yield f"{str(error).removesuffix(REMEDY)}; kept as {set_aside(file)}"
+            problem = str(error).removesuffix(REMEDY).removeprefix(f"{file}: ")
+            yield f"{file}: {problem}; kept as {set_aside(file)}"
     known, problem = _read(folder.study_file, info.name, space)
     trials = _agreed(records, known, space)
     for number, trial in enumerate(trials):
@@ -98,10 +98,9 @@ def _read(file: Path, name: str, space: Space) -> tuple[list[FrozenTrial], str]:
         if not names:
             return [], ""
         study = optuna.load_study(study_name=name, storage=f"sqlite:///{file.resolve()}")
-        expect(
-            [way.name[:3].lower() for way in study.directions] == [goal.goal for goal in space.objectives],
-            "is of other objectives",
-        )
+        goals = list(zip([way.name[:3].lower() for way in study.directions], study.metric_names or (), strict=True))
+        same = goals == [(objective.goal, objective.metric) for objective in space.objectives]
+        expect(same, f"is of other objectives: {goals}")
         trials = study.get_trials(deepcopy=False)
         for number, trial in enumerate(trials):
             same = trial.distributions == _distributions(space, trial.params)
