@@ -117,7 +117,7 @@ class SweepFolder:
                 file = held.enter_context((self.path / "lock").open("a+", errors="replace"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.truncate(0)
-                print(os.getpid(), file=file, flush=True)
+                os.write(file.fileno(), str(os.getpid()).encode())
             except BlockingIOError:
                 file.seek(0)
                 owner = file.read(40).strip() or "another process"
