@@ -123,18 +123,13 @@ def _agreed(records: Mapping[str, FrozenTrial], known: Sequence[FrozenTrial], sp
         record, trial = records.get(name_of(number)), known[number] if number < len(known) else None
         if record is not None:
             agreed.append(trial if trial is not None and _agree(record, trial) else record)
-        elif trial is None:  # what the queue has of it, and the rest from the sampler
-            attributes = {"fixed_params": queue[number][1]} if number < len(queue) else {}
-            agreed.append(create_trial(state=TrialState.RUNNING, system_attrs=attributes))
-        elif trial.state.is_finished():
-            kept: Any = {
-                "params": trial.params,
-                "distributions": trial.distributions,
-                "system_attrs": trial.system_attrs,
-            }
-            agreed.append(create_trial(state=TrialState.RUNNING, **kept))
-        else:
+        elif trial is not None and not trial.state.is_finished():
             agreed.append(trial)
+        else:  # as it was drawn; else with what the queue has of it, and the rest from the sampler
+            queued: Any = {"system_attrs": {"fixed_params": queue[number][1]} if number < len(queue) else {}}
+            names = ("params", "distributions", "system_attrs")
+            drawn = {name: getattr(trial, name) for name in names} if trial else queued
+            agreed.append(create_trial(state=TrialState.RUNNING, **drawn))
     return agreed
 
 

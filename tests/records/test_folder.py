@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path,
         (disk / "fill").write_bytes(bytes(2**16 - 5 * 4096))  # room for the lock, and not for a record
         with (
             SweepFolder(disk / "one").locked(),
-            pytest.raises(OSError, match="No space left on device: '.*/sweep.json"),
+            pytest.raises(OSError, match=r"No space left on device: '.*/sweep.json"),
         ):
             SweepFolder(disk / "one").write_info(replace(sweep_info("one"), tags={"long": "x" * 2**15}))
     (tmp_path / "file").touch()
