@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
 
 WRITTEN_BY_HAND = 2**20  # bytes, and more than anybody does; PyYAML takes seconds for so many
 
@@ -25,6 +25,9 @@ def written_whole(path: Path) -> Iterator[Path]:
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say where it is
+        raise
     finally:
         partial.unlink(missing_ok=True)
 
@@ -36,6 +39,11 @@ def read_at_most(path: Path, most: int = WRITTEN_BY_HAND) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"larger than {most / 2**20:g} MiB")
     return content
+
+
+def set_aside(path: Path) -> str:
+    """Keep a damaged file under another name, which is told."""
+    return path.rename(path.with_name(f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}")).name
 
 
 def write_json(path: Path, document: Any, mode: int = 0o666) -> None:

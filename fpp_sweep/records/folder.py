@@ -1,6 +1,6 @@
 """The folder `sweeps/<name>/`, the one record of what has happened in a sweep.
 
-    sweep.json              what the sweep is: space, objectives, tags, state
+    sweep.json              what the sweep is: space, objectives, tags, state; sweep.json.copy is the same again
     study.db                the Optuna study, named after the sweep
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
     tasks/                  results of tasks by key, so that no trial computes one again
@@ -17,18 +17,24 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
-from fpp_sweep.files import write_json
+from fpp_sweep.files import set_aside, write_json
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
 
 FORMAT = 2
+MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
+
+REMEDY = "; going on with the sweep (--resume) mends it"
+
+Made = TypeVar("Made", SplitResult, TrialRecord, SweepInfo)
 
 
 class SweepFolder:
@@ -37,6 +43,7 @@ class SweepFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # trials read it from processes with other working folders
         self.info_file = self.path / "sweep.json"
+        self.info_copy = self.path / "sweep.json.copy"
         self.study_file = self.path / "study.db"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
@@ -45,7 +52,7 @@ class SweepFolder:
     def open(cls, path: Path) -> Self:
         """An existing sweep."""
         folder = cls(path)
-        if not folder.info_file.is_file():
+        if not (folder.info_file.is_file() or folder.info_copy.is_file()):
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")
         return folder
 
@@ -53,54 +60,108 @@ class SweepFolder:
         return self.path / "artifacts" / trial
 
     def info(self) -> SweepInfo:
-        document = _read(self.info_file)
-        objectives = tuple(Objective.recorded(**fields) for fields in document.pop("objectives"))
-        return SweepInfo(objectives=objectives, **document)
+        return self._info(self.info_file)
+
+    def _info(self, file: Path) -> SweepInfo:
+        with _reading(file) as document:
+            with under("objectives"):
+                goals = [Objective.recorded(**as_mapping(fields)) for fields in as_list(document.get("objectives"))]
+            return _made(SweepInfo, document | {"objectives": tuple(goals)})
+
+    def restored_info(self) -> tuple[SweepInfo, str | None]:
+        """The same, made again from its copy where it cannot be read, and what to say of that."""
+        try:
+            return self.info(), None
+        except InputError as error:
+            problem = str(error).removesuffix(REMEDY)
+        try:
+            known = self._info(self.info_copy)
+        except InputError as error:
+            advice = f"begin another with --name; {self.tasks}, moved to its folder, saves computing again"
+            raise InputError(f"{problem}, and its copy is not either: {advice}") from error
+        kept = f"kept as {set_aside(self.info_file)}, and " if self.info_file.exists() else ""
+        self.write_info(known)
+        return known, f"{problem}; {kept}made again from its copy, so that nothing is lost"
 
     def write_info(self, info: SweepInfo) -> None:
         secret = masked(info.tracking_uri) != info.tracking_uri
-        write_json(self.info_file, {"format": FORMAT, **asdict(info)}, mode=0o600 if secret else 0o666)
+        for file in (self.info_file, self.info_copy):
+            write_json(file, {"format": FORMAT, **asdict(info)}, mode=0o600 if secret else 0o666)
 
     def trial_file(self, name: str) -> Path:
         return self.path / "trials" / f"{name}.json"
 
     def trial(self, name: str) -> TrialRecord:
-        document = _read(self.trial_file(name))
-        results = {split: SplitResult(**result) for split, result in document.pop("results").items()}
-        return TrialRecord(results=results, **document)
+        with _reading(self.trial_file(name)) as document:
+            with under("results"):
+                given = as_mapping(document.get("results"))
+                document["results"] = {split: _made(SplitResult, result, split) for split, result in given.items()}
+            record = _made(TrialRecord, document)
+            expect(record.name == name, f"is the record of {record.name}", "name")
+            return record
 
     def write_trial(self, record: TrialRecord) -> None:
         write_json(self.trial_file(record.name), {"format": FORMAT, **asdict(record)})
 
     def trials(self) -> list[TrialRecord]:
         """All records: baselines, then trials by number."""
-        names = sorted(path.stem for path in (self.path / "trials").glob("[!.]*.json"))
-        return [self.trial(name) for name in names]
+        return [self.trial(file.stem) for file in self.trial_files()]
+
+    def trial_files(self) -> list[Path]:
+        return sorted((self.path / "trials").glob("[!.]*.json"))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only driver of this sweep; the lock goes with the process, however that ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
+        with ExitStack() as held:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.path.mkdir(parents=True, exist_ok=True)
+                file = held.enter_context(open(self.path / "lock", "a+", errors="replace", opener=_no_link))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.truncate(0)
+                os.write(file.fileno(), str(os.getpid()).encode())
             except BlockingIOError:
-                owner = os.pread(descriptor, 40, 0).decode(errors="replace").strip() or "another process"
+                file.seek(0)
+                owner = file.read(40).strip() or "another process"
                 raise InputError(f"sweep {self.path.name} is being run by process {owner}; wait, or stop it") from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            except OSError as error:
+                problem = f"{self.path / 'lock'} cannot be written and locked ({error.strerror})"
+                raise InputError(f"{problem}; make that possible, or give another place with --out") from error
             yield
-        finally:
-            os.close(descriptor)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[dict[str, Any]]:
+    """A record's document; what is wrong with it, or with what is made of it, is told in a line."""
+    version = None
     try:
-        document = json.loads(path.read_text())
+        expect(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
+        document = dict(as_mapping(_DECODER.decode(file.read_text("utf-8"))))
+        expect("format" in document, "it has no format")
         version = document.pop("format")
-    except (ValueError, KeyError, OSError, AttributeError, TypeError) as error:
-        raise InputError(f"{path}: not readable as a record of a sweep ({error})") from error
+        if version == FORMAT:
+            yield document
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise InputError(f"{file}: not readable as a record of a sweep ({problem}){REMEDY}") from error
     if version != FORMAT:
-        raise InputError(f"{path}: written by another version of fpp_sweep; use that one to read it")
-    return dict(document)
+        raise InputError(f"{file}: written by another version of fpp_sweep; use that one to read it")
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
+
+
+def _made(kind: type[Made], fields: Any, key: str = "") -> Made:
+    """A record, each field of which is what its type says."""
+    with under(key):
+        made = kind(**as_mapping(fields))
+        check_fields(made)
+        return made

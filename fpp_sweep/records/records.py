@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.rules import Rule, as_mapping, text
 
+Text = Annotated[str, text("")]
+Settings = Annotated[Mapping[str, Any], Rule(as_mapping, dict)]
 State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
 # waiting: on record, and nothing of it has begun
 # running: a process works on it
@@ -32,7 +35,7 @@ class SplitResult:
     by_seed: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     # dataset -> stage -> seconds when it was computed, whoever asked for it; the mean over seeds
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    devices: Sequence[str] = ()  # where that was
+    devices: Sequence[Text] = ()  # where that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +46,14 @@ class TrialRecord:
     kind: Kind
     state: State
     number: int | None = None  # Optuna's; baselines have none
-    origin: str = "sampled"  # sampled, grid, point, code, paper or baseline
-    params: Mapping[str, Any] = field(default_factory=dict)  # what was searched, by dotted key
-    config: Mapping[str, Any] = field(default_factory=dict)  # TrialConfig.flat()
-    key: str = ""  # keys.of_config(config)
+    origin: Text = "sampled"  # sampled, grid, point, code, paper or baseline
+    params: Settings = field(default_factory=dict)  # what was searched, by dotted key
+    config: Settings = field(default_factory=dict)  # TrialConfig.flat()
+    key: Text = ""  # keys.of_config(config)
     started: float = 0.0  # seconds since 1970
     finished: float | None = None
-    reason: str | None = None  # why it failed or was interrupted, one line
-    details: str | None = None  # its traceback
+    reason: Text | None = None  # why it failed or was interrupted, one line
+    details: Text | None = None  # its traceback
     results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, and test for the front
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
@@ -78,12 +81,12 @@ class SweepInfo:
     name: str  # perturb-20261120-185232
     created: float
     state: Literal["running", "finished", "interrupted", "failed"]
-    space: Mapping[str, Any]  # as resolved, plain values: load_space understands it
+    space: Settings  # as resolved, plain values: load_space understands it
     objectives: tuple[Objective, ...]
     search_split: str
-    tags: Mapping[str, str]  # git commit, versions, model and digest, seeds, command, ...
+    tags: Mapping[str, Text]  # git commit, versions, model and digest, seeds, command, ...
     reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
-    tracking_uri: str = ""
+    tracking_uri: Text = ""
     spent: float = 0.0  # seconds that drivers have worked on it
     finished: float | None = None
 

@@ -24,7 +24,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import Kind, TrialRecord
 from fpp_sweep.search.coordinator import Brief, Coordinator, ended
-from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.watch import Watch
@@ -206,7 +206,7 @@ class Conductor(Searcher):
 
     def _begin_trial(self) -> str:
         number, origin, values = self._study.adopt(self._adopted.pop(0)) if self._adopted else self._study.ask()
-        name = f"trial-{number:04d}"
+        name = name_of(number)
         if name not in self._records:
             config = self._space.resolve(values)
             facts: dict[str, Any] = {"number": number, "origin": origin, "params": values}

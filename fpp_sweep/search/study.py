@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna import Study, Trial, samplers
 from optuna.samplers import BaseSampler
-from optuna.trial import TrialState
+from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.space.params import Param
@@ -24,6 +25,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 
 STARTUP = 8  # sampled at random before TPE and GP have enough to go by: the two published points come first
+ENDS = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}
 POPULATION = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thousands
 
 
@@ -77,19 +79,20 @@ class SweepStudy:
             if record.number not in self.unfinished():
                 return
             trial = self._trial(record.number)
-        trial.set_user_attr("name", record.name)
-        trial.set_user_attr("origin", record.origin)
-        trial.set_user_attr("key", record.key)
+        for key, words in attributes(record).items():
+            trial.set_user_attr(key, words)
         if record.state != "complete" or record.values is None:
-            trial.set_user_attr("reason", record.reason or "")
-            state = TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL
-            self._study.tell(record.number, state=state)
+            self._study.tell(record.number, state=TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL)
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a constraint that was set before the last driver was killed
             for name, value in record.constraints.items():
                 trial.set_constraint(name, value)
         self._study.tell(record.number, values=list(record.values))
+
+    def add(self, trials: Iterable[FrozenTrial]) -> None:
+        """Trials of another study, or of records, in the order of their numbers."""
+        self._study.add_trials(trials)
 
     def _trial(self, number: int) -> Trial:
         storage, study = self._study._storage, self._study
@@ -111,7 +114,17 @@ class SweepStudy:
         return number, queued[0] if queued else "sampled", values
 
 
-def draw(trial: Trial, param: Param) -> Any:
+def name_of(number: int) -> str:
+    return f"trial-{number:04d}"
+
+
+def attributes(record: TrialRecord) -> dict[str, str]:
+    """What the study keeps beside values and constraints."""
+    attributes = {"name": record.name, "origin": record.origin, "key": record.key}
+    return attributes if record.state == "complete" else attributes | {"reason": record.reason or ""}
+
+
+def draw(trial: BaseTrial, param: Param) -> Any:
     """A parameter's value, from its distribution or the one that was enqueued for it."""
     if param.kind == "choice":
         return trial.suggest_categorical(param.key, list(param.choices))

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from fpp_sweep import catalogue
 from fpp_sweep.catalogue import Goal
 from fpp_sweep.errors import InputError
-from fpp_sweep.space.rules import LATER, NAME, Rule, check_fields, expect, set_field, shown, word
+from fpp_sweep.space.rules import LATER, NAME, Rule, check_fields, expect, rules, set_field, shown, word
 from fpp_sweep.space.work import BASELINE
 
 MOST_OBJECTIVES = 3
@@ -50,6 +50,8 @@ class Objective:
     @classmethod
     def recorded(cls, *, metric: str, goal: Goal, reference: float | None = None) -> Self:
         """As a record has it: its metric may be a plugin's, which reading a sweep does not load."""
+        expect(isinstance(metric, str) and goal in get_args(Goal), "needs a metric and its goal, max or min")
+        reference = rules(Objective)["reference"].check(reference)
         objective = cls.__new__(cls)
         for name, value in (("metric", metric), ("goal", goal), ("reference", reference)):
             set_field(objective, name, value)

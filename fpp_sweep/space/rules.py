@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -96,6 +96,9 @@ def _rule_of(name: str, hint: Any) -> Rule | None:
     if typing.get_origin(hint) is tuple:
         rule = _rule_of(name, arguments[0])
         return rule and list_of(rule)
+    if typing.get_origin(hint) in (Mapping, Sequence):
+        rule = _rule_of(name, arguments[-1])
+        return rule and each(rule, named=typing.get_origin(hint) is Mapping)
     makers: Mapping[Any, Callable[[], Rule]] = {str: text, bool: flag, int: whole, float: number}
     return makers[hint]() if hint in makers else None
 
@@ -139,7 +142,10 @@ def number(above: int | None = None, least: int | None = None) -> Rule:
 
     def check(value: Any) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        expect(is_number and abs(value) <= sys.float_info.max, f"must be a number, got {shown(value)}")
+        if not (is_number and abs(value) <= sys.float_info.max):  # `expect` would word a complaint for each of 10^6
+            raise InputError(f"must be a number, got {shown(value)}")
+        if above is None is least:
+            return float(value)
         expect(above is None or value > above, f"must be > {above}, got {value}")
         expect(least is None or value >= least, f"must be >= {least}, got {value}")
         return float(value)
@@ -192,6 +198,23 @@ def list_of(item: Rule, least: int = 0) -> Rule:
 
     limits = {"minItems": least or None, "uniqueItems": True}
     return Rule(check, lambda: _filled({"type": "array", "items": item.schema(), **limits}))
+
+
+def each(item: Rule, *, named: bool) -> Rule:
+    """A mapping, or a list, any value of which may come again."""
+
+    def check(value: Any) -> Any:
+        entries = as_mapping(value) if named else dict(enumerate(as_list(value)))
+        checked: dict[Any, Any] = {}
+        key: Any = ""
+        try:
+            for key, entry in entries.items():
+                checked[key] = item.check(entry)
+        except InputError as error:
+            raise InputError(error.problem, f"{key}.{error.key}".rstrip(".")) from None
+        return checked if named else list(checked.values())
+
+    return Rule(check, dict)
 
 
 def optional(rule: Rule) -> Rule:

@@ -73,19 +73,20 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
     name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(f"--name {name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
-    if (root / name / "sweep.json").exists():
+    folder = SweepFolder(root / name)
+    if any(path.exists() for path in (folder.info_file, folder.info_copy, folder.study_file)):
         raise InputError(f"sweep {root / name} exists; --resume goes on with it, another --name begins a new one")
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {root}: {error.strerror}") from error
-    return SweepFolder(root / name)
+    return folder
 
 
 def _newest(root: Path, name: str) -> Path:
     """The last sweep that was begun of this space."""
     pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
-    begun = sorted(path.parent for path in root.glob("*/sweep.json") if pattern.fullmatch(path.parent.name))
+    begun = sorted(path.parent for path in root.glob("*/sweep.json*") if pattern.fullmatch(path.parent.name))
     if not begun:
         raise InputError(f"nothing to resume: {root} has no sweep {name}-<time>; --name gives the name of another")
     return begun[-1]
@@ -106,14 +107,28 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
         )
 
 
+def known_info(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
+    """The record of a sweep that goes on, once all that was damaged in its folder is made whole."""
+    from fpp_sweep.search.mending import mend  # loads Optuna, which takes a second
+
+    info, problem = folder.restored_info()
+    require_same(info, space, options, folder)
+    for mended in (*([problem] if problem else []), *mend(folder, info, space)):
+        note(mended)
+    return info
+
+
 @contextmanager
 def removed_if_refused(folder: SweepFolder, known: SweepInfo | None) -> Iterator[None]:
     """Where bad input ends a sweep before its first trial: remove a new folder, restore a resumed one's record."""
     try:
         yield
     except InputError:
-        if known is None and not folder.trials():
-            shutil.rmtree(folder.path, ignore_errors=True)
+        if known is None and not folder.trial_files():
+            for path in (folder.info_file, folder.info_copy):
+                path.unlink(missing_ok=True)
+            if not folder.tasks.exists():  # the user may have put another sweep's results there
+                shutil.rmtree(folder.path, ignore_errors=True)
         elif known is not None:
             folder.write_info(known)
         raise

@@ -27,11 +27,11 @@ from fpp_sweep.sweep.preflight import (
     Opened,
     Workers,
     info_at_start,
+    known_info,
     open_sweep,
     open_workers,
     removed_if_refused,
     require_named,
-    require_same,
     sweep_folder,
 )
 from fpp_sweep.sweep.provenance import tagged
@@ -61,9 +61,8 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
     uri = absolute(options.tracking_uri or space.work.tracking_uri or DEFAULT_URI)
     with folder.locked(), terminable():
-        known = folder.info() if folder.info_file.is_file() else None
+        known = known_info(space, options, folder) if options.resume else None
         if known is not None:
-            require_same(known, space, options, folder)
             uri = absolute(options.tracking_uri) if options.tracking_uri else recorded(known.tracking_uri)
         with removed_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -38,6 +40,87 @@ def test_two_drivers_cannot_hold_the_same_sweep(folder):
         pass
     with other.locked():  # it goes with its holder
         pass
+
+
+@contextmanager
+def mounted(path, options):
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=False).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def refusal(path):
+    """What a driver is told that cannot begin in that folder."""
+    with pytest.raises(InputError) as refused, SweepFolder(path).locked():
+        pass
+    return str(refused.value)
+
+
+def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path, monkeypatch):
+    advice = "; make that possible, or give another place with --out"
+    with mounted(tmp_path / "forbidden", "size=64k,ro") as disk:
+        assert refusal(disk / "one") == f"{disk}/one/lock cannot be written and locked (Read-only file system){advice}"
+    with mounted(tmp_path / "full", "size=64k") as disk:
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "fill").write_bytes(bytes(2**17))
+        assert "one/lock cannot be written and locked (No space left on device)" in refusal(disk / "one")
+        (disk / "fill").write_bytes(bytes(2**16 - 5 * 4096))  # room for the lock, and not for a record
+        with (
+            SweepFolder(disk / "one").locked(),
+            pytest.raises(OSError, match=r"No space left on device: '.*/sweep.json"),
+        ):
+            SweepFolder(disk / "one").write_info(replace(sweep_info("one"), tags={"long": "x" * 2**15}))
+    (tmp_path / "file").touch()
+    assert "lock cannot be written and locked (File exists)" in refusal(tmp_path / "file")
+    (tmp_path / "one" / "lock").mkdir(parents=True)
+    assert "lock cannot be written and locked (Is a directory)" in refusal(tmp_path / "one")
+    monkeypatch.setattr("fcntl.flock", lambda *words: (_ for _ in ()).throw(OSError(37, "No locks available")))
+    assert "lock cannot be written and locked (No locks available)" in refusal(tmp_path / "two")
+
+
+def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
+    wanted = folder.info()
+    for content in (b"", b"{", b"\xff", json.dumps({"format": FORMAT, "tags": None}).encode(), None):
+        folder.info_file.unlink()
+        if content is not None:
+            folder.info_file.write_bytes(content)
+        with pytest.raises(InputError, match=r"sweep.json: not readable .*\(--resume\) mends it"):
+            SweepFolder.open(folder.path).info()
+        known, note = folder.restored_info()
+        assert known == folder.info() == wanted
+        assert note.endswith("made again from its copy, so that nothing is lost")
+        assert folder.restored_info() == (wanted, None)
+    kept = sorted(folder.path.glob("sweep.json.damaged-*"))
+    assert [path.read_bytes()[:1] for path in kept] == [b"", b"{", b"\xff", b"{"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("tags", None, "tags: must be a mapping (key: value), got nothing"),
+        ("tags", {"seeds": 1}, "tags.seeds: must be text, got 1"),
+        ("space", [], "space: must be a mapping"),
+        ("objectives", {}, "objectives: must be a list"),
+        ("objectives", [{"metric": "ece", "goal": "good"}], "objectives: needs a metric and its goal, max or min"),
+        ("objectives", [{"goal": "max"}], "missing 1 required keyword-only argument: 'metric'"),
+        ("reference", [1.0, "2"], "reference.1: must be a number, got '2'"),
+        ("state", "done", "state: unknown state 'done'"),
+        ("spent", True, "spent: must be a number, got True"),
+        ("spent", 10**400, "spent: must be a number, got 1000"),
+    ],
+)
+def test_a_record_with_wrong_types_is_refused_with_file_and_field(folder, field, value, complaint):
+    document = json.loads(folder.info_file.read_text())
+    folder.info_file.write_text(json.dumps({**document, field: value}))
+    with pytest.raises(InputError) as refused:
+        folder.info()
+    assert str(refused.value).startswith(f"{folder.info_file}: not readable as a record of a sweep (")
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @each_record
