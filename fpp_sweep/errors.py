@@ -1,8 +1,10 @@
-"""The one exception for bad input, so that a command can tell a user's slip from our bug."""
+"""Exceptions that are told in one line: bad input, and a machine that fails; what else is raised is our bug."""
 
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable
 
 
@@ -17,6 +19,20 @@ class InputError(ValueError):
         super().__init__(f"{key}: {problem}" if key else str(problem))
         self.problem = str(problem)
         self.key = key  # dotted: of the value that cannot be used
+
+
+class MachineError(OSError):
+    """The machine failed, such as a full disk or a process that is gone: no verdict on what was asked for."""
+
+    @classmethod
+    def of(cls, error: OSError) -> MachineError:
+        """What a system call was refused, where, and what would do."""
+        if isinstance(error, cls):
+            return error
+        what = os.strerror(error.errno) if error.errno else str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in what
+        where = f"{error.filename}: " if error.filename else ""
+        return cls(f"{where}{what}; {'make room' if full else 'see to it'}, then go on with --resume")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
