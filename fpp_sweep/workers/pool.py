@@ -217,15 +217,13 @@ class Pool:
         self.keys = keys
         self._ask(self.keeper.begin.remote(keys))
 
-    def begin_again(self) -> None:
-        """Tell a keeper that was started again what the one before it knew."""
-        if self.keys is not None:
-            self.begin(self.keys)
-
     def status(self) -> KeeperStatus | None:
-        """None of a keeper that is to begin again; raises MachineError if nobody will answer any more."""
+        """None of a keeper that has followed one that died, and is told the keys; MachineError if none is left."""
         _require_session()
-        return self._ask(self.keeper.status.remote())  # type: ignore[no-any-return]
+        status: KeeperStatus | None = self._ask(self.keeper.status.remote())
+        if status is None and self.keys is not None:
+            self.begin(self.keys)
+        return status
 
     @staticmethod
     def _ask(reference: Any) -> Any:
@@ -236,9 +234,7 @@ class Pool:
             except GetTimeoutError:
                 _require_session()
             except RayActorError as error:
-                raise MachineError(
-                    "the keeper of the tasks died and cannot be replaced; go on with --resume"
-                ) from error
+                raise MachineError("the keeper of the tasks died too often; go on with --resume") from error
         if isinstance(answer, (TaskFailed, MachineError)):
             raise answer
         return answer

@@ -18,8 +18,6 @@ EVERY = 0.5  # seconds between two questions
 class Watched(Protocol):
     def status(self) -> KeeperStatus | None: ...
 
-    def begin_again(self) -> None: ...
-
 
 class Watch:
     """The last status of a pool, kept up to date by a thread; `on_status` hears of each, `on_restart` of a new keeper.
@@ -65,7 +63,6 @@ class Watch:
             status = self._pool.status()
             if status is None:
                 self._before = self.status
-                self._pool.begin_again()
                 self._on_restart()
             else:
                 self.status = _added(status, self._before)
