@@ -1,8 +1,10 @@
-"""The one exception for bad input, so that a command can tell a user's slip from our bug."""
+"""Exceptions that are told in one line: bad input, and a machine that fails; what else is raised is our bug."""
 
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable
 
 LONGEST = 2_000  # characters of a message: a file may have keys and names of any length
@@ -30,6 +32,20 @@ def escaped(text: str) -> str:
     café\x1b[31m\n
     """
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+class MachineError(OSError):
+    """The machine failed, such as a full disk or a process that is gone: no verdict on what was asked for."""
+
+    @classmethod
+    def of(cls, error: OSError) -> MachineError:
+        """What a system call was refused, where, and what would do."""
+        if isinstance(error, cls):
+            return error
+        what = os.strerror(error.errno) if error.errno else str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in what
+        where = f"{error.filename}: " if error.filename else ""
+        return cls(f"{where}{what}; {'make room' if full else 'see to it'}, then go on with --resume")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

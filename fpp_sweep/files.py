@@ -25,9 +25,10 @@ def written_whole(path: Path) -> Iterator[Path]:
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say where it is
-        raise
+    except OSError as error:  # a write says what went wrong, but not where
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,13 +19,15 @@ import ray
 from ray import tune
 from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.search import Searcher
+from sqlalchemy.exc import OperationalError
 
 from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import Kind, TrialRecord
-from fpp_sweep.search.coordinator import Brief, Coordinator, ended
+from fpp_sweep.search.coordinator import HALTED, Brief, Coordinator, ended
 from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.trial.trial import Plan
@@ -44,6 +48,18 @@ class Progress:
     failed: int = 0
     stopped: int = 0
     seconds: list[float] = field(default_factory=list)  # of finished trials
+
+
+class Halt(BaseException):
+    """Ends Tune's loop with its cause; Tune wraps an Exception in pages of its own."""
+
+
+@contextmanager
+def halting() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Halt from error
 
 
 class Conductor(Searcher):
@@ -74,6 +90,8 @@ class Conductor(Searcher):
         self._on_change = on_change
         self._running: dict[str, tuple[str, str]] = {}  # Tune's trial -> name and split
         self._order = 0
+        self._losses: Counter[tuple[str, str]] = Counter()  # of a job's process
+        self._again: list[tuple[str, str]] = []
         self._adopted: list[int] = []
         self._baselines: list[str] = []
         self._tests: list[str] | None = None
@@ -116,6 +134,7 @@ class Conductor(Searcher):
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
 
+    @halting()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         if len(self._running) >= self._concurrency():
             return None
@@ -134,13 +153,20 @@ class Conductor(Searcher):
         self._on_change(self._records[name], split)
         return {"name": name, "split": split, "order": self._order}
 
+    @halting()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        name, split = self._running.pop(trial_id)
+        name, split = job = self._running.pop(trial_id)
         self.progress.running.discard(name)
+        if result and result.get(HALTED):
+            raise MachineError(result[HALTED])
         record = self._folder.trial(name)
         searched = split == self._space.search.split
-        if (searched and record.state == "running") or (not searched and error):
-            record = ended(record, split, "failed", "the trial's process died")
+        if record.state == "running" if searched else error and split not in record.results:
+            self._losses[job] += 1
+            if self._losses[job] < self._space.work.attempts:  # no verdict on its settings
+                self._again.append(job)
+                return
+            record = ended(record, split, "failed", f"the trial's process died {self._losses[job]} times")
             self._folder.write_trial(record)
         self._records[name] = record
         if searched and record.kind == "trial":
@@ -162,6 +188,8 @@ class Conductor(Searcher):
 
     def _next(self) -> tuple[str, str] | None:
         """The next job's name and split; None if there is none now."""
+        if self._again:
+            return self._again.pop(0)
         split = self._space.search.split
         if self._baselines:
             self.progress.phase = "baselines"
@@ -246,6 +274,13 @@ class Conductor(Searcher):
             self.progress.failed += 1
             self._failures += 1
 
+    def told(self, error: BaseException) -> BaseException:
+        """Why the sweep ends; the study's database says in its own way what is wrong with its disk."""
+        cause = error if isinstance(error, OperationalError) else error.__cause__
+        if isinstance(cause, OperationalError):
+            return MachineError.of(OSError(f"{self._folder.study_file}: {cause.orig}"))
+        return MachineError.of(error) if isinstance(error, OSError) else error
+
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)
         self._records[record.name] = record
@@ -256,7 +291,7 @@ def _waiting(name: str, kind: Kind, config: TrialConfig, **facts: Any) -> TrialR
 
 
 def conduct(conductor: Conductor, brief: Brief, storage: str) -> None:
-    """Let Tune run until the conductor has nothing left."""
+    """Let Tune run until the conductor has nothing left; raises MachineError where it cannot go on."""
     node = ray.util.get_node_ip_address()
     trainable = tune.with_resources(tune.with_parameters(Coordinator, brief=brief), {"cpu": 0, f"node:{node}": 0.001})
     tuner = Tuner(
@@ -270,4 +305,7 @@ def conduct(conductor: Conductor, brief: Brief, storage: str) -> None:
         ),
         run_config=RunConfig(name="tune", storage_path=storage, verbose=0),
     )
-    tuner.fit()
+    try:
+        tuner.fit()
+    except Halt as halt:
+        raise conductor.told(halt.__cause__ or halt) from None

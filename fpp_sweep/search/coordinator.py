@@ -10,6 +10,7 @@ from ray import tune
 
 from fpp_sweep import plugins
 from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
@@ -17,6 +18,8 @@ from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Driver, Executor, Plan, TrialStopped, measured, run_trial
+
+HALTED = "halted"  # in what Tune is told: why no trial can go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,10 @@ class Coordinator(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        run_job(self._brief, self._job["name"], self._job["split"], self._job["order"])
+        try:
+            run_job(self._brief, self._job["name"], self._job["split"], self._job["order"])
+        except OSError as error:
+            return {"done": True, HALTED: str(MachineError.of(error))}
         return {"done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -54,7 +60,7 @@ class Coordinator(tune.Trainable):
 
 
 def run_job(brief: Brief, name: str, split: str, order: int) -> None:
-    """Run a trial on a split and record its result, or why it has none."""
+    """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
     folder = brief.folder
     record = folder.trial(name)
     try:
@@ -65,7 +71,12 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
             values = [measured(result, objective.metric) for objective in brief.objectives]
             broken = violations(brief, result) if record.kind == "trial" else {}
             record = replace(record, values=values, constraints=broken, state="complete", finished=time.time())
-        write_artifacts(folder.artifacts(name), datasets, split, f"{name}, {split}: {record.config['method']}")
+        try:
+            write_artifacts(folder.artifacts(name), datasets, split, f"{name}, {split}: {record.config['method']}")
+        except OSError as error:  # whatever is complete has its files, too
+            raise MachineError.of(error) from error
+    except MachineError:
+        raise
     except TrialStopped as stop:
         record = ended(record, split, "stopped", str(stop))
     except Exception as error:

@@ -9,12 +9,13 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import sleep_when_idle, terminable
+from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import hypervolume
@@ -75,19 +76,22 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
                         workers = own.enter_context(open_workers(space, options, folder.tasks, checked))
                     checked()
                     _go(Run(space, folder, open_sweep(space, folder, workers), options, uri))
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, MachineError) as error:
                 if (info := folder.info()).state == "running":  # it came while all was opened
-                    folder.write_info(replace(info, state="interrupted"))
-                raise InterruptedSweep from None
+                    with suppress(OSError):
+                        folder.write_info(replace(info, state="interrupted"))
+                raise error if isinstance(error, MachineError) else InterruptedSweep from None
     return Sweep(folder)
 
 
 def _go(run: Run) -> None:
     try:
         run.go()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError) as error:
         run.interrupted()
-        raise InterruptedSweep from None
+        if run.watch.lost:
+            raise run.watch.lost from None
+        raise MachineError.of(error) if isinstance(error, OSError) else InterruptedSweep from None
     finally:
         run.close()
 
@@ -104,9 +108,10 @@ class Run:
         self.shipper = Shipper(folder, uri)
         self.began = time.monotonic()
         self.spent = folder.info().spent
+        self.delivery = DELIVERY
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
-        self.watch = Watch(opened.pool, self._show)
+        self.watch = Watch(opened.pool, self._show, self._keeper_restarted)
         self.conductor: Conductor = Conductor(
             space,
             folder,
@@ -143,22 +148,25 @@ class Run:
         self._end("finished" if complete else "failed")
 
     def interrupted(self) -> None:
-        """Mark what was running; a resumed sweep starts it again."""
+        """Mark what was running, as far as the disk allows; a resumed sweep starts it again."""
+        self.delivery = PARTING
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder stays readable
-        for record in self.folder.trials():
-            if record.state == "running":
-                reason = "the sweep was interrupted"
-                ended = replace(record, state="interrupted", reason=reason, finished=time.time())
-                self.folder.write_trial(ended)
-        self._end("interrupted")
+        with suppress(KeyboardInterrupt):  # of a watch that has just found the same
+            self.watch.close()
+        with suppress(OSError):
+            for record in self.folder.trials():
+                if record.state == "running":
+                    reason = "the sweep was interrupted"
+                    ended = replace(record, state="interrupted", reason=reason, finished=time.time())
+                    self.folder.write_trial(ended)
+            self._end("interrupted")
 
     def close(self) -> None:
         """Report, deliver, and let go; in whatever state things are."""
         self.watch.close()
         self.display.close()
         self.reporter.close()
-        waiting = PARTING if self.folder.info().state == "interrupted" else DELIVERY
-        left = self.shipper.close(waiting)
+        left = self.shipper.close(self.delivery)
         if left:
             error = self.shipper.status().error or "it was too slow"
             print(f"MLflow lacks {left} records ({error}); deliver them later with:", file=sys.stderr)
@@ -221,6 +229,9 @@ class Run:
             known = objective.reference
             corner.append(worst(point[index] for point in values) if known is None else known)
         self.folder.write_info(replace(info, reference=corner))
+
+    def _keeper_restarted(self) -> None:
+        self.display.event("note: the keeper of the tasks died; another goes on from the results on disk")
 
     def _show(self, workers: KeeperStatus) -> None:
         """Keep the terminal up to date."""

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import ModelFacts
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import EvalTask, Task
@@ -25,7 +26,7 @@ from fpp_sweep.trial.store import Store, find
 HIRE_EVERY = 1.0  # seconds between two looks at how many workers are missing
 BAD_STARTS = 3  # times in a row that no worker starts while there is none: the next would not, either
 
-_COUNTED = ("loads", "lost", "done", "at_hand", "executions", "images", "held")
+COUNTED = ("loads", "lost", "done", "at_hand", "executions", "images", "held")
 
 
 class LostError(Exception):
@@ -106,7 +107,7 @@ class Keeper:
     _fatal: TaskFailed | None = None
     _model: str = ""  # digest of the first worker's
     _bad_starts: int = 0
-    _counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
+    _counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     _running: int = 0
     _turns: int = 0
 
@@ -127,7 +128,7 @@ class Keeper:
     def begin(self, keys: TaskKeys) -> None:
         """Another run: its tasks are known by these keys, and counted from here on."""
         if hasattr(self, "keys"):
-            self._counts = dict.fromkeys(_COUNTED, 0)
+            self._counts = dict.fromkeys(COUNTED, 0)
         self.keys = keys
 
     async def first(self) -> ModelFacts | TaskFailed:
@@ -355,7 +356,9 @@ class Keeper:
             return
         try:
             await self._keep(worker, job, result)
-        except Exception as error:  # such as a full disk
+        except OSError as error:  # such as a full disk, on which no task would do better
+            self._settle(job, MachineError.of(error))
+        except Exception as error:
             self._settle(job, TaskFailed(f"{job.task.title}: not written down: {_told(error)}"))
 
     async def _keep(self, worker: KeptWorker, job: _Job, result: TaskResult) -> None:

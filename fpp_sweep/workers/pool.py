@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpp_sweep import plugins
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import Task
@@ -26,6 +26,8 @@ from fpp_sweep.workers.keeper import Keeper, KeeperStatus, LostError
 from fpp_sweep.workers.session import first_line
 
 EVERYTHING = 1_000_000  # calls that the keeper may have open: trials x datasets x seeds x shards
+RESTARTS = 3  # of a keeper; one that dies again would die once more
+LOOK = 1.0  # seconds between two looks at whether who is asked can still answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +138,17 @@ class KeeperActor:
 
     async def open(self) -> ModelFacts | TaskFailed:
         """Start workers; the first one that is ready."""
+        self._hire()
+        return await self._keeper.first()
+
+    def _hire(self) -> None:
+        """The workers of a keeper that died are gone with it: whoever asks its successor first has others started."""
         if self._hiring is None:
             self._hiring = asyncio.create_task(self._keeper.hire_missing())
-        return await self._keeper.first()
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """What a method of some worker gives, or the failure."""
-        first = await self._keeper.first()
+        first = await self.open()
         if isinstance(first, TaskFailed):
             return first
         worker = next(iter(self._keeper.workers.values()))
@@ -154,25 +160,34 @@ class KeeperActor:
 
     async def begin(self, keys: TaskKeys) -> None:
         """From here on tasks are known by these keys."""
+        self._hire()
         self._keeper.begin(keys)
 
-    async def result(self, task: Task, order: int) -> TaskResult | TaskFailed:
+    async def result(self, task: Task, order: int) -> TaskResult | TaskFailed | MachineError:
+        while not self._begun:
+            await asyncio.sleep(0.05)
         try:
             return await self._keeper.result(task, order)
-        except TaskFailed as error:
+        except (TaskFailed, MachineError) as error:
             return error
-        except Exception as error:  # such as a full disk
+        except Exception as error:
             return TaskFailed.of(error, task.title)
 
-    async def status(self) -> KeeperStatus:
-        return self._keeper.status()
+    async def status(self) -> KeeperStatus | None:
+        """None if this keeper has followed one that died, and does not know the keys yet."""
+        return self._keeper.status() if self._begun else None
+
+    @property
+    def _begun(self) -> bool:
+        return hasattr(self._keeper, "keys")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pool:
     """The keeper as the driver and the trials see it, and the executor of their tasks; travels to other processes."""
 
     keeper: Any
+    keys: TaskKeys | None = None  # that the keeper was told, for one that follows it
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
@@ -199,23 +214,46 @@ class Pool:
         return self._ask(self.keeper.call.remote("check", list(methods), list(prompts), list(datasets)))  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:
+        self.keys = keys
         self._ask(self.keeper.begin.remote(keys))
 
-    def status(self) -> KeeperStatus:
-        return self._ask(self.keeper.status.remote())  # type: ignore[no-any-return]
+    def status(self) -> KeeperStatus | None:
+        """None of a keeper that has followed one that died, and is told the keys; MachineError if none is left."""
+        _require_session()
+        status: KeeperStatus | None = self._ask(self.keeper.status.remote())
+        if status is None and self.keys is not None:
+            self.begin(self.keys)
+        return status
 
     @staticmethod
     def _ask(reference: Any) -> Any:
-        answer = ray.get(reference)
-        if isinstance(answer, TaskFailed):
+        while True:
+            try:
+                answer = ray.get(reference, timeout=LOOK)
+                break
+            except GetTimeoutError:
+                _require_session()
+            except RayActorError as error:
+                raise MachineError("the keeper of the tasks died too often; go on with --resume") from error
+        if isinstance(answer, (TaskFailed, MachineError)):
             raise answer
         return answer
+
+
+def _require_session() -> None:
+    """Ray itself must be there: a session of our own is one of our processes, a cluster is not ours to look after."""
+    node: Any = ray._private.worker._global_node
+    for kind, process in node.dead_processes() if node else ():
+        if kind in ("raylet", "gcs_server"):
+            raise MachineError(f"Ray's {kind} (process {process.pid}) died; go on with --resume")
 
 
 def start_pool(worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, *, attempts: int, timeout: float) -> Pool:
     """The keeper, on this machine, where the sweep's folder is."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": EVERYTHING}
+    options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": EVERYTHING}
+    # a call is asked again of the next keeper, which finds on disk what was done
+    options |= {"max_restarts": RESTARTS, "max_task_retries": -1}
     actor: Any = ray.remote(KeeperActor)
     return Pool(actor.options(scheduling_strategy=here, **options).remote(worker, needs, tasks, attempts, timeout))
 

@@ -1,30 +1,44 @@
-"""How the workers are doing, asked of their keeper now and then."""
+"""How the workers are doing, asked of their keeper now and then; and whether anybody is left who can be asked."""
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
-from fpp_sweep.workers.keeper import KeeperStatus
+from fpp_sweep.errors import MachineError
+from fpp_sweep.workers.keeper import COUNTED, KeeperStatus
 
 EVERY = 0.5  # seconds between two questions
 
 
 class Watched(Protocol):
-    def status(self) -> KeeperStatus: ...
+    def status(self) -> KeeperStatus | None: ...
 
 
 class Watch:
-    """The last status of a pool, kept up to date by a thread; `on_status` hears of each."""
+    """The last status of a pool, kept up to date by a thread; `on_status` hears of each, `on_restart` of a new keeper.
 
-    def __init__(self, pool: Watched, on_status: Callable[[KeeperStatus], None] = lambda status: None) -> None:
+    Where nobody can answer any more, the thread that made the watch is interrupted, and `lost` says why.
+    """
+
+    def __init__(
+        self,
+        pool: Watched,
+        on_status: Callable[[KeeperStatus], None] = lambda status: None,
+        on_restart: Callable[[], None] = lambda: None,
+    ) -> None:
         self.status: KeeperStatus | None = None
+        self.lost: MachineError | None = None
+        self._before: KeeperStatus | None = None  # of the keepers that died
         self._pool = pool
-        self._on_status = on_status
+        self._on_status, self._on_restart = on_status, on_restart
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._caller = threading.current_thread()
 
     @property
     def workers(self) -> int:
@@ -45,12 +59,37 @@ class Watch:
 
     def look(self) -> None:
         """Ask now."""
-        with suppress(Exception):  # Ray may be going down; what matters is told elsewhere
-            self.status = self._pool.status()
+        try:
+            status = self._pool.status()
+            if status is None:
+                self._before = self.status
+                self._on_restart()
+            else:
+                self.status = _added(status, self._before)
+        except MachineError as error:
+            self.lost = error
+        except Exception:  # Ray may be going down; what matters is told elsewhere
+            return
 
     def _run(self) -> None:
         while not self._over.wait(EVERY):
             self.look()
+            if self.lost:
+                self._interrupt()
+                return
             if self.status is not None:
                 with suppress(Exception):  # a terminal that cannot be written to ends no sweep
                     self._on_status(self.status)
+
+    def _interrupt(self) -> None:
+        """As SIGTERM does (see `cli.terminable`): nothing else ends a wait for a Ray that does not answer."""
+        heard = self._caller is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
+        if heard and not self._over.is_set():
+            signal.pthread_kill(self._caller.ident or 0, signal.SIGTERM)
+
+
+def _added(status: KeeperStatus, before: KeeperStatus | None) -> KeeperStatus:
+    """A keeper's status, with the counts of those before it."""
+    if before is None:
+        return status
+    return replace(status, **{name: getattr(status, name) + getattr(before, name) for name in COUNTED})

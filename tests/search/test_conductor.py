@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 from ray.tune.search import Searcher
+from sqlalchemy import event
 
 from fpp_sweep.config import TrialConfig
+from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.search.conductor import Conductor
-from fpp_sweep.search.coordinator import Brief, run_job, violations
+from fpp_sweep.search.conductor import Conductor, Halt
+from fpp_sweep.search.coordinator import HALTED, Brief, run_job, violations
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.trial.results import TaskResult
@@ -205,23 +207,74 @@ def test_failures_in_a_row_end_the_sweep_and_one_success_begins_the_row_anew(tmp
     assert states == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
 
 
-def test_a_trial_whose_process_died_has_failed_with_that_reason(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", "search.trials=1")
-    sweep.run(trial_0000={"error": True})
+@pytest.mark.parametrize("losses", [1, 2, 3])
+def test_a_trial_whose_process_died_runs_again_until_its_attempts_are_used_up(tmp_path, losses):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=2", "search.concurrency=1", "work.baselines=[]")
+    for attempt in range(1, losses + 1):
+        job, trial = sweep.ask()
+        assert (job["name"], sweep.folder.trial(job["name"]).attempt) == ("trial-0000", attempt)
+        sweep.end(trial, job, error=True)
+    sweep.run()
+    record, other = (sweep.folder.trial(f"trial-000{number}") for number in range(2))
+    ended = ("failed", "the trial's process died 3 times", 3) if losses == 3 else ("complete", None, losses + 1)
+    assert (record.state, record.reason, record.attempt) == ended
+    assert (other.state, other.attempt) == ("complete", 1)
+    states = [each.state.name for each in sweep.conductor._study._study.get_trials()]
+    assert states == ["FAIL" if losses == 3 else "COMPLETE", "COMPLETE"]
+
+
+@pytest.mark.parametrize("losses", [1, 3])
+def test_a_test_split_whose_process_died_runs_again_and_leaves_the_trial_what_it_was(tmp_path, losses):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=1", "work.baselines=[]")
+    job, trial = sweep.ask()
+    sweep.end(trial, job)
+    for _ in range(losses):
+        job, trial = sweep.ask()
+        assert job["split"] == "test"
+        sweep.end(trial, job, error=True)
+    sweep.run()
     record = sweep.folder.trial("trial-0000")
-    assert (record.state, record.reason) == ("failed", "the trial's process died")
+    assert (record.state, record.attempt) == ("complete", 1)
+    assert record.reason == ("on test: the trial's process died 3 times" if losses == 3 else None)
+    assert ("test" in record.results) == (losses < 3)
 
 
-def test_a_test_split_that_fails_leaves_the_trial_what_it_was(tmp_path):
+def test_a_process_that_dies_with_its_result_written_has_not_died_in_vain(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.trials=1", "work.baselines=[]")
     job, trial = sweep.ask()
     sweep.end(trial, job)
     job, trial = sweep.ask()
-    assert job["split"] == "test"
+    record = sweep.folder.trial(job["name"])
+    sweep.folder.write_trial(replace(record, results={**record.results, "test": record.results["val"]}))
     sweep.end(trial, job, error=True)
-    record = sweep.folder.trial("trial-0000")
-    assert (record.state, record.reason) == ("complete", "on test: the trial's process died")
     assert sweep.ask()[0] == Searcher.FINISHED
+    assert sweep.folder.trial(job["name"]).reason is None
+
+
+def test_a_machine_that_fails_ends_the_sweep_and_nothing_is_told_to_the_study(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]")
+    _, trial = sweep.ask()
+    with pytest.raises(Halt) as halt:
+        sweep.conductor.on_trial_complete(trial, {"done": True, HALTED: "a/b: No space left on device"})
+    assert str(halt.value.__cause__) == "a/b: No space left on device"
+    assert type(halt.value.__cause__) is MachineError
+    assert [each.state.name for each in sweep.conductor._study._study.get_trials()] == ["RUNNING"]
+
+
+def test_a_full_disk_below_the_study_is_told_as_such(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", "search.trials=5000", "search.sampler=random")
+    engine = sweep.conductor._study._study._storage._backend.engine
+    with engine.connect() as connection:  # SQLite's own way to have no room
+        (pages,) = connection.exec_driver_sql("PRAGMA page_count").one()
+
+    @event.listens_for(engine, "checkout")
+    def fill(connection, *_):
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(Halt) as halt:
+        sweep.run()
+    told = f"{sweep.folder.study_file}: database or disk is full; make room, then go on with --resume"
+    assert str(sweep.conductor.told(halt.value.__cause__)) == told
 
 
 def test_a_fatal_word_from_the_workers_ends_it_at_once(tmp_path):

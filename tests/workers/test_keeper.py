@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep import tasks as cutting
+from fpp_sweep.errors import MachineError
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.workers import keeper as module
@@ -448,11 +449,11 @@ class BrokenStore(TaskStore):
 FULL = OSError(28, "No space left on device")
 
 
-async def test_a_full_disk_fails_the_task_and_spares_the_worker(keep, tmp_path):
+async def test_a_full_disk_is_no_verdict_on_the_task_and_spares_the_worker(keep, tmp_path):
     store = BrokenStore(tmp_path, put=FULL)
     crew = keep(store=store)
-    reason = await outcome(crew.results(batches(1)))
-    assert reason == "dtd, val samples 0..64, seed 0: not written down: OSError: [Errno 28] No space left on device"
+    with pytest.raises(MachineError, match=r"^No space left on device; make room, then go on with --resume$"):
+        await crew.results(batches(1))
     store.errors.clear()
     assert told(await crew.results(batches(1), 2)) == titles(batches(1))
     status = crew.status
@@ -461,8 +462,10 @@ async def test_a_full_disk_fails_the_task_and_spares_the_worker(keep, tmp_path):
 
 
 async def test_a_prompt_that_cannot_be_written_fails_the_shards_that_wait_for_it(keep, tmp_path):
-    reason = await outcome(keep(store=BrokenStore(tmp_path, put=FULL)).results(batches(2, prompt="fpp")))
-    assert reason.startswith("dtd, pretraining, seed 0: not written down: OSError")
+    with pytest.raises(MachineError, match="No space left"):
+        await keep(store=BrokenStore(tmp_path, put=FULL)).results(batches(2, prompt="fpp"))
+    reason = await outcome(keep(store=BrokenStore(tmp_path, put=ValueError("no"))).results(batches(2, prompt="fpp")))
+    assert reason == "dtd, pretraining, seed 0: not written down: ValueError: no"
 
 
 async def test_a_store_that_cannot_be_asked_fails_the_task(keep, tmp_path):

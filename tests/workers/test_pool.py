@@ -168,7 +168,7 @@ def test_a_pool_hands_results_over_as_they_end_and_gives_up_what_is_left_when_it
         return [done], [each for each in references if each != done]
 
     monkeypatch.setattr(ray, "wait", wait)
-    monkeypatch.setattr(ray, "get", lambda reference: TaskResult(prompt=b"%d" % reference))
+    monkeypatch.setattr(ray, "get", lambda reference, timeout: TaskResult(prompt=b"%d" % reference))
     monkeypatch.setattr(ray, "cancel", cancelled.append)
     results = Pool(SimpleNamespace(result=SimpleNamespace(remote=remote))).results(tasks, 7)
     assert [(task, result.prompt) for task, result in (next(results), next(results))] == [
@@ -183,7 +183,7 @@ def test_a_pool_hands_results_over_as_they_end_and_gives_up_what_is_left_when_it
 def test_a_pool_raises_a_failure_and_gives_up_the_rest(monkeypatch):
     cancelled = []
     monkeypatch.setattr(ray, "wait", lambda references, num_returns: (references[:1], references[1:]))
-    monkeypatch.setattr(ray, "get", lambda reference: TaskFailed("no"))
+    monkeypatch.setattr(ray, "get", lambda reference, timeout: TaskFailed("no"))
     monkeypatch.setattr(ray, "cancel", cancelled.append)
     remote = SimpleNamespace(result=SimpleNamespace(remote=lambda task, order: task.start))
     with pytest.raises(TaskFailed, match="no"):

@@ -1,0 +1,163 @@
+"""Faults of the machine under a sweep as its users run it: processes that are killed, a Ray that dies, a full disk."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep.space.reading import load_space
+from tests.drivers import (
+    assert_same_as_in_one_process,
+    command,
+    complete,
+    descendants,
+    ended,
+    environment,
+    only_sweep,
+    started,
+)
+from tests.waiting import LONG, wait_for
+
+pytestmark = pytest.mark.slow  # each starts Ray, two workers and MLflow
+
+KEEPER, COORDINATOR, WORKER = "ray::KeeperActor", "ray::Coordinator", "ray::WorkerActor"
+
+
+def pids(driver, name):
+    return [pid for pid, line in descendants(driver.pid).items() if name in line]
+
+
+def kill(driver, name):
+    (victim, *_) = wait_for(lambda: pids(driver, name))
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: victim not in pids(driver, name))
+    return victim
+
+
+def resumed(folder, *words):
+    done = subprocess.run(
+        command(folder, *words, "--resume"), cwd=folder, env=environment(folder), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def is_gone(pid):
+    """Whether a process has ended; one that nobody has waited for yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def runs(folder):
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        return dict(store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall())
+
+
+def assert_told(driver, out, err, complaint):
+    """One line, at the end; and nothing of what Ray says."""
+    assert driver.returncode == 1, out + err
+    assert not out
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert complaint in last
+    assert "--resume" in last
+    assert err.count("error: ") == 1
+
+
+def test_a_keeper_and_trials_processes_that_are_killed_cost_time_and_no_result(tmp_path):
+    count = 12
+    with ended(started(tmp_path, "--trials", str(count))) as driver:
+        wait_for(lambda: complete(tmp_path))
+        for name in (KEEPER, COORDINATOR, KEEPER):
+            before, workers = len(complete(tmp_path)), pids(driver, WORKER)
+            kill(driver, name)
+            if name == KEEPER:
+                wait_for(lambda workers=workers: all(is_gone(pid) for pid in workers))  # they hold a device
+            wait_for(lambda before=before: len(complete(tmp_path)) > before)
+        out, err = driver.communicate(timeout=LONG)
+    assert driver.returncode == 0, out + err
+    assert err.count("note: the keeper of the tasks died; another goes on") == 2
+    assert "Traceback" not in err
+    assert "(raylet)" not in out
+    sweep = only_sweep(tmp_path)
+    assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
+    assert {record.attempt for record in sweep.trials()} <= {1, 2}
+    assert sweep.info().tags["work_model_loads"] == "3"
+    assert int(sweep.info().tags["work_tasks"]) > count  # those of all keepers
+    assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server", KEEPER])
+def test_a_part_that_cannot_be_replaced_interrupts_the_sweep_which_goes_on_later(tmp_path, victim):
+    with ended(started(tmp_path, "--trials", "1000")) as driver:
+        wait_for(lambda: complete(tmp_path))
+        processes = descendants(driver.pid)
+        if victim == KEEPER:
+            for _ in range(3):
+                kill(driver, victim)
+                wait_for(lambda: pids(driver, victim))
+                processes |= descendants(driver.pid)
+        kill(driver, victim if victim == KEEPER else f"/{victim} ")
+        out, err = driver.communicate(timeout=LONG)
+    assert_told(driver, out, err, "keeper" if victim == KEEPER else f"Ray's {victim} ")
+    wait_for(lambda: all(is_gone(pid) for pid in processes))
+    sweep = only_sweep(tmp_path)
+    before = {record.name: record for record in sweep.trials()}
+    assert sweep.info().state == "interrupted"
+    assert {record.state for record in before.values()} <= {"complete", "interrupted", "waiting"}
+    assert runs(tmp_path)["KILLED"] >= 1
+    assert "RUNNING" not in runs(tmp_path)
+    count = sum(record.kind == "trial" for record in before.values()) + 1
+    resumed(tmp_path, "--trials", str(count))
+    after = {record.name: record for record in sweep.trials()}
+    assert [record.state for record in after.values()] == ["complete"] * (1 + count)
+    assert all(after[name].values == record.values for name, record in before.items() if record.state == "complete")
+    assert runs(tmp_path) == {"FINISHED": 2 + count}
+
+
+@contextmanager
+def small_disk(folder, size):
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False).returncode:
+        pytest.skip("needs root, to mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(disk):
+    with (disk / "filler").open("ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def test_a_full_disk_interrupts_the_sweep_which_goes_on_with_room(tmp_path):
+    with small_disk(tmp_path / "sweeps", "8m") as disk:
+        with ended(started(tmp_path, "--trials", "1000")) as driver:
+            wait_for(lambda: complete(tmp_path))
+            fill(disk)
+            out, err = driver.communicate(timeout=LONG)
+        assert_told(driver, out, err, "; make room, then go on with --resume")
+        assert f"error: {disk}/" in err
+        sweep = only_sweep(tmp_path)
+        before = {record.name: record for record in sweep.trials()}
+        assert {record.state for record in before.values()} <= {"complete", "running", "interrupted", "waiting"}
+        for record in before.values():  # what is complete has its files
+            if record.state == "complete":
+                assert (sweep.artifacts(record.name) / "val/reliability.png").is_file()
+        (disk / "filler").unlink()
+        count = sum(record.kind == "trial" for record in before.values()) + 1
+        resumed(tmp_path, "--trials", str(count))
+        assert sweep.info().state == "finished"
+        assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
+        assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
