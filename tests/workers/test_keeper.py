@@ -96,7 +96,7 @@ async def test_a_lost_worker_costs_time_and_no_result(keep, otherwise):
     assert (first.dead.is_set(), second.dead.is_set()) == (True, False)
     assert [len(worker.ran) for worker in (first, second)] == [1, 3]
     assert (status.workers, status.pids) == (1, (second.facts.pid,))
-    assert crew.keeper._adapters.keys() == crew.keeper.workers.keys()
+    assert crew.keeper._roster.adapters.keys() == crew.keeper.workers.keys()
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ async def test_a_task_that_comes_in_the_moment_an_idle_worker_dies_goes_to_the_o
         return function(*arguments)
 
     crew = keep(workers=2)
-    await until(lambda: len(crew.keeper._idle) == 2)
+    await until(lambda: len(crew.keeper._roster.idle) == 2)
     await crew.results(batches(1))
-    await until(lambda: len(crew.keeper._idle) == 2)
+    await until(lambda: len(crew.keeper._roster.idle) == 2)
     crew.keeper.wanted = lambda: 0  # nobody is hired, who would find the task
     monkeypatch.setattr(asyncio, "to_thread", at_once)
     holder = next(worker for worker in crew.hired if worker.ran)
