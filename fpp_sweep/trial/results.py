@@ -15,11 +15,7 @@ from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.errors import InputError
 
-OF_THE_MACHINE = (
-    MemoryError,
-    RuntimeError,
-    OSError,
-)  # torch's are RuntimeErrors: CUDA, cuDNN, oneDNN, loaders that die
+OF_THE_MACHINE = MemoryError, OSError, RuntimeError  # the last are torch's: CUDA, cuDNN, oneDNN, loaders that die
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

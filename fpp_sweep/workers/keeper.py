@@ -1,8 +1,8 @@
 """The keeper: takes tasks from all trials, gives each to a worker once, and keeps the results.
 
 A task is known by its key. Whoever asks for a key that is on disk gets the result from there; whoever asks for one that
-is being computed waits for the same result. A worker that dies, does not answer in time, or fails where another might do
-better, is replaced, and its task is tried again elsewhere: after a loss until its attempts are used up, after a failure
+is being computed waits for the same result. A worker that dies, does not answer in time, or fails where another might
+not, is replaced, and its task is tried again elsewhere: after a loss until its attempts are used up, after a failure
 once. A worker that has to go is let go when its task is done. One event loop, no locks; which task is whose, `roster`
 decides; what a worker is, the keeper is told: see `pool` for Ray's.
 """
@@ -270,7 +270,7 @@ class Keeper:
         return [f"{count} failed while others work; the last: {self._stumbles[-1]}"]
 
     async def _next_unless(self, gone: asyncio.Task[bool], worker: KeptWorker) -> Job | None:
-        """The next job for a worker, none if it has to go; one that has died with nothing to do must not be given any."""
+        """The next job for a worker, none if it has to go; one that has died while idle must not be given any."""
         waiting = asyncio.create_task(self._next(worker))
         try:
             await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -342,7 +342,7 @@ class Keeper:
         self._settle(job, result)
 
     async def _failed(self, worker: KeptWorker, job: Job, failure: TaskFailed) -> None:
-        """Try once elsewhere what might go well there, and replace the worker; what fails again keeps its first cause."""
+        """Try once elsewhere what might go well there, and replace the worker; the first cause is told."""
         if not failure.elsewhere:
             self._settle(job, failure)
             return

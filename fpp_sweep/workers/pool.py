@@ -59,7 +59,7 @@ class WorkerActor:
             self._worker, self._failure = None, TaskFailed.of(error)
 
     def watch(self) -> bool:
-        """Ends, in a thread of its own, once Ray drains this node; whoever waits for it hears when this process dies."""
+        """Ends, in a thread of its own, once Ray drains this node; who waits for it hears when this process dies."""
         node = ray.get_runtime_context().get_node_id()
         while node not in _draining():
             time.sleep(DRAINING_EVERY)
@@ -132,13 +132,13 @@ class _RayWorker:
 def _draining() -> Collection[str]:
     """Nodes that are to go, by spot reclaim or `ray drain-node`; Ray tells it nowhere else."""
     with suppress(Exception):  # the head may be gone for a while
-        return ray._private.state.state.get_draining_nodes()  # type: ignore[no-any-return]
+        return list(ray._private.state.state.get_draining_nodes())
     return ()
 
 
 def _free() -> Mapping[str, Mapping[str, float]]:
     """What is free, by node."""
-    return ray._private.state.state.available_resources_per_node()
+    return dict(ray._private.state.state.available_resources_per_node())
 
 
 async def _answer(reference: Any, where: str = "") -> Any:

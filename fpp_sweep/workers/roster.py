@@ -3,8 +3,8 @@
 Tasks are begun by trial, the oldest first, and within a trial in the order in which they were asked for; but a worker
 leaves those whose adapter another worker holds to that one, as long as there are others or that one has nothing to do,
 and prefers features that its machine has read before. A task that failed where another worker might do better is for
-those who are elsewhere, if there are any; and a place where task after task fails that goes well elsewhere gets none, as
-long as there are others.
+those who are elsewhere, if there are any; and a place where task after task fails that goes well elsewhere gets none,
+as long as there are others.
 """
 
 from __future__ import annotations
@@ -143,6 +143,6 @@ class Roster:
 
 
 def _elsewhere(workers: Sequence[KeptWorker], job: Job) -> list[KeptWorker]:
-    """Who is to try a job that failed: at another place if anybody is, and rather one who was there before it failed."""
+    """Who is to try a job that failed: at another place if anybody is, and rather one who was there when it failed."""
     far = [(worker.place != job.failed_at, id(worker) in job.others) for worker in workers]
     return [worker for worker, each in zip(workers, far, strict=True) if each == max(far)]

@@ -186,6 +186,12 @@ async def declines(worker: Fake, task: Any) -> TaskFailed:
     return TaskFailed(DECLINED, "a traceback")
 
 
+async def fails(worker: Fake, task: Any) -> TaskFailed:
+    """In a way that another might not."""
+    where = f"{task.title}, {worker.facts.where}"
+    return TaskFailed(f"{where}: RuntimeError: could not create a primitive", "a traceback", elsewhere=True)
+
+
 def unless(wanted: Any, otherwise: Any) -> Any:
     """Works, but for tasks that are `wanted`."""
 
