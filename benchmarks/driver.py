@@ -112,6 +112,7 @@ def print_overhead(trials: int) -> None:
 
         def __init__(self) -> None:
             self.facts = model
+            self.place = "here"
 
         async def run(self, task: Any, needs: Any, adapter: str) -> TaskResult:
             if not hasattr(task, "start"):
@@ -120,10 +121,13 @@ def print_overhead(trials: int) -> None:
             labels = np.arange(SAMPLES) % CLASSES
             return TaskResult(predictions=Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities))
 
-        async def gone(self) -> None:
-            await asyncio.Event().wait()
+        async def gone(self) -> bool:
+            return await asyncio.Event().wait()
 
         def kill(self) -> None:
+            pass
+
+        async def freed(self) -> None:
             pass
 
     space = space_of(trials)

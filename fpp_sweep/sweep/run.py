@@ -253,7 +253,7 @@ class Run:
             hypervolume=volume,
             seconds_left=self._seconds_left(seconds),
             workers=workers.workers,
-            note=f"MLflow is behind: {shipping.error}" if shipping.error else None,
+            note="; ".join([f"MLflow is behind: {shipping.error}"] * bool(shipping.error) + [*workers.notes]) or None,
             stopped=progress.stopped,
         )
         self.display.update(status)

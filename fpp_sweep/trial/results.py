@@ -15,6 +15,8 @@ from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.errors import InputError
 
+OF_THE_MACHINE = MemoryError, OSError, RuntimeError  # the last are torch's: CUDA, cuDNN, oneDNN, loaders that die
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskResult:
@@ -44,10 +46,11 @@ class TaskFailed(Exception):
     Between processes it travels as a value; whoever waits for the result raises it.
     """
 
-    def __init__(self, reason: str, details: str = "") -> None:
-        super().__init__(reason, details)
+    def __init__(self, reason: str, details: str = "", elsewhere: bool = False) -> None:
+        super().__init__(reason, details, elsewhere)
         self.reason = reason
         self.details = details
+        self.elsewhere = elsewhere  # another worker might do better: memory, a GPU, a disk
 
     def __str__(self) -> str:
         return self.reason
@@ -57,7 +60,8 @@ class TaskFailed(Exception):
         """An exception as a failure that says where it happened; a user's slip is told as it is."""
         line = " ".join(str(error).split()) or "no message"
         cause = line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
-        return cls(f"{where}: {cause}" if where else cause, "".join(traceback.format_exception(error)))
+        details, elsewhere = "".join(traceback.format_exception(error)), isinstance(error, OF_THE_MACHINE)
+        return cls(f"{where}: {cause}" if where else cause, details, elsewhere)
 
 
 def pack(result: TaskResult) -> bytes:

@@ -1,20 +1,18 @@
 """The keeper: takes tasks from all trials, gives each to a worker once, and keeps the results.
 
 A task is known by its key. Whoever asks for a key that is on disk gets the result from there; whoever asks for one that
-is being computed waits for the same result. Tasks are begun by trial, the oldest first, and within a trial in the order
-in which they were asked for; but a worker leaves those whose adapter another worker holds to that one, as long as there
-are others or that one has nothing to do, and prefers features that its machine has read before. A worker that dies, or
-does not answer in time, is replaced, and its task is tried again elsewhere until its attempts are used up. One event
-loop, no locks; what a worker is, the keeper is told: see `pool` for Ray's.
+is being computed waits for the same result. A worker that dies, does not answer in time, or fails where another might
+not, is replaced, and its task is tried again elsewhere: after a loss until its attempts are used up, after a failure
+once. A worker that has to go is let go when its task is done. One event loop, no locks; which task is whose, `roster`
+decides; what a worker is, the keeper is told: see `pool` for Ray's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import ModelFacts
@@ -22,9 +20,11 @@ from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import Store, find
+from fpp_sweep.workers.roster import Job, KeptWorker, Roster
 
 HIRE_EVERY = 1.0  # seconds between two looks at how many workers are missing
 BAD_STARTS = 3  # times in a row that no worker starts while there is none: the next would not, either
+SLOWEST = 30.0  # seconds between two starts that fail while others work
 
 COUNTED = ("loads", "lost", "done", "at_hand", "executions", "images", "held")
 
@@ -33,47 +33,13 @@ class LostError(Exception):
     """A worker is gone, or cannot be reached."""
 
 
-class KeptWorker(Protocol):
-    """A worker as the keeper sees it."""
-
-    facts: ModelFacts
-
-    async def run(self, task: Task, needs: Sequence[TaskResult], adapter: str) -> TaskResult | TaskFailed:
-        """Raises LostError if the worker is gone."""
-        ...
-
-    async def gone(self) -> None:
-        """Returns when the worker is no more, also while it has nothing to do."""
-        ...
-
-    def kill(self) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A task on its way to a result."""
-
-    task: Task
-    key: str
-    owner: int  # the trial that pays for it
-    order: int  # of the trials that wait for it, the oldest
-    turn: int  # when it was asked for
-    result: asyncio.Future[TaskResult]
-    needs: tuple[TaskResult, ...] = ()
-    attempts: int = 0
-    waiting: int = 0  # how many want it
-    preparing: asyncio.Task[None] | None = None
-    features: tuple[object, ...] = ()  # names what it reads from the feature cache
-    adapter: str = ""  # key of the adapter that it uses
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperStatus:
     """How the work is going; plain counts."""
 
     workers: int
     loads: int  # models loaded so far
-    lost: int  # workers lost so far
+    lost: int  # workers lost so far, also while they started
     pids: tuple[int, ...]
     queued: int
     running: int
@@ -83,6 +49,7 @@ class KeeperStatus:
     images: int  # adapted to
     held: float  # seconds that workers were held
     fatal: str | None
+    notes: tuple[str, ...]  # what is wrong with some of the workers, while others work
 
 
 @dataclass(slots=True, eq=False)
@@ -95,27 +62,29 @@ class Keeper:
     attempts: int  # of a task
     timeout: float  # seconds for a task
     keys: TaskKeys = field(init=False)  # to be set before the first task
-    _jobs: dict[str, _Job] = field(default_factory=dict)
-    _queue: list[_Job] = field(default_factory=list)
-    _looking: set[_Job] = field(default_factory=set)  # jobs of which it is not known yet whether they need work
-    workers: dict[int, KeptWorker] = field(default_factory=dict)
-    _adapters: dict[int, set[str]] = field(default_factory=dict)  # by worker: what it holds or is about to build
-    _idle: set[int] = field(default_factory=set)  # workers that wait for a job
-    _features: dict[str, set[tuple[object, ...]]] = field(default_factory=dict)  # by node: what it has read
+    _jobs: dict[str, Job] = field(default_factory=dict)
+    _queue: list[Job] = field(default_factory=list)
+    _looking: set[Job] = field(default_factory=set)  # jobs of which it is not known yet whether they need work
+    _roster: Roster = field(default_factory=Roster)
     _employed: set[asyncio.Task[None]] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _fatal: TaskFailed | None = None
     _model: str = ""  # digest of the first worker's
     _bad_starts: int = 0
+    _stumbles: list[str] = field(default_factory=list)  # why workers did not start, in a row, while others worked
     _counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     _running: int = 0
     _turns: int = 0
 
+    @property
+    def workers(self) -> dict[int, KeptWorker]:
+        return self._roster.workers
+
     async def hire_missing(self) -> None:
-        """Keep as many workers as are wanted, until that is of no use."""
+        """Keep as many workers as are wanted, until that is of no use; those that have to go do not count."""
         while not self._fatal:
             try:
-                missing = self.wanted() - len(self._employed)
+                missing = self.wanted() - len(self._employed) + len(self._roster.leaving)
             except Exception as error:
                 self._give_up(TaskFailed(f"nobody knows how many workers there should be: {_told(error)}"))
                 return
@@ -124,6 +93,8 @@ class Keeper:
                 self._employed.add(task)
                 task.add_done_callback(self._employed.discard)
             await asyncio.sleep(HIRE_EVERY)
+            async with self._changed:
+                self._changed.notify_all()  # who went may have been better placed for a job
 
     def begin(self, keys: TaskKeys) -> None:
         """Another run: its tasks are known by these keys, and counted from here on."""
@@ -151,6 +122,7 @@ class Keeper:
             running=self._running,
             held=self._counts["held"],
             fatal=self._fatal.reason if self._fatal else None,
+            notes=(*self._roster.notes(), *self._bad_news()),
             **counts,
         )
 
@@ -168,15 +140,15 @@ class Keeper:
         self._counts["at_hand"] += 1
         return replace(result, seconds={}, held=0.0)
 
-    def _begin(self, task: Task, key: str, order: int, turn: int) -> _Job:
+    def _begin(self, task: Task, key: str, order: int, turn: int) -> Job:
         """A job goes its own way from here, whoever leaves it or joins it."""
         result: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-        job = self._jobs[key] = _Job(task, key, order, order, turn, result)
+        job = self._jobs[key] = Job(task, key, order, order, turn, result)
         self._looking.add(job)
         job.preparing = asyncio.create_task(self._prepare(job))
         return job
 
-    async def _prepare(self, job: _Job) -> None:
+    async def _prepare(self, job: Job) -> None:
         """Look for the result on disk; else get what the task starts from, and queue it."""
         try:
             stored = await asyncio.to_thread(find, self.store, self.keys, job.task)
@@ -199,25 +171,25 @@ class Keeper:
         finally:
             await self._looked(job)
 
-    async def _looked(self, job: _Job) -> None:
+    async def _looked(self, job: Job) -> None:
         """It is known whether a job needs work: its trial need not wait for that any more."""
         async with self._changed:
             self._looking.discard(job)
             self._wake(job)
 
-    async def _enqueue(self, job: _Job) -> None:
+    async def _enqueue(self, job: Job) -> None:
         if self._fatal:
             raise self._fatal
         async with self._changed:
             self._queue.append(job)
             self._wake(job)
 
-    def _wake(self, job: _Job) -> None:
+    def _wake(self, job: Job) -> None:
         """Let idle workers choose anew, unless the job may not begin yet: the last one looked for wakes them then."""
         if not any(other.order <= job.order for other in self._looking):
             self._changed.notify_all()
 
-    def _leave(self, job: _Job) -> None:
+    def _leave(self, job: Job) -> None:
         """One who wanted a result no longer does; what nobody wants is not begun."""
         job.waiting -= 1
         if job.waiting or job.result.done():
@@ -231,12 +203,12 @@ class Keeper:
         self._forget(job)
         job.result.cancel()
 
-    def _forget(self, job: _Job) -> None:
+    def _forget(self, job: Job) -> None:
         """Whoever asks for its key from now on begins another job."""
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
 
-    def _settle(self, job: _Job, result: TaskResult | Exception) -> None:
+    def _settle(self, job: Job, result: TaskResult | Exception) -> None:
         """The first result counts; a late one is dropped."""
         self._forget(job)
         if job.result.done():
@@ -255,11 +227,8 @@ class Keeper:
             self._give_up(error)
             return
         except Exception as error:
-            # not counted while another worker lives; those that began together count once: their machine may be lost
-            if not self.workers and self._bad_starts == bad_starts:
-                self._bad_starts += 1
-            if self._bad_starts >= BAD_STARTS:
-                self._give_up(TaskFailed(f"workers do not start: {_told(error)}"))
+            self._counts["lost"] += 1
+            await self._not_started(_told(error), bad_starts)
             return
         self._model = self._model or worker.facts.digest
         if self._model != worker.facts.digest:
@@ -268,23 +237,41 @@ class Keeper:
             self._give_up(TaskFailed(f"{where}; put the same file on every machine"))
             return
         self._bad_starts = 0
+        self._stumbles.clear()
         self._counts["loads"] += 1
-        self.workers[id(worker)] = worker
-        self._adapters[id(worker)] = set()
+        self._roster.join(worker)
         gone = asyncio.create_task(worker.gone())
+        gone.add_done_callback(lambda done: self._roster.part(worker, has_to_go=not done.cancelled() and done.result()))
         try:
-            while True:
-                job = await self._next_unless(gone, worker)
+            while job := await self._next_unless(gone, worker):
                 await self._do(worker, job)
         except LostError:
             self._counts["lost"] += 1
         finally:
             gone.cancel()
             worker.kill()
-            del self.workers[id(worker)], self._adapters[id(worker)]
+            self._roster.leave(worker)
+        await worker.freed()  # until then one that is hired would find no room
 
-    async def _next_unless(self, gone: asyncio.Task[None], worker: KeptWorker) -> _Job:
-        """The next job for a worker; one that has died with nothing to do must not be given any."""
+    async def _not_started(self, reason: str, bad_starts: int) -> None:
+        """While others work, no start counts, but the next is later; those that began together count once."""
+        if self.workers:
+            self._stumbles.append(reason)
+            await asyncio.sleep(min(HIRE_EVERY * 2 ** len(self._stumbles), SLOWEST))
+            return
+        if self._bad_starts == bad_starts:  # their machine may be lost
+            self._bad_starts += 1
+        if self._bad_starts >= BAD_STARTS:
+            self._give_up(TaskFailed(f"workers do not start: {reason}"))
+
+    def _bad_news(self) -> list[str]:
+        if len(self._stumbles) < BAD_STARTS:
+            return []
+        count = f"{len(self._stumbles)} starts of workers in a row"
+        return [f"{count} failed while others work; the last: {self._stumbles[-1]}"]
+
+    async def _next_unless(self, gone: asyncio.Task[bool], worker: KeptWorker) -> Job | None:
+        """The next job for a worker, none if it has to go; one that has died while idle must not be given any."""
         waiting = asyncio.create_task(self._next(worker))
         try:
             await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -295,49 +282,36 @@ class Keeper:
             return waiting.result()
         waiting.cancel()
         (job,) = await asyncio.gather(waiting, return_exceptions=True)
-        if isinstance(job, _Job) and not self._fatal:
+        if isinstance(job, Job) and not self._fatal:
             await self._enqueue(job)
+        if gone.result():
+            return None
         raise LostError
 
-    async def _next(self, worker: KeptWorker) -> _Job:
+    async def _next(self, worker: KeptWorker) -> Job:
         async with self._changed:
-            self._idle.add(id(worker))
+            self._roster.idle.add(id(worker))
             try:
                 job = await self._changed.wait_for(lambda: self._choice(worker))
             finally:
-                self._idle.remove(id(worker))
+                self._roster.idle.remove(id(worker))
                 self._changed.notify_all()  # others may have left a job to this worker
             assert job is not None, "it has been waited for"
             self._queue.remove(job)
             if job.adapter:
-                self._adapters[id(worker)].add(job.adapter)
+                self._roster.adapters[id(worker)].add(job.adapter)
         return job
 
-    def _choice(self, worker: KeptWorker) -> _Job | None:
-        """A worker's next job; one whose adapter another idle worker holds is left to that one.
+    def _choice(self, worker: KeptWorker) -> Job | None:
+        """A worker's next job.
 
         Results on disk are looked for in threads, which end in any order. Nothing of a trial is begun before all that
         it asked for has been looked for, so that turns and adapters count from its first task on.
         """
         oldest = min((job.order for job in self._looking), default=math.inf)
-        held = self._adapters[id(worker)]
-        others = [self._adapters[other] for other in self._idle if other != id(worker)]
-        jobs = [
-            job
-            for job in self._queue
-            if job.order < oldest and (job.adapter in held or not any(job.adapter in other for other in others))
-        ]
-        return min(jobs, key=lambda job: self._rank(job, worker), default=None)
+        return self._roster.choice(worker, self._queue, oldest)
 
-    def _rank(self, job: _Job, worker: KeptWorker) -> tuple[int, bool, bool, int]:
-        """The least is begun first: the oldest trial's, what nobody else is better placed for, in turn."""
-        held = self._adapters[id(worker)]
-        adapter_elsewhere = job.adapter not in held and any(job.adapter in others for others in self._adapters.values())
-        read = self._features.setdefault(worker.facts.node, set())
-        features_elsewhere = job.features not in read and any(job.features in node for node in self._features.values())
-        return job.order, adapter_elsewhere, features_elsewhere, job.turn
-
-    async def _do(self, worker: KeptWorker, job: _Job) -> None:
+    async def _do(self, worker: KeptWorker, job: Job) -> None:
         self._counts["executions"] += 1
         self._running += 1
         job.attempts += 1
@@ -352,7 +326,7 @@ class Keeper:
         finally:
             self._running -= 1
         if isinstance(result, TaskFailed):
-            self._settle(job, result)
+            await self._failed(worker, job, result)
             return
         try:
             await self._keep(worker, job, result)
@@ -361,18 +335,28 @@ class Keeper:
         except Exception as error:
             self._settle(job, TaskFailed(f"{job.task.title}: not written down: {_told(error)}"))
 
-    async def _keep(self, worker: KeptWorker, job: _Job, result: TaskResult) -> None:
+    async def _keep(self, worker: KeptWorker, job: Job, result: TaskResult) -> None:
         self._counts["held"] += result.held
         await asyncio.to_thread(self.store.put, job.key, result)
-        self._adapters[id(worker)] = set(result.adapters)
-        if job.features:
-            self._features.setdefault(worker.facts.node, set()).add(job.features)
+        self._roster.did(worker, job, result.adapters)
         self._counts["done"] += 1
         if isinstance(job.task, EvalTask):
             self._counts["images"] += job.task.stop - job.task.start
         self._settle(job, result)
 
-    async def _retry(self, worker: KeptWorker, job: _Job, reason: str) -> None:
+    async def _failed(self, worker: KeptWorker, job: Job, failure: TaskFailed) -> None:
+        """Try once elsewhere what might go well there, and replace the worker; the first cause is told."""
+        if not failure.elsewhere:
+            self._settle(job, failure)
+            return
+        if job.failure is None and job.attempts < self.attempts and job.waiting and not self._fatal:
+            self._roster.failed(worker, job, failure)
+            await self._enqueue(job)
+        else:
+            self._settle(job, job.failure or failure)
+        raise LostError
+
+    async def _retry(self, worker: KeptWorker, job: Job, reason: str) -> None:
         if job.attempts < self.attempts and job.waiting and not self._fatal:
             await self._enqueue(job)
             return

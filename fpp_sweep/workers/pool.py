@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from fpp_sweep.workers.session import first_line
 EVERYTHING = 1_000_000  # calls that the keeper may have open: trials x datasets x seeds x shards
 RESTARTS = 3  # of a keeper; one that dies again would die once more
 LOOK = 1.0  # seconds between two looks at whether who is asked can still answer
+DRAINING_EVERY = 1.0  # seconds between two looks at which nodes are to go
+FREED = 15.0  # seconds that a killed worker gets to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,11 @@ class WorkerNeeds:
     cpus: float
     gpus: float
     env: dict[str, str]
+
+    @property
+    def scarce(self) -> tuple[str, float]:
+        """What machines run out of, and how much of it a worker takes."""
+        return ("GPU", self.gpus) if self.gpus else ("CPU", self.cpus)
 
 
 class WorkerActor:
@@ -53,9 +60,15 @@ class WorkerActor:
         except Exception as error:
             self._worker, self._failure = None, TaskFailed.of(error)
 
-    def watch(self) -> None:
-        """Never ends, in a thread of its own: whoever waits for it hears when this process dies."""
-        threading.Event().wait()
+    def watch(self) -> bool:
+        """Ends, in a thread of its own, once Ray drains this node; who waits for it hears when this process dies."""
+        node = ray.get_runtime_context().get_node_id()
+        while node not in _draining():
+            time.sleep(DRAINING_EVERY)
+        return True
+
+    def place(self) -> str:
+        return " ".join(map(str, (ray.get_runtime_context().get_node_id(), *ray.get_gpu_ids())))
 
     def call(self, method: str, *arguments: Any) -> Any:
         """What a method of the worker gives, or the failure."""
@@ -72,9 +85,11 @@ class WorkerActor:
 class _RayWorker:
     """A worker's process as the keeper sees it."""
 
-    def __init__(self, handle: Any, facts: ModelFacts) -> None:
+    def __init__(self, handle: Any, facts: ModelFacts, needs: WorkerNeeds, place: str = "") -> None:
         self.handle = handle
         self.facts = facts
+        self.place = place
+        self._needs = needs
 
     @classmethod
     async def start(cls, spec: WorkerSpec, needs: WorkerNeeds) -> _RayWorker:
@@ -88,21 +103,44 @@ class _RayWorker:
         facts = await _answer(handle.call.remote("facts"))
         if isinstance(facts, TaskFailed):
             ray.kill(handle)
-            raise facts
-        return cls(handle, facts)
+            raise LostError(facts.reason) if facts.elsewhere else facts
+        return cls(handle, facts, needs, await _answer(handle.place.remote()))
 
     async def run(self, task: Task, needs: Sequence[TaskResult], adapter: str) -> TaskResult | TaskFailed:
         where = f"{task.title}, {self.facts.where}"
         result: TaskResult | TaskFailed = await _answer(self.handle.call.remote("run", task, needs, adapter), where)
         return result
 
-    async def gone(self) -> None:
-        with suppress(Exception):
-            await self.handle.watch.options(concurrency_group="watch").remote()
+    async def gone(self) -> bool:
+        try:
+            return bool(await self.handle.watch.options(concurrency_group="watch").remote())
+        except Exception:  # it is dead
+            return False
 
     def kill(self) -> None:
         with suppress(Exception):  # it may be gone
             ray.kill(self.handle)
+
+    async def freed(self) -> None:
+        """Ray takes 5 s to end a process that stands still; a start before that is demand for one machine more."""
+        kind, share = self._needs.scarce
+        node = self.place.partition(" ")[0]
+        with suppress(Exception):  # the machine may be lost without anybody knowing
+            async with asyncio.timeout(FREED):
+                while node in (free := await asyncio.to_thread(_free)) and free[node].get(kind, 0.0) < share - 1e-6:
+                    await asyncio.sleep(0.1)
+
+
+def _draining() -> Collection[str]:
+    """Nodes that are to go, by spot reclaim or `ray drain-node`; Ray tells it nowhere else."""
+    with suppress(Exception):  # the head may be gone for a while
+        return list(ray._private.state.state.get_draining_nodes())
+    return ()
+
+
+def _free() -> Mapping[str, Mapping[str, float]]:
+    """What is free, by node."""
+    return dict(ray._private.state.state.available_resources_per_node())
 
 
 async def _answer(reference: Any, where: str = "") -> Any:
@@ -133,7 +171,7 @@ class KeeperActor:
         if self._needs.workers is not None:
             return self._needs.workers
         there = ray.cluster_resources()
-        kind, share = ("GPU", self._needs.gpus) if self._needs.gpus else ("CPU", self._needs.cpus)
+        kind, share = self._needs.scarce
         return max(1, int(there.get(kind, 0) / share + 1e-9))
 
     async def open(self) -> ModelFacts | TaskFailed:

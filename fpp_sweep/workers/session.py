@@ -35,9 +35,7 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
             level = logging.INFO if verbose else logging.ERROR
             for name in ("ray.tune", "ray.air"):  # what befalls a trial is on its record, and told once
                 logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
-            ray._private.worker._worker_logs_enabled = (
-                verbose  # nor what befalls a process: it goes to stdout otherwise
-            )
+            ray._private.worker._worker_logs_enabled = verbose  # nor what befalls a process, which goes to stdout
             shared: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
             if address is None or address == "local":
                 _begin(opened.enter_context(_folder()), num_cpus=cpus, **shared)

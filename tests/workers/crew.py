@@ -42,6 +42,9 @@ class Fake:
     ran: list[Any] = field(default_factory=list)
     holds: list[str] = field(default_factory=list)  # adapters, the last used last
     dead: asyncio.Event = field(default_factory=asyncio.Event)
+    drained: bool = False  # rather than dead
+    place: str = "here"
+    room: asyncio.Event = field(default_factory=asyncio.Event)  # what it took is free again
 
     async def run(self, task: Any, needs: Any, adapter: str) -> Any:
         self.ran.append(task)
@@ -54,11 +57,20 @@ class Fake:
         self.holds += [adapter] if adapter else []
         return await self.crew.does(self, task)
 
-    async def gone(self) -> None:
+    async def gone(self) -> bool:
         await self.dead.wait()
+        return self.drained
 
     def kill(self) -> None:
         self.dead.set()
+
+    def drain(self) -> None:
+        self.drained = True
+        self.dead.set()
+
+    async def freed(self) -> None:
+        if self.crew.slow_to_free:
+            await self.room.wait()
 
 
 @dataclass(eq=False)
@@ -71,6 +83,7 @@ class Crew:
     attempts: int = 2
     timeout: float = TIMEOUT
     store: Any = None
+    slow_to_free: bool = False
     hired: list[Fake] = field(default_factory=list)
     ran: list[Any] = field(default_factory=list)
     needs: list[Any] = field(default_factory=list)
@@ -95,7 +108,8 @@ class Crew:
         number, self.started = self.started, self.started + 1
         changes = self.starts(number) if self.starts else {}
         await asyncio.sleep(WORK)
-        self.hired.append(Fake(self, replace(MODEL, pid=number, **changes)))
+        place = changes.pop("place", "here")
+        self.hired.append(Fake(self, replace(MODEL, pid=number, **changes), place=place))
         return self.hired[-1]
 
     @property
@@ -172,6 +186,12 @@ async def declines(worker: Fake, task: Any) -> TaskFailed:
     return TaskFailed(DECLINED, "a traceback")
 
 
+async def fails(worker: Fake, task: Any) -> TaskFailed:
+    """In a way that another might not."""
+    where = f"{task.title}, {worker.facts.where}"
+    return TaskFailed(f"{where}: RuntimeError: could not create a primitive", "a traceback", elsewhere=True)
+
+
 def unless(wanted: Any, otherwise: Any) -> Any:
     """Works, but for tasks that are `wanted`."""
 
@@ -201,6 +221,7 @@ class InProcess:
         self.worker = worker
         self.facts = worker.facts()
         self.around = around
+        self.place = self.facts.node
 
     async def run(self, task: Any, needs: Any, adapter: str) -> Any:
         if self.around:
@@ -213,11 +234,14 @@ class InProcess:
             await self.around(task, "ends")
         return result
 
-    async def gone(self) -> None:
-        await asyncio.Event().wait()
+    async def gone(self) -> bool:
+        return await asyncio.Event().wait()
 
     def kill(self) -> None:
         """It has no process."""
+
+    async def freed(self) -> None:
+        """Nor does it take anything."""
 
 
 @dataclass

@@ -82,7 +82,8 @@ async def test_ray_repeats_no_call_and_replaces_no_worker(monkeypatch):
 
     def remote(**options):
         asked.append(options)
-        return lambda kind: SimpleNamespace(remote=lambda spec: SimpleNamespace(call=answering(MODEL)))
+        handle = SimpleNamespace(call=answering(MODEL), place=answering("n1"))
+        return lambda kind: SimpleNamespace(remote=lambda spec: handle)
 
     monkeypatch.setattr(ray, "remote", remote)
     assert (await keeper()._keeper.hire()).facts == MODEL
@@ -105,7 +106,7 @@ async def test_what_a_process_says_is_a_result_and_its_death_a_loss():
     task, result = evaluation(), TaskResult(prompt=b"it")
 
     async def run(answer):
-        return await _RayWorker(SimpleNamespace(call=answering(answer)), MODEL).run(task, (), "")
+        return await _RayWorker(SimpleNamespace(call=answering(answer)), MODEL, ONE).run(task, (), "")
 
     assert await run(result) is result
     assert (await run(TaskFailed("no"))).reason == "no"
@@ -119,7 +120,7 @@ async def test_what_a_process_says_is_a_result_and_its_death_a_loss():
 
 async def test_a_worker_that_dies_while_it_is_asked_is_a_failure_that_says_so():
     actor = keeper()
-    actor._keeper.workers[0] = _RayWorker(SimpleNamespace(call=answering(ActorDiedError())), MODEL)
+    actor._keeper.workers[0] = _RayWorker(SimpleNamespace(call=answering(ActorDiedError())), MODEL, ONE)
     failure = await actor.call("describe", ["digits"], "val")
     assert failure.reason.startswith("worker 1 on here: died (")
 

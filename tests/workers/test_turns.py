@@ -138,7 +138,7 @@ async def test_an_adapter_that_a_worker_has_let_go_is_nobodys(keep):
     crew = keep(forgets)
     for dataset, held in (("dtd", set()), ("pets", {KEYS.of_adapter(evaluation(dataset="pets"))})):
         await crew.results([evaluation(dataset=dataset)])
-        assert list(crew.keeper._adapters.values()) == [held]
+        assert list(crew.keeper._roster.adapters.values()) == [held]
 
 
 # ------------------------------------------------------------ streams whose order counts
