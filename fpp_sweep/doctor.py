@@ -1,7 +1,7 @@
 """What would break or spoil a sweep, before it does: `python -m fpp_sweep.doctor`.
 
 Looks at this machine, or with --address at every node of a Ray cluster: versions and code, GPUs, memory and limits,
-disks, clocks, open ports and the cluster's token; with --space also at its model and datasets, and with --cluster-file at
+disks, clocks, open ports and the cluster's token; with --space also at its model and datasets, with --cluster-file at
 what is still to be decided there and at nodes that have not joined. Exit status 1 if something is wrong.
 
     python -m fpp_sweep.doctor --space search_spaces/perturb.yaml
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import secrets
 import socket
 import sys
@@ -27,7 +26,6 @@ import yaml
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-from fpp_sweep.errors import InputError
 from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space
@@ -38,14 +36,12 @@ if TYPE_CHECKING:
     from fpp_sweep.sweep.machine import Facts
 
 SECONDS = 600.0  # for a node to answer: it loads the model, and looks at some images of every dataset
-SHIPPED = frozenset(  # what the cluster files have where they say CHANGE
-    """max_workers: 4\nregion: us-west-2\navailability_zone: us-west-2a,us-west-2b,us-west-2c
-ImageId: &image ami-00000000000000000\nEbs: {VolumeSize: 200, VolumeType: gp3}\nInstanceType: g6.2xlarge
-head_ip: 192.0.2.10\nworker_ips: [192.0.2.11, 192.0.2.12]\nssh_user: ubuntu\nssh_private_key: ~/.ssh/fpp_cluster""".split(
-        "\n"
-    )
+SHIPPED = (  # what the cluster files have where they say CHANGE
+    *("max_workers: 4", "region: us-west-2", "availability_zone: us-west-2a,us-west-2b,us-west-2c"),
+    *("ImageId: &image ami-00000000000000000", "Ebs: {VolumeSize: 200, VolumeType: gp3}", "InstanceType: g6.2xlarge"),
+    *("head_ip: 192.0.2.10", "worker_ips: [192.0.2.11, 192.0.2.12]", "ssh_user: ubuntu"),
+    "ssh_private_key: ~/.ssh/fpp_cluster",
 )
-PLACEHOLDER = re.compile(r"ami-0{17}|192\.0\.2\.\d")  # values that no cluster can have
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -68,12 +64,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_flags(options, "model", "data_root", "dataset_file", "datasets", "limit")
     add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
     add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: this machine alone")
-    add(
-        "--cluster-file",
-        type=Path,
-        metavar="YAML",
-        help="such as cluster.yaml: what it leaves open, who has not joined",
-    )
+    add("--cluster-file", type=Path, metavar="YAML", help="such as cluster.yaml: what is open in it, who is missing")
     add("--tracking-uri", metavar="URI", help="of MLflow; default: the space's, if it has one")
     return options.parse_args(argv)
 
@@ -86,25 +77,22 @@ def look_everywhere(args: argparse.Namespace) -> dict[str, Facts]:
 
     files = plugins.read(args.plugin)
     plugins.load(files)
-    space = (
-        load_space(args.space, [*from_flags(args), *args.set], [file.name for file in files]) if args.space else None
-    )
-    spec = worker_spec(space, 0.0) if space else WorkerSpec(model="tiny", folder=os.getcwd())
-    data = (space.work.datasets or ("custom",), space.search.split) if space else ((), "")
-    looks: dict[str, Callable[[], Any]] = {}
-    if uri := args.tracking_uri or (space and space.work.tracking_uri):
-        looks["MLflow"] = lambda: mlflow_versions(uri)
+    spec, datasets, split, uri = WorkerSpec(model="tiny", folder=os.getcwd()), tuple[str, ...](), "", args.tracking_uri
+    if args.space:
+        space = load_space(args.space, [*from_flags(args), *args.set], [file.name for file in files])
+        spec, uri = replace(worker_spec(space, 0.0), plugins=files), uri or space.work.tracking_uri
+        datasets, split = space.work.datasets or ("custom",), space.search.split
+    looks: dict[str, Callable[[], Any]] = {"MLflow": lambda: mlflow_versions(uri)} if uri else {}
     if args.cluster_file:
-        text = read_text(args.cluster_file)
-        looks |= {"placeholders": lambda: undecided(text)[0], "CHANGE": lambda: undecided(text)[1]}
-    spec = replace(spec, plugins=files)
+        text = args.cluster_file.read_text()
+        looks["CHANGE"] = lambda: undecided(text)
     if args.address is None:
-        return {"here": look_closely(spec, None, *data) | gathered(looks)}
+        return {"here": look_closely(spec, None, datasets, split) | gathered(looks)}
     key = secrets.token_hex()
     with session(args.address, cpus=1, verbose=False):
         from fpp_sweep.workers.nodes import on_every_node
 
-        nodes = on_every_node(look_closely, spec, key, *data, env=environment(), seconds=SECONDS)
+        nodes = on_every_node(look_closely, spec, key, datasets, split, env=environment(), seconds=SECONDS)
     if args.cluster_file:
         looks["joined"] = lambda: missing(yaml.safe_load(text), list(nodes))
     return {"driver": look_closely(spec, key, (), "") | {"clock": 0.0, **gathered(looks)}, **nodes}
@@ -113,31 +101,22 @@ def look_everywhere(args: argparse.Namespace) -> dict[str, Facts]:
 def mlflow_versions(uri: str) -> tuple[str, str]:
     """The server's and ours; of a database, ours twice."""
     check_store(uri)
-    ours = version("mlflow")
     if not uri.startswith("http"):
-        return ours, ours
+        return version("mlflow"), version("mlflow")
     with urlopen(f"{uri.rstrip('/')}/version", timeout=10) as answer:
-        return answer.read().decode(), ours
+        return answer.read().decode(), version("mlflow")
 
 
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--cluster-file {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
-
-
-def undecided(text: str) -> tuple[list[str], list[str]]:
-    """Of a cluster file as it is shipped: values that no cluster has, and others that are marked CHANGE."""
+def undecided(text: str) -> list[str]:
+    """Values of a cluster file that are marked CHANGE and are as shipped; the mark may stand in a comment above."""
     marked, found = False, []
     for line in text.splitlines():
         marked = marked or "CHANGE" in line
         if not line.strip().startswith("#"):
-            value = line.partition(" #")[0].strip().removeprefix("- ")
-            found += [value] if PLACEHOLDER.search(value) or (marked and value in SHIPPED) else []
+            value = line.partition(" #")[0].strip()
+            found += [value] if marked and value in SHIPPED else []
             marked = False
-    impossible = [value for value in found if PLACEHOLDER.search(value)]
-    return impossible, [value for value in found if value not in impossible]
+    return found
 
 
 def missing(cluster: Mapping[str, Any], joined: Sequence[str]) -> list[str]:
@@ -151,17 +130,17 @@ def missing(cluster: Mapping[str, Any], joined: Sequence[str]) -> list[str]:
 
 
 def table(findings: Iterable[Finding], nodes: int) -> Iterator[str]:
-    """A row for what nodes have alike, and below what is not as it should be, what would do."""
-    rows: dict[tuple[str, str, str, str], list[str]] = {}
-    for found in findings:
-        rows.setdefault((found.what, found.found, found.state, found.remedy), []).append(found.node)
+    """A row for what nodes have alike, and below what is not as it should be what would do."""
+    rows: dict[Finding, list[str]] = {}
+    for finding in findings:
+        rows.setdefault(finding._replace(node=""), []).append(finding.node)
     named = ["all" if len(there) == nodes > 1 else ", ".join(there) for there in rows.values()]
-    first, second = max(map(len, ["node", *named])), max(len(row[0]) for row in rows)
-    yield f"{'node':{first}}  {'what':{second}}  {'state':5}  found"
-    for where, (what, found, state, remedy) in zip(named, rows, strict=True):
-        yield f"{where:{first}}  {what:{second}}  {state:5}  {found}"
-        if state != "ok":
-            yield f"{'':{first}}  {'':{second}}         {remedy}"
+    first, second = max(map(len, ["node", *named])), max(len(row.what) for row in rows)
+    yield f"{'node':{first}}  {'what':{second}}  state  found"
+    for where, row in zip(named, rows, strict=True):
+        yield f"{where:{first}}  {row.what:{second}}  {row.state:5}  {row.found}"
+        if row.state != "ok":
+            yield f"{'':{first + second + 11}}{row.remedy}"
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fpp_sweep
 from fpp_sweep import keys
 from fpp_sweep.config import preset
 from fpp_sweep.core.images.cache import default_cache
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]  # by what was looked at; where that went wrong, {"failed": the reason}
 SAMPLE = 4 * 2**20  # bytes that are written to see whether a disk takes them, and how fast
 TMPFILES = tuple(Path(folder, "tmpfiles.d") for folder in ("/etc", "/run", "/usr/lib"))  # the first with a file counts
+SYSTEMD = Path("/run/systemd/system")  # there where it runs
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 
 
@@ -45,7 +45,9 @@ def look(spec: WorkerSpec, key: str | None) -> Facts:
         "open files": lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
     if key is not None:
-        looks |= {"clock": time.time, "token": _token, "same token": lambda: _token_digest(key)}
+        asked = os.environ.get("RAY_AUTH_MODE") == "token"
+        looks |= {"clock": time.time, "token": lambda: _token()[0] if asked else "none"}
+        looks["same token"] = lambda: hmac.new(key.encode(), _token()[1].encode(), "sha256").hexdigest()[:12]
     return {**versions(), "code": code(), **gathered(looks)}
 
 
@@ -69,7 +71,7 @@ def gathered(looks: Mapping[str, Callable[[], Any]]) -> Facts:
 
 def code() -> str:
     """A digest of the package's own files: what its version does not tell."""
-    root = Path(fpp_sweep.__file__).parent
+    root = Path(__file__).parents[1]
     files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".yaml"))
     hashed = [(str(path.relative_to(root)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
     return keys.digest(hashed, length=12)
@@ -94,39 +96,26 @@ def _disk(folder: Path) -> dict[str, Any]:
 
 
 def _memory() -> int:
-    """Bytes that a process may have: what is free, unless a limit is lower."""
-    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    known = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    """Bytes that a process may have: what is free, unless a limit of the user, the job or the container is lower."""
+    known = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    known = [limit for limit in known if limit != resource.RLIM_INFINITY]
     if (told := Path("/proc/meminfo")).is_file():
-        free = next(line for line in told.read_text().splitlines() if line.startswith("MemAvailable"))
-        known += [int(free.split()[1]) * 1024, *_cgroup_limits()]
+        known += [1024 * int(line.split()[1]) for line in told.read_text().splitlines() if "MemAvailable" in line]
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            group = line.split(":", 2)[2].strip("/")
+            for root, name in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+                files = [folder / name for folder in (Path(root, group), *Path(root, group).parents)]
+                limits = [file.read_text().strip() for file in files if file.is_file()]
+                known += [int(limit) for limit in limits if limit != "max"]
     return min(known, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def _cgroup_limits() -> Iterator[int]:
-    """Of the process's group and of all groups around it."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        inside = line.split(":", 2)[2].strip("/")
-        for root, name in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
-            for folder in (Path(root, inside), *Path(root, inside).parents):
-                if (file := folder / name).is_file() and (text := file.read_text().strip()) != "max":
-                    yield int(text)
-
-
-def _token_file() -> Path:
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-
-
-def _token() -> str:
-    """How the token is kept where Ray asks for one: in the environment, or in a file of this mode."""
-    if os.environ.get("RAY_AUTH_MODE") != "token":
-        return "none"
-    return "environment" if os.environ.get("RAY_AUTH_TOKEN") else f"{_token_file().stat().st_mode & 0o777:04o}"
-
-
-def _token_digest(key: str) -> str:
-    token = os.environ.get("RAY_AUTH_TOKEN") or _token_file().read_text()
-    return hmac.new(key.encode(), token.strip().encode(), "sha256").hexdigest()[:12]
+def _token() -> tuple[str, str]:
+    """Where Ray's token is kept, and the token: in the environment, or in a file of this mode."""
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return "environment", token
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return f"{file.stat().st_mode & 0o777:04o}", file.read_text().strip()
 
 
 def _gpus() -> dict[str, Any]:
@@ -162,12 +151,10 @@ def _open_ports() -> list[str]:
     return sorted(found)
 
 
-def cleaners(
-    folders: Sequence[Path], rules: Sequence[Path] = TMPFILES, systemd: str = "/run/systemd/system"
-) -> list[str]:
+def cleaners(folders: Sequence[Path], rules: Sequence[Path] = TMPFILES, running: Path = SYSTEMD) -> list[str]:
     """systemd's rules by which what is in these folders goes after a time."""
     files: dict[str, Path] = {}
-    for path in (file for folder in rules for file in folder.glob("*.conf") if Path(systemd).is_dir()):
+    for path in (file for folder in rules for file in folder.glob("*.conf") if running.is_dir()):
         files.setdefault(path.name, path)
     lines = [line.split() for path in files.values() for line in path.read_text().splitlines()]
     aged = [line for line in lines if len(line) > 5 and line[0][0] in "dDeqQvC" and line[5] != "-"]
