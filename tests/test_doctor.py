@@ -191,9 +191,9 @@ def doctor(folder, *words, space=("--space", "small.yaml")):
     start = [sys.executable, "-m", "fpp_sweep.doctor", *space, *words]
     env = {name: value for name, value in environment(folder).items() if name != "FPP_SWEEP_CACHE"}  # each node its own
     done = subprocess.run(start, cwd=folder, env=env, capture_output=True, text=True, timeout=LONG)
-    rows = re.findall(r"^(\S+)  +(\S.*?)  +(note|wrong)  ", done.stdout, flags=re.M)
-    # other processes of this machine may listen where they like
-    return done.returncode, {(node, what) for node, what, _ in rows if what != "ports"}, done.stdout + done.stderr
+    # notes may be of the machine that the test runs on: a port of another's, little memory left
+    rows = re.findall(r"^(\S.*?)  +(\S.*?)  +wrong  ", done.stdout, flags=re.M)
+    return done.returncode, {*rows}, done.stdout + done.stderr
 
 
 @pytest.mark.slow  # three nodes, four looks at them
@@ -254,10 +254,10 @@ def test_faults_that_are_planted_on_a_node_are_found_and_others_are_not(tmp_path
             ("127.0.0.2, 127.0.0.3, 127.0.0.4", "accuracy on shuffled"),
             ("driver", "MLflow"),
             ("driver", "joined"),
-            ("driver", "CHANGE"),
         }, told
         assert f"{listener.getsockname()[1]} (" in told
         assert "127.0.0.9 has not joined" in told
+        assert re.search("driver +CHANGE +note  ssh_user: ubuntu; ssh_private_key", told)
         assert token not in told
 
         model = f"ViT-S-16-alt:{hidden / 'small.pt'}"
