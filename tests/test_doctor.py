@@ -187,7 +187,7 @@ def token_file(path, text, mode):
 
 
 def doctor(folder, *words, space=("--space", "small.yaml")):
-    """Exit status, the rows that are not ok as (node, what), and all that was printed."""
+    """Exit status, the rows that are wrong as (node, what), and all that was printed."""
     start = [sys.executable, "-m", "fpp_sweep.doctor", *space, *words]
     env = {name: value for name, value in environment(folder).items() if name != "FPP_SWEEP_CACHE"}  # each node its own
     done = subprocess.run(start, cwd=folder, env=env, capture_output=True, text=True, timeout=LONG)
@@ -257,7 +257,7 @@ def test_faults_that_are_planted_on_a_node_are_found_and_others_are_not(tmp_path
         }, told
         assert f"{listener.getsockname()[1]} (" in told
         assert "127.0.0.9 has not joined" in told
-        assert re.search("driver +CHANGE +note  ssh_user: ubuntu; ssh_private_key", told)
+        assert re.search("driver +CHANGE +note +ssh_user: ubuntu; ssh_private_key", told)
         assert token not in told
 
         model = f"ViT-S-16-alt:{hidden / 'small.pt'}"
@@ -268,8 +268,7 @@ def test_faults_that_are_planted_on_a_node_are_found_and_others_are_not(tmp_path
 
         sweep = there.enter_context(ended(started(tmp_path, "--address", address, space=SPACE)))
         _, err = sweep.communicate(timeout=LONG)
-    print(err)
-    assert sweep.returncode == 2
+    assert sweep.returncode == 2, err
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: 127.0.0.4: code ")
     assert not list((tmp_path / "sweeps").glob("*"))
