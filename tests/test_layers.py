@@ -29,7 +29,7 @@ FLOORS = (
     ("search", "report", "tracking"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "datasets", "cache", "sync", "report.__main__", ""),
+    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "report.__main__", ""),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
@@ -40,7 +40,7 @@ OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
     "open_clip": {"core", "tiny"},
 }
 LINES, MEDIAN, CORE_ROOT = 400, 150, 9
-COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "reproduce", "report", "tiny.making.train")
+COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "reproduce", "report", "tiny.making.train")
 HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly"]
 
 

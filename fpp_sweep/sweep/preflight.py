@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 STARTS = ("prompt", "init", "deep")  # the settings that say where adaptation starts
 SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
+LOOK = 60.0  # seconds that a node has to tell what it is like
 
 
 class Inspector(Protocol):
@@ -168,7 +170,7 @@ def open_workers(
         gpus = work.gpus_per_worker
         if gpus is None:
             gpus = 1.0 if gpus_here() else 0.0
-        env = {key: os.environ[key] for key in SHARED if key in os.environ} if options.on_cluster else {}
+        env = environment() if options.on_cluster else {}
         needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
         # with both numbers given, a cluster may start machines for them
         may_grow = options.on_cluster and None not in (work.workers, work.gpus_per_worker)
@@ -176,12 +178,34 @@ def open_workers(
             note(lacking)
         meanwhile()
         spec = replace(worker_spec(space, gpus), plugins=options.plugins)
+        if options.on_cluster:
+            look_at_nodes(spec, env)
         pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout)
         try:
             model = pool.open()
         except TaskFailed as error:
             raise InputError(error.reason) from error
         yield Workers(pool, model, gpus)
+
+
+def environment() -> dict[str, str]:
+    return {key: os.environ[key] for key in SHARED if key in os.environ}
+
+
+def look_at_nodes(spec: WorkerSpec, env: Mapping[str, str]) -> None:
+    """Refuse nodes whose results would differ or fail, and note what else `doctor` would find in seconds."""
+    from fpp_sweep.sweep.findings import SPOILS, judge
+    from fpp_sweep.sweep.machine import look
+    from fpp_sweep.workers.nodes import on_every_node
+
+    key = secrets.token_hex()
+    nodes = on_every_node(look, spec, key, env=env, seconds=LOOK)
+    for finding in judge({"driver": look(spec, key) | {"clock": 0.0}, **nodes}):
+        told = f"{finding.node}: {finding.what} {finding.found}; {finding.remedy}"
+        if finding.state == "wrong" and finding.what in SPOILS:
+            raise InputError(told)
+        if finding.state != "ok":
+            print(f"note: {told}", file=sys.stderr)
 
 
 def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:

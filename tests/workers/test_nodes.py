@@ -37,15 +37,22 @@ def scratch(monkeypatch):
 
 
 @contextmanager
-def node(folder, ip, *words, room=1):
-    """A node with room for so many workers, until it is killed or the test ends: what it is below, and its address."""
-    start = [RAY, "start", "--block", f"--node-ip-address={ip}", f"--temp-dir={folder}", *words]
+def node(folder, ip, *words, room=1, before=(), env=None):
+    """A node with room for so many workers, until it is killed or the test ends: what it is below, and its address.
+
+    `before` is a command that starts it, `env` the environment that it has beside the test's.
+    """
+    start = [*before, RAY, "start", "--block", f"--node-ip-address={ip}", f"--temp-dir={folder}", *words]
     # workers' ports are any that are free: the fixed ones that Ray has for them are another node's already
     start += [f"--num-cpus={room}", f"--object-store-memory={10**8}", "--min-worker-port=0", "--max-worker-port=0"]
-    with folder.with_suffix(".log").open("w") as log, ended(subprocess.Popen(start, stdout=log, stderr=log)) as top:
+    with folder.with_suffix(".log").open("w") as log, ended(_started(start, log, env or {})) as top:
         address = folder / "ray_current_cluster"
         wait_for(lambda: address.is_file() and address.read_text())
         yield top.pid, address.read_text().strip()
+
+
+def _started(command, log, env):
+    return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | env)
 
 
 def workers(pid):
