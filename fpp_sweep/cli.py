@@ -73,6 +73,7 @@ def terminable() -> Iterator[None]:
     """SIGTERM, which a machine that shuts down or a job system sends, interrupts as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a job system says it twice
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fpp_sweep import keys
+from fpp_sweep.cli import terminable
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked
@@ -277,6 +278,20 @@ def test_sigterm_interrupts_as_ctrl_c_does_whatever_ray_makes_of_it(tmp_path, op
         assert signal.getsignal(signal.SIGTERM) is deaf
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_second_sigterm_does_not_disturb_what_the_first_has_begun():
+    """SLURM sends one to every process of a job, and another when their time is up."""
+    in_order = False
+    before = signal.getsignal(signal.SIGTERM)
+    with terminable():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGTERM)
+            in_order = True
+    assert in_order
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 # ------------------------------------------------------------ under way

@@ -1,0 +1,120 @@
+"""SLURM of one's own on machines of one's own, from Debian's packages; nothing of it is outside a folder."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import hosts
+from tests.drivers import ROOT
+from tests.hosts import Machine, Site
+from tests.waiting import wait_for
+
+TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "curl")
+SHARED = "/var/tmp"  # what all machines see and may write: each has a /tmp of its own
+CONF = """
+ClusterName=tests
+SlurmctldHost={controller.name}({controller.address})
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=1,sched_interval=2
+SlurmdTimeout=30
+GresTypes=gpu
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def why_not() -> str:
+    """Why there can be no such SLURM here; nothing, if there can."""
+    missing = [tool for tool in TOOLS if not shutil.which(tool, path=hosts.CLEAN["PATH"])]
+    return f"SLURM needs {', '.join(missing)}" if missing else hosts.why_not()
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A controller, on the first machine, and nodes, on the others."""
+
+    site: Site
+    folder: Path
+
+    @property
+    def nodes(self) -> list[Machine]:
+        return self.site.machines[1:]
+
+    @property
+    def home(self) -> Path:
+        """A folder that all machines see, with an environment in it: where jobs are submitted."""
+        return self.folder / "home"
+
+    def run(self, command: str) -> str:
+        """What a command prints that is typed there."""
+        return (
+            self.site.machines[0].run(f"export SLURM_CONF={self.folder}/slurm.conf; cd {self.home}; {command}").strip()
+        )
+
+    def job(self, number: str) -> dict[str, str]:
+        """What SLURM knows of a job."""
+        return dict(word.split("=", 1) for word in self.run(f"scontrol show job {number}").split() if "=" in word)
+
+    def start(self) -> None:
+        for each in ("munge", "state", "home"):
+            (self.folder / each).mkdir(mode=0o700)
+        controller = self.site.machines[0]
+        lines = [
+            f"NodeName={node.name} NodeAddr={node.address} Sockets=1 CoresPerSocket=2 CPUs=2" for node in self.nodes
+        ]
+        (self.folder / "slurm.conf").write_text(
+            CONF.format(controller=controller, folder=self.folder) + "\n".join(lines) + "\n"
+        )
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # it is not used, but looked for
+        key = self.folder / "munge/key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        files = " ".join(f"--{each}-file={self.folder}/munge/{each}" for each in ("key", "pid", "log", "seed"))
+        controller.run(f"munged --force --socket={self.folder}/munge/socket {files}")
+        controller.run(f"slurmctld -f {self.folder}/slurm.conf")
+        for node in self.nodes:
+            node.run(f"slurmd -f {self.folder}/slurm.conf")
+        wait_for(lambda: self.run("sinfo --noheader --states=idle --Node").count("\n") == len(self.nodes) - 1)
+
+
+@contextmanager
+def slurm(nodes: int) -> Iterator[Slurm]:
+    """SLURM with so many nodes; however the test ends, it does."""
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir=SHARED, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with hosts.hosts(nodes + 1, folder / "machines", shared=[ROOT]) as site:
+            there = Slurm(site, folder)
+            there.start()
+            make_environment(there.home / "env")
+            yield there
+
+
+def make_environment(folder: Path) -> None:
+    """As a user makes it, but that the packages are those of these tests."""
+    import venv
+
+    venv.create(folder, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    (packages / "here.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    ray = folder / "bin/ray"
+    ray.write_text(f"#!{folder}/bin/python\nfrom ray.scripts.scripts import main\nmain()\n")
+    ray.chmod(0o755)

@@ -1,0 +1,131 @@
+"""cluster/kuberay.yaml: what Ray's autoscaler makes of it, and what a cluster that is safe and whole must have."""
+
+import os
+import re
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fpp_sweep import tune
+from tests.drivers import ROOT
+
+FILE = ROOT / "cluster/kuberay.yaml"
+# KubeRay 1.6's fields at each place where the file has some: a key that it does not know is dropped without a word
+KNOWN = {
+    "job": "backoffLimit entrypoint submissionMode shutdownAfterJobFinishes rayClusterSpec",
+    "cluster": "rayVersion authOptions enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
+    "head": "rayStartParams template",
+    "workers": "groupName replicas minReplicas maxReplicas rayStartParams template",
+}
+
+
+@pytest.fixture
+def claim():
+    return documents()[0]
+
+
+@pytest.fixture
+def job():
+    return documents()[1]
+
+
+@pytest.fixture
+def cluster(job):
+    return job["spec"]["rayClusterSpec"]
+
+
+def documents():
+    return [*yaml.safe_load_all(FILE.read_text())]
+
+
+def pods(cluster):
+    return [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+
+
+def test_rays_autoscaler_starts_gpu_workers_when_asked_and_ends_them_when_idle(cluster):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reader = pytest.importorskip("ray.autoscaler._private.kuberay.autoscaling_config")
+    config = reader._derive_autoscaling_config_from_ray_cr(
+        {"metadata": {"name": "perturb", "namespace": "default"}, "spec": cluster}
+    )
+    head, gpu = config["available_node_types"]["headgroup"], config["available_node_types"]["gpu"]
+    assert (head["resources"]["CPU"], gpu["resources"]["CPU"], gpu["resources"]["GPU"]) == (0, 8, 1)
+    assert (gpu["min_workers"], gpu["max_workers"], config["max_workers"]) == (0, 4, 4)
+    assert config["idle_timeout_minutes"] == 10
+    assert cluster["enableInTreeAutoscaling"]
+
+
+def test_every_key_is_one_that_kuberay_knows(job, cluster):
+    (workers,) = cluster["workerGroupSpecs"]
+    for place, keys in {
+        "job": job["spec"],
+        "cluster": cluster,
+        "head": cluster["headGroupSpec"],
+        "workers": workers,
+    }.items():
+        assert set(keys) <= set(KNOWN[place].split()), place
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert set(cluster["autoscalerOptions"]) <= {"version", "idleTimeoutSeconds"}
+
+
+def test_all_pods_have_the_image_the_volume_and_the_cache_on_it(claim, cluster):
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for pod in pods(cluster):
+        (container,) = pod["containers"]
+        assert container["image"] == pods(cluster)[0]["containers"][0]["image"]
+        (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+        assert mount["name"] == volume["name"]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        (cache,) = [each["value"] for each in container["env"] if each["name"] == "FPP_SWEEP_CACHE"]
+        assert cache.startswith(mount["mountPath"])
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+def test_workers_may_run_on_spot_machines_with_gpus(cluster):
+    head, workers = pods(cluster)
+    assert "tolerations" not in head  # it holds the sweep
+    assert {each["key"] for each in workers["tolerations"]} >= {"nvidia.com/gpu"}
+    assert len(workers["tolerations"]) == 2
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_entrypoint_begins_the_sweep_or_goes_on_with_it(job, tmp_path, there):
+    """Its words, as Ray's job server hands them to a shell."""
+    name = job["metadata"]["name"]
+    (tmp_path / "sweeps" / name).mkdir(parents=True)
+    if there:
+        (tmp_path / "sweeps" / name / "sweep.json").touch()
+    entrypoint = job["spec"]["entrypoint"].replace("cd /fpp ", f"cd {tmp_path} ").replace("exec python", "echo")
+    told = subprocess.run(entrypoint, shell=True, check=True, capture_output=True, text=True).stdout.split()
+    assert told[:2] == ["-m", "fpp_sweep.tune"]
+    args = tune.parse(told[2:])
+    assert (args.name, args.resume, args.address) == (name, there, "auto")
+    assert args.space.name in os.listdir(ROOT / "search_spaces")
+    assert args.out == Path("sweeps")  # where it looked
+    assert int(args.workers) == job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["maxReplicas"]
+    assert "work.gpus_per_worker=1" in args.set  # without it nothing is started
+
+
+def test_what_is_the_users_is_marked():
+    lines = FILE.read_text().splitlines()
+    for value in (
+        "storageClassName:",
+        "storage:",
+        "perturb}",
+        "rayVersion:",
+        "image: &",
+        "maxReplicas:",
+        "spot",
+        "worker {",
+    ):
+        (line,) = [line for line in lines if re.match(rf"[^#]*{value}", line)]
+        assert "# CHANGE" in line, line
+
+
+def test_it_holds_no_secret(cluster):
+    assert "RAY_AUTH_TOKEN" not in FILE.read_text()
+    assert cluster["authOptions"]["mode"] == "token"  # KubeRay makes one

@@ -1,0 +1,138 @@
+"""cluster/slurm.sbatch in a SLURM of one's own: nodes with hostnames, addresses, folders and processes of their own."""
+
+import os
+import random
+import re
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+
+from benchmarks.resume import finished
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.reading import load_space
+from tests.drivers import ROOT, SMALL, assert_same_as_in_one_process
+from tests.slurm import slurm, why_not
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+SCRIPT = ROOT / "cluster/slurm.sbatch"
+ROUNDS = int(os.environ.get("FPP_SLURM_ROUNDS", "1"))  # interruptions of each kind; a nightly run may take more
+TRIALS = 12 + 8 * ROUNDS
+SPACE = SMALL.replace(", workers: 1", "").replace("trials: 4", f"trials: {TRIALS}")
+# SLURM takes the machines away, and tells every process; what it sends the batch shell some time before that
+KINDS = ("scontrol requeue", "scancel --batch --signal=TERM")
+# a call that each of Ray's servers knows, and its own answer where the token is missing
+CALLS = ("NodeInfoGcsService/GetAllNodeInfo", "NodeManagerService/GetNodeStats", "ObjectManagerService/Pull")
+CALLS += ("CoreWorkerService/GetCoreWorkerStats",)
+ASK = (
+    "printf '\\0\\0\\0\\0\\0' | curl -s -D - -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' "
+)
+ASK += "-H 'te: trailers' --data-binary @- http://{}/ray.rpc.{}"
+
+
+@pytest.fixture(scope="module")
+def there():
+    with slurm(nodes=2) as cluster:
+        (cluster.home / "small.yaml").write_text(SPACE)
+        yield cluster
+
+
+def submit(there, *words, sbatch=""):
+    """Submit the script as it is shipped: two nodes, a core of each."""
+    environment = "FPP_SWEEP_CACHE=$PWD/cache OMP_WAIT_POLICY=PASSIVE"
+    options = f"--parsable --job-name=found --output=found.log --gpus-per-node=0 --cpus-per-task=1 {sbatch}"
+    return there.run(f"{environment} sbatch {options} {SCRIPT} --space small.yaml {' '.join(words)}")
+
+
+def idle(there):
+    """Nothing runs on the nodes but SLURM, and nothing lies about, on them or on what they share."""
+    running = [line for node in there.nodes for line in node.processes().values() if not line.startswith("slurmd")]
+    left = [*there.folder.glob("machines/*/tmp/fpp-*"), *there.home.glob("sweeps/.*")]
+    return not running and not left
+
+
+def log(there):
+    return (there.home / "found.log").read_text()
+
+
+def test_a_sweep_goes_on_where_it_was_whenever_its_machines_are_taken_away(there):
+    sweep = there.home / "sweeps/found"
+    draw = random.Random()
+    job = submit(there)
+    wait_for(lambda: finished(sweep))
+    assert_guarded(there)
+    wait_for(lambda: all("ray::WorkerActor" in str(node.processes()) for node in there.nodes))
+    for number, interruption in enumerate(KINDS * ROUNDS, start=1):
+        before = finished(sweep)
+        began = time.monotonic()
+        there.run(f"{interruption} {job}")
+        wait_for(lambda number=number: there.job(job).get("Restarts") == str(number))
+        wait_for(lambda: there.job(job)["JobState"] == "RUNNING")
+        seconds = time.monotonic() - began
+        assert before.items() <= finished(sweep).items(), log(there)  # no finished trial is lost, or run again
+        if draw.random() < 0.25:  # while it starts
+            time.sleep(draw.uniform(0, 10))
+        else:
+            wait_for(lambda before=before: len(finished(sweep)) > len(before))
+            time.sleep(draw.uniform(0, 2))
+        print(f"{interruption}: {len(before)} trials, again after {seconds:.0f} s, {len(finished(sweep))} trials")
+    there.run(f"scancel {job}")
+    wait_for(lambda: there.job(job)["JobState"] == "CANCELLED" and not there.run(f"squeue --noheader --job={job}"))
+    wait_for(lambda: idle(there))
+    before = finished(sweep)
+    job = submit(there)
+    wait_for(lambda: there.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"))
+    assert there.job(job)["JobState"] == "COMPLETED", log(there)
+    wait_for(lambda: idle(there))
+    assert before.items() <= finished(sweep).items()
+    assert_whole(there, SweepFolder.open(sweep))
+
+
+def assert_guarded(there):
+    """Only the owner can read the token, nobody sees it pass, and every port wants it."""
+    (token,) = there.home.glob("sweeps/.*/token")
+    assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    secret = token.read_text().strip()
+    assert len(secret) == 64
+    for node in there.nodes:
+        assert not node.try_(f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -a -f {token}").stdout
+        (folder,) = there.folder.glob(f"machines/{node.name}/tmp/fpp-*")
+        assert folder.stat().st_mode & 0o777 == 0o700  # Ray's sockets
+        listening = [line.split() for line in node.run("ss -Hltnp").splitlines()]
+        ports = {
+            words[3].rpartition(":")[2]: words[5] for words in listening if not re.search("slurmd|srun|sshd", words[5])
+        }
+        assert len(ports) >= 3
+        for port, owner in ports.items():
+            door = f"{node.address}:{port}"
+            said = [there.site.machines[0].try_(ASK.format(door, call)).stdout for call in CALLS]
+            said.append(
+                there.site.machines[0].try_(f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {door}").stdout
+            )
+            refused = [text for text in said if re.search(r"grpc-status: 16\b|HTTP 401", text)]
+            assert len(refused) == 1, (owner, said)
+            assert not re.search(r"grpc-status: 0\b|HTTP 200", "".join(said).replace("HTTP/2 200", "")), (owner, said)
+
+
+def assert_whole(there, sweep):
+    """All trials are there once, in every store, and are those of one machine."""
+    assert sweep.info().state == "finished"
+    assert [record.state for record in sweep.trials()] == ["complete"] * (TRIALS + 1)
+    with closing(sqlite3.connect(sweep.study_file)) as study:
+        assert study.execute("SELECT number, state FROM trials ORDER BY number").fetchall() == [
+            (number, "COMPLETE") for number in range(TRIALS)
+        ]
+    with closing(sqlite3.connect(there.home / "mlflow.db")) as store:
+        assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", TRIALS + 2)]
+    assert_same_as_in_one_process(sweep, load_space(there.home / "small.yaml"), there.home / "one")
+
+
+def test_bad_input_ends_the_job_with_its_line_and_leaves_nothing(there):
+    job = submit(there, "--set", "search.trial=3", sbatch="--job-name=bad --output=bad.log")
+    wait_for(lambda: there.job(job)["JobState"] == "FAILED")
+    assert there.job(job)["ExitCode"] == "2:0"
+    (line,) = re.findall(r"^error: .*", (there.home / "bad.log").read_text(), flags=re.M)
+    assert "search.trial" in line
+    wait_for(lambda: idle(there))
