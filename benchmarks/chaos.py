@@ -88,9 +88,9 @@ class Book:
         return [kind for kind in kinds if len(self.seconds[kind]) == fewest]
 
     def tell(self) -> None:
-        print(
-            f"{self.count} faults of {sum(map(bool, self.seconds.values()))} kinds, {self.resumed} times resumed: 0 lost, 0 doubled, 0 tracebacks"
-        )
+        kinds = sum(map(bool, self.seconds.values()))
+        print(f"{self.count} faults of {kinds} kinds, {self.resumed} drivers after the first of a sweep")
+        print("lost 0, doubled 0, other values 0, tracebacks 0, left running 0")
         print(f"{'kind':28} {'faults':>6}  seconds until a trial ended (median, most)")
         for kind, seconds in self.seconds.items():
             print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.drivers import descendants
@@ -29,7 +31,7 @@ class Victim:
     server: Server
     draw: random.Random
     driver: subprocess.Popen[str] | None = None
-    repairs: list[tuple[float, Callable[[], None]]] = field(default_factory=list)  # when, and what ends a fault
+    repairs: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # when, and what ends a fault
 
     @property
     def folder(self) -> Path:
@@ -39,14 +41,14 @@ class Victim:
     def running(self) -> bool:
         return self.driver is not None and self.driver.poll() is None
 
-    def processes(self, word: str) -> list[int]:
-        """Of the driver's processes, those whose command line has that word."""
+    def processes(self, pattern: str) -> list[int]:
+        """Of the driver's processes, those whose command line has that in it."""
         if not self.running:
             return []
         assert self.driver is not None
-        return [pid for pid, line in descendants(self.driver.pid).items() if word in line]
+        return [pid for pid, line in descendants(self.driver.pid).items() if re.search(pattern, line)]
 
-    def later(self, low: float, high: float, repair: Callable[[], None]) -> None:
+    def later(self, low: float, high: float, repair: Callable[[], object]) -> None:
         self.repairs.append((time.monotonic() + self.draw.uniform(low, high), repair))
 
     def repair(self, *, all_of_them: bool = False) -> None:
@@ -65,20 +67,20 @@ class Victim:
 Strike = Callable[[Victim], bool]  # whether there was something to strike at
 
 
-def killed(word: str) -> Strike:
+def killed(pattern: str) -> Strike:
     def strike(victim: Victim) -> bool:
-        return any(_sent(pid, signal.SIGKILL) for pid in _one(victim, word))
+        return any(_sent(pid, signal.SIGKILL) for pid in _one(victim, pattern))
 
     return strike
 
 
-def frozen(word: str) -> Strike:
+def frozen(pattern: str) -> Strike:
     """Stopped, and let go on some seconds later."""
 
     def strike(victim: Victim) -> bool:
-        for pid in _one(victim, word):
+        for pid in _one(victim, pattern):
             if _sent(pid, signal.SIGSTOP):
-                victim.later(1, 8, lambda pid=pid: _sent(pid, signal.SIGCONT))  # type: ignore[misc]
+                victim.later(1, 8, partial(_sent, pid, signal.SIGCONT))
                 return True
         return False
 
@@ -155,13 +157,14 @@ def from_the_future(victim: Victim) -> bool:
 
 
 SWEEP = "sweeps/*"
+TRIAL = r"ray::(Coordinator|ResourceTrainable)"  # its title while it works, and while it does not
 # while the driver runs
 RUNNING: dict[str, Strike] = {
     "worker killed": killed("ray::WorkerActor"),
     "worker frozen": frozen("ray::WorkerActor"),
     "keeper killed": killed("ray::KeeperActor"),
     "keeper frozen": frozen("ray::KeeperActor"),
-    "trial's process killed": killed("ray::Coordinator"),
+    "trial's process killed": killed(TRIAL),
     "raylet killed": killed("raylet/raylet"),
     "raylet frozen": frozen("raylet/raylet"),
     "Ray's head service killed": killed("gcs_server"),
@@ -187,7 +190,7 @@ AT_REST: dict[str, Strike] = {
 def small_disk(folder: Path) -> Iterator[bool]:
     """A disk of its own for the folder, where that may be made."""
     folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", folder]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
     mounted = shutil.which("mount") and not subprocess.run(command, check=False, capture_output=True).returncode
     try:
         yield bool(mounted)
@@ -196,8 +199,8 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def _one(victim: Victim, word: str) -> list[int]:
-    found = victim.processes(word)
+def _one(victim: Victim, pattern: str) -> list[int]:
+    found = victim.processes(pattern)
     return [victim.draw.choice(found)] if found else []
 
 

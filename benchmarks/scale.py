@@ -217,6 +217,7 @@ ROLES = {
     "Keeper": "keeper",
     "LightActor": "workers",
     "Coordinator": "trials",
+    "ResourceTrainable": "trials",
     "raylet/raylet": "raylet",
     "gcs_server": "gcs",
 }
