@@ -37,6 +37,7 @@ params:
 search: {trials: TRIALS, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1}
 """
+DRIVER = "=== driver"  # in the terminal's text, before each
 WRITES = 3  # of a trial's record
 # what a run of the same thing at another time may have otherwise
 TIMES = ("started", "finished", "attempt", "results", "details")
@@ -68,10 +69,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-def start(root: Path, name: str, *, resume: bool) -> subprocess.Popen[str]:
+def start(root: Path, name: str, *, resume: bool, uri: str = "") -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
-    command += ["--tracking-uri", f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
+    command += ["--tracking-uri", uri or f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
     with (root / f"{name}.log").open("a") as log:
+        log.write(f"{DRIVER}\n")
+        log.flush()
         return subprocess.Popen(command, cwd=root, env=environment(root), stdout=log, stderr=log, text=True)
 
 

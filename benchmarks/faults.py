@@ -1,0 +1,212 @@
+"""Faults that befall a sweep while it runs, or between two of its drivers: real signals, real disks, real servers."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tests.drivers import descendants
+from tests.tracking.stores import Server
+
+DAY = 24 * 3600
+DISK = "96m"  # of the disk that holds the sweep
+
+
+@dataclass(slots=True)
+class Victim:
+    """A sweep under way, and what it stands on."""
+
+    root: Path
+    name: str
+    server: Server
+    draw: random.Random
+    driver: subprocess.Popen[str] | None = None
+    repairs: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # when, and what ends a fault
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "sweeps" / self.name
+
+    @property
+    def running(self) -> bool:
+        return self.driver is not None and self.driver.poll() is None
+
+    def processes(self, pattern: str) -> list[int]:
+        """Of the driver's processes, those whose command line has that in it."""
+        if not self.running:
+            return []
+        assert self.driver is not None
+        return [pid for pid, line in descendants(self.driver.pid).items() if re.search(pattern, line)]
+
+    def later(self, low: float, high: float, repair: Callable[[], object]) -> None:
+        self.repairs.append((time.monotonic() + self.draw.uniform(low, high), repair))
+
+    def repair(self, *, all_of_them: bool = False) -> None:
+        now = time.monotonic()
+        due = [entry for entry in self.repairs if all_of_them or entry[0] <= now]
+        self.repairs = [entry for entry in self.repairs if entry not in due]
+        for _, repair in due:
+            repair()
+
+    def file(self, pattern: str) -> Path | None:
+        """One of the files that match, at random."""
+        found = sorted(path for path in self.root.glob(pattern) if path.is_file() and not path.name.startswith("."))
+        return self.draw.choice(found) if found else None
+
+
+Strike = Callable[[Victim], bool]  # whether there was something to strike at
+
+
+def killed(pattern: str) -> Strike:
+    def strike(victim: Victim) -> bool:
+        return any(_sent(pid, signal.SIGKILL) for pid in _one(victim, pattern))
+
+    return strike
+
+
+def frozen(pattern: str) -> Strike:
+    """Stopped, and let go on some seconds later."""
+
+    def strike(victim: Victim) -> bool:
+        for pid in _one(victim, pattern):
+            if _sent(pid, signal.SIGSTOP):
+                victim.later(1, 8, partial(_sent, pid, signal.SIGCONT))
+                return True
+        return False
+
+    return strike
+
+
+def driver_killed(victim: Victim) -> bool:
+    assert victim.driver is not None
+    return _sent(victim.driver.pid, signal.SIGKILL)
+
+
+def driver_terminated(victim: Victim) -> bool:
+    assert victim.driver is not None
+    return _sent(victim.driver.pid, signal.SIGTERM)
+
+
+def store_down(victim: Victim) -> bool:
+    if any(repair == victim.server.start for _, repair in victim.repairs):
+        return False
+    victim.server.kill()
+    victim.later(2, 10, victim.server.start)
+    return True
+
+
+def disk_full(victim: Victim) -> bool:
+    """Filled to the last byte, and freed some seconds later."""
+    filler = victim.root / "sweeps/filler"
+    if filler.exists() or not (victim.root / "sweeps").is_mount():
+        return False
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    victim.later(1, 5, lambda: filler.unlink(missing_ok=True))
+    return True
+
+
+def damaged(pattern: str) -> Strike:
+    """Bytes of a file are lost, or become others."""
+
+    def strike(victim: Victim) -> bool:
+        path = victim.file(pattern)
+        if path is None:
+            return False
+        data = bytearray(path.read_bytes())
+        if victim.draw.random() < 0.5:
+            del data[victim.draw.randrange(len(data) or 1) :]
+        else:
+            for _ in range(20):
+                data[victim.draw.randrange(len(data))] = victim.draw.randrange(256)
+        path.write_bytes(data)
+        return True
+
+    return strike
+
+
+def deleted(pattern: str) -> Strike:
+    def strike(victim: Victim) -> bool:
+        path = victim.file(pattern)
+        if path is not None:
+            path.unlink(missing_ok=True)
+        return path is not None
+
+    return strike
+
+
+def from_the_future(victim: Victim) -> bool:
+    """Files that say they were written tomorrow, as after a clock was set back."""
+    tomorrow = time.time() + DAY
+    paths = [path for path in victim.root.rglob("*") if path.is_file() and path.stat().st_uid == os.getuid()]
+    for path in paths:
+        with suppress(OSError):
+            os.utime(path, (tomorrow, tomorrow))
+    return bool(paths)
+
+
+SWEEP = "sweeps/*"
+TRIAL = r"ray::(Coordinator|ResourceTrainable)"  # its title while it works, and while it does not
+# while the driver runs
+RUNNING: dict[str, Strike] = {
+    "worker killed": killed("ray::WorkerActor"),
+    "worker frozen": frozen("ray::WorkerActor"),
+    "keeper killed": killed("ray::KeeperActor"),
+    "keeper frozen": frozen("ray::KeeperActor"),
+    "trial's process killed": killed(TRIAL),
+    "raylet killed": killed("raylet/raylet"),
+    "raylet frozen": frozen("raylet/raylet"),
+    "Ray's head service killed": killed("gcs_server"),
+    "driver killed": driver_killed,
+    "driver terminated": driver_terminated,
+    "MLflow down": store_down,
+    "disk full": disk_full,
+    "task damaged": damaged(f"{SWEEP}/tasks/*/*.task"),
+    "task deleted": deleted(f"{SWEEP}/tasks/*/*.task"),
+    "cached features damaged": damaged("cache/**/*"),
+    "files from the future": from_the_future,
+}
+# between two drivers
+AT_REST: dict[str, Strike] = {
+    "record damaged": damaged(f"{SWEEP}/trials/*.json"),
+    "record deleted": deleted(f"{SWEEP}/trials/*.json"),
+    "study damaged": damaged(f"{SWEEP}/study.db"),
+    "delivery's book damaged": damaged(f"{SWEEP}/shipped.json"),
+}
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """A disk of its own for the folder, where that may be made."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    mounted = shutil.which("mount") and not subprocess.run(command, check=False, capture_output=True).returncode
+    try:
+        yield bool(mounted)
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def _one(victim: Victim, pattern: str) -> list[int]:
+    found = victim.processes(pattern)
+    return [victim.draw.choice(found)] if found else []
+
+
+def _sent(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

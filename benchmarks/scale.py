@@ -1,0 +1,351 @@
+"""A sweep on hundreds of workers that compute nothing: `python -m benchmarks.scale --trials 1000 --workers 64`.
+
+Real Ray, keeper, trials, study, records, report and MLflow; only the workers are light: processes without torch that
+wait as long as a task is said to take and answer with predictions of the right shape. What is left is what the system
+itself costs: CPU time by process for each task, memory, how long workers wait, sizes on disk, and how long the commands
+take that read such a folder. More workers than processes share them (`--processes`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpp_sweep.cli import parser, run
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.facts import DatasetFacts, ModelFacts, WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.handle import Options, Sweep
+from fpp_sweep.sweep.preflight import Opened, info_at_start
+from fpp_sweep.tasks import BATCH, EvalTask
+from fpp_sweep.tracking import check_store, ship
+from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.trial import Plan
+from fpp_sweep.workers.session import session
+from tests.drivers import descendants, environment
+
+SPACE = """
+question: What does the system cost beside its work?
+params:
+  fpp.gamma1: {low: 0.1, high: 10, log: true}
+  fpp.gamma2: {low: 0.1, high: 10, log: true}
+  fpp.context_var: {low: x0.01, high: x10, log: true}
+  fpp.class_var: {low: x0.01, high: x10, log: true}
+search: {trials: TRIALS, split: test, max_failures: 1, sampler: SAMPLER}
+work: {baselines: [], workers: WORKERS, shards: SHARDS, attempts: 1}
+"""
+CLASSES = 10
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MIB = 2**20
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    scratch = Path(args.keep or tempfile.mkdtemp(prefix="scale-"))
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        for workers in args.workers:
+            root = scratch / f"{workers}"
+            root.mkdir()
+            simulate(root, workers, args)
+    finally:
+        if not args.keep:
+            subprocess.run(["rm", "-rf", scratch], check=True)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("benchmarks.scale", __doc__ or "")
+    add = options.add_argument
+    add("--trials", type=int, default=1000, metavar="N")
+    add("--workers", type=int, nargs="+", default=[64], metavar="N")
+    add("--processes", type=int, default=64, metavar="N", help="that the workers share; each takes some 70 MB")
+    add("--datasets", type=int, default=10, metavar="N")
+    add("--shards", type=int, default=8, metavar="N", help="of a dataset, each of 64 images")
+    add("--seconds", type=float, default=0.0, metavar="S", help="that a task takes")
+    add("--sampler", default="random")
+    add("--commands", action="store_true", help="time the commands that read the folder, too")
+    add("--keep", metavar="FOLDER", help="where the sweep stays")
+    return options.parse_args(argv)
+
+
+class LightActor:
+    """As `pool.WorkerActor`, for any number of workers."""
+
+    def __init__(self, seconds: float) -> None:
+        import asyncio
+
+        self._seconds = seconds
+        self._sleep = asyncio.sleep
+        self._for_ever = asyncio.Event()
+
+    async def watch(self) -> None:
+        await self._for_ever.wait()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if method == "facts":
+            return model_facts()
+        task = arguments[0]
+        await self._sleep(self._seconds)
+        if not isinstance(task, EvalTask):
+            return TaskResult(prompt=b"prompt" * 4000, seconds={"pretrain": self._seconds}, held=self._seconds)
+        return TaskResult(predictions=predictions(task), seconds={"adapt": self._seconds}, held=self._seconds)
+
+
+def predictions(task: EvalTask) -> Predictions:
+    """Some that differ from trial to trial, so that there is a front."""
+    draw = np.random.default_rng(abs(hash((task.config.fpp.gamma1, task.dataset, task.start))))
+    count = task.stop - task.start
+    probabilities = draw.dirichlet(np.full(CLASSES, 0.3), count).astype(np.float32)
+    labels = np.where(draw.random(count) < 0.6, probabilities.argmax(1), draw.integers(0, CLASSES, count))
+    return Predictions.of(
+        [f"{task.dataset}/{place:06d}.jpg" for place in range(task.start, task.stop)], labels, probabilities
+    )
+
+
+def model_facts() -> ModelFacts:
+    here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
+    return ModelFacts(name="none", digest="none", embedding_scale=1.0, **here)
+
+
+def space_of(args: argparse.Namespace, workers: int) -> Space:
+    words = {"TRIALS": args.trials, "SAMPLER": args.sampler, "WORKERS": workers, "SHARDS": args.shards}
+    text = SPACE
+    for word, value in words.items():
+        text = text.replace(word, str(value))
+    return parse_space(text, "scale.yaml")
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    shape: dict[str, Any] = {"group": "tiny", "classes": tuple(f"class {k}" for k in range(CLASSES)), "digest": ""}
+    facts = (
+        DatasetFacts(name=f"set{number}", split="test", size=BATCH * args.shards, images="", **shape)
+        for number in range(args.datasets)
+    )
+    return Plan(datasets={"test": tuple(facts)}, seeds=(0,), shards=args.shards)
+
+
+def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any:
+    """The real keeper; only what it hires is light."""
+    import ray
+
+    from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds, _RayWorker
+
+    processes = min(workers, args.processes)
+
+    class LightKeeper(KeeperActor):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            remote: Any = ray.remote
+            actor = remote(num_cpus=0, max_concurrency=10_000)(LightActor)
+            self._hosts = [actor.remote(args.seconds) for _ in range(processes)]
+            self._hired = 0
+            self._keeper.hire = self._hire
+
+        async def _hire(self) -> Any:
+            host = self._hosts[self._hired % processes]
+            self._hired += 1
+            return LightWorker(host, await host.call.remote("facts"))
+
+    class LightWorker(_RayWorker):
+        async def gone(self) -> None:
+            await self.handle.watch.remote()
+
+        def kill(self) -> None:
+            """Others live in the same process."""
+
+    needs = WorkerNeeds(workers=workers, cpus=0.0, gpus=0.0, env={})
+    remote: Any = ray.remote
+    actor = remote(LightKeeper).options(num_cpus=0, max_concurrency=1_000_000)
+    spec = WorkerSpec(model="none")
+    return Pool(actor.remote(spec, needs, tasks, attempts=1, timeout=600.0))
+
+
+@dataclass(slots=True)
+class Book:
+    """CPU time and memory of a process and all below it, looked at every second: some end before the sweep does."""
+
+    pid: int
+    spent: dict[tuple[int, str], float] = field(default_factory=dict)  # CPU seconds by process and role
+    rows: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # trials that have ended, MiB by role
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def keep(self, ended: Callable[[], int]) -> None:
+        while not self.over.wait(1.0):
+            self.look(ended())
+
+    def look(self, ended: int) -> None:
+        row: dict[str, float] = {}
+        for pid, role in roles(self.pid).items():
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                self.spent[pid, role] = (int(fields[11]) + int(fields[12])) / TICK
+                _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+                row[role] = row.get(role, 0.0) + (int(resident) - int(shared)) * PAGE / MIB
+        self.rows.append((ended, row))
+
+    def cpu(self) -> dict[str, float]:
+        total: dict[str, float] = defaultdict(float)
+        for (_, role), seconds in self.spent.items():
+            total[role] += seconds
+        return total
+
+    def at(self, trials: int) -> dict[str, float]:
+        """Memory when so many trials had ended."""
+        return next((row for ended, row in self.rows if ended >= trials), self.rows[-1][1])
+
+
+ROLES = {
+    "Keeper": "keeper",
+    "LightActor": "workers",
+    "Coordinator": "trials",
+    "ResourceTrainable": "trials",
+    "raylet/raylet": "raylet",
+    "gcs_server": "gcs",
+}
+
+
+def roles(pid: int) -> dict[int, str]:
+    found = {
+        each: next((role for word, role in ROLES.items() if word in line), "ray's others")
+        for each, line in descendants(pid).items()
+    }
+    return {pid: "driver", **found}
+
+
+def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
+    space, plan = space_of(args, workers), plan_of(args)
+    folder = SweepFolder(root / "scale")
+    uri = f"sqlite:///{root}/mlflow.db"
+    check_store(uri)
+    with session(None, cpus=2, verbose=False):
+        from fpp_sweep.sweep.run import Run
+
+        pool = start_light_pool(folder.tasks, workers, args)
+        pool.open()
+        while pool.status().workers < workers:
+            time.sleep(0.1)
+        folder.path.mkdir(parents=True)
+        folder.write_info(info_at_start(None, space, Options(), folder, uri))
+        pool.begin(TaskKeys(model_facts(), plan.known()))
+        book = Book(os.getpid())
+        book.look(0)
+        before, began = book.cpu(), time.monotonic()
+        sweep = Run(space, folder, Opened(pool, plan, 0.0), Options(), uri)
+        watcher = threading.Thread(target=book.keep, args=(lambda: sweep.conductor.progress.finished,), daemon=True)
+        watcher.start()
+        try:
+            sweep.go()
+        finally:
+            wall = time.monotonic() - began
+            status = pool.status()
+            book.over.set()
+            watcher.join()
+            book.look(args.trials)
+            spent = {role: seconds - before[role] for role, seconds in book.cpu().items()}
+            closing = time.monotonic()
+            sweep.close()
+            closing = time.monotonic() - closing
+    tell(args, workers, wall, spent, status, book)
+    print(f"  last report and delivery to MLflow: {closing:.1f} s")
+    sizes(root, folder)
+    if args.commands:
+        commands(root, folder, uri)
+
+
+def tell(args: Any, workers: int, wall: float, spent: dict[str, float], status: Any, book: Book) -> None:
+    tasks = args.trials * args.datasets * (args.shards + 1)
+    print(
+        f"{workers} workers, {args.trials} trials, {tasks} tasks ({status.done} done) of {args.seconds:g} s, "
+        f"{os.cpu_count()} cores: {wall:.0f} s, {1000 * wall / tasks:.2f} ms a task",
+        flush=True,
+    )
+    print("  CPU ms a task: " + ", ".join(f"{role} {1000 * s / tasks:.2f}" for role, s in sorted(spent.items())))
+    if args.seconds:
+        print(f"  workers idle: {1 - tasks * args.seconds / (workers * wall):.0%} of the time")
+    for trials in (args.trials // 10, args.trials):
+        row = book.at(trials)
+        print(f"  MiB at {trials} trials: " + ", ".join(f"{role} {row[role]:.0f}" for role in sorted(row)))
+
+
+def sizes(root: Path, folder: SweepFolder) -> None:
+    def size(path: Path) -> float:
+        files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+        return sum(each.stat().st_size for each in files) / MIB
+
+    parts = {name: size(folder.path / name) for name in ("tasks", "trials", "artifacts", "report", "study.db")}
+    parts["MLflow's database"], parts["MLflow's artifacts"] = size(root / "mlflow.db"), size(root / "mlartifacts")
+    print("  MiB on disk: " + ", ".join(f"{name} {value:.1f}" for name, value in parts.items()))
+
+
+def commands(root: Path, folder: SweepFolder, uri: str) -> None:
+    """What a user waits for who looks at such a folder."""
+
+    def timed(what: str, work: Any) -> None:
+        times = []
+        for _ in range(3):
+            began = time.monotonic()
+            work()
+            times.append(time.monotonic() - began)
+        print(f"  {what}: {statistics.median(times):.1f} s", flush=True)
+
+    def typed(module: str) -> Any:
+        command = [sys.executable, "-m", module, str(folder.path)]
+        return lambda: subprocess.run(command, check=True, capture_output=True, cwd=root, env=environment(root))
+
+    timed("records read", folder.trials)
+    timed("Sweep.table", Sweep(folder).table)
+    timed("Sweep.front", Sweep(folder).front)
+    timed("python -m fpp_sweep.report", typed("fpp_sweep.report"))
+    timed("python -m fpp_sweep.sync, nothing to do", typed("fpp_sweep.sync"))
+    fresh = f"sqlite:///{root}/fresh.db"
+    check_store(fresh)
+    began = time.monotonic()
+    delivered = ship(folder, fresh)
+    print(
+        f"  everything delivered to a new MLflow: {1000 * (time.monotonic() - began) / delivered.records:.0f} ms a run"
+    )
+    runs_page(root, timed)
+
+
+def runs_page(root: Path, timed: Any) -> None:
+    """The request that MLflow's runs page makes, to a real server."""
+    import urllib.request
+
+    from tests.tracking.stores import Server
+
+    server = Server(root)
+    server.database = root / "mlflow.db"
+    server.start()
+    try:
+        from mlflow.tracking import MlflowClient
+
+        (experiment,) = [each for each in MlflowClient(server.uri).search_experiments() if each.name == "fpp_sweep"]
+        body = json.dumps({"experiment_ids": [experiment.experiment_id], "max_results": 100}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{server.uri}/ajax-api/2.0/mlflow/runs/search", body, headers)
+        timed("MLflow's runs page, 100 runs", lambda: urllib.request.urlopen(request).read())
+    finally:
+        server.kill()
+
+
+if __name__ == "__main__":
+    run(main)
