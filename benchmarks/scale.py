@@ -158,16 +158,17 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
             actor = remote(num_cpus=0, max_concurrency=10_000)(LightActor)
             self._hosts = [actor.remote(args.seconds) for _ in range(processes)]
             self._hired = 0
-            self._keeper.hire = self._hire
+            self._keeper.hire = self._light
 
-        async def _hire(self) -> Any:
+        async def _light(self) -> Any:
             host = self._hosts[self._hired % processes]
             self._hired += 1
-            return LightWorker(host, await host.call.remote("facts"))
+            return LightWorker(host, await host.call.remote("facts"), self._needs)
 
     class LightWorker(_RayWorker):
-        async def gone(self) -> None:
+        async def gone(self) -> bool:
             await self.handle.watch.remote()
+            return False
 
         def kill(self) -> None:
             """Others live in the same process."""

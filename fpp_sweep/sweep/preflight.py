@@ -205,7 +205,7 @@ def look_at_nodes(spec: WorkerSpec, env: Mapping[str, str]) -> None:
         if finding.state == "wrong" and finding.what in SPOILS:
             raise InputError(told)
         if finding.state != "ok":
-            print(f"note: {told}", file=sys.stderr)
+            note(told)
 
 
 def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
