@@ -24,8 +24,12 @@ SPACE = SMALL.replace(", workers: 1", "").replace("trials: 4", f"trials: {TRIALS
 # SLURM takes the machines away, and tells every process; what it sends the batch shell some time before that
 KINDS = ("scontrol requeue", "scancel --batch --signal=TERM")
 # a call that each of Ray's servers knows, and its own answer where the token is missing
-CALLS = ("NodeInfoGcsService/GetAllNodeInfo", "NodeManagerService/GetNodeStats", "ObjectManagerService/Pull")
-CALLS += ("CoreWorkerService/GetCoreWorkerStats",)
+CALLS = (
+    "NodeInfoGcsService/GetAllNodeInfo",
+    "NodeManagerService/GetNodeStats",
+    "ObjectManagerService/Pull",
+    "CoreWorkerService/GetCoreWorkerStats",
+)
 ASK = (
     "printf '\\0\\0\\0\\0\\0' | curl -s -D - -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' "
 )
