@@ -157,7 +157,7 @@ def test_a_study_is_made_again_from_the_records(folder, damage):
     damage(folder.study_file)
     there = folder.study_file.exists()
     (note,) = mended(folder)
-    assert note.startswith(f"{folder.study_file}: ")
+    assert note.startswith(f"{folder.study_file}: {'is of another sweep, other' if damage is of_another_sweep else ''}")
     assert "made again from the records, with 7 trials; what the sampler itself remembered is lost" in note
     assert trials(folder) == wanted
     assert len(list(folder.path.glob("study.db.damaged-*"))) == there
