@@ -117,6 +117,18 @@ def scribble(file, seed=0):
     file.write_bytes(content)
 
 
+def an_index(file):
+    """Which is used only when a trial ends."""
+    with closing(sqlite3.connect(file)) as study:
+        (size,) = study.execute("PRAGMA page_size").fetchone()
+        (page,) = study.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_trial_values_1'"
+        ).fetchone()
+    content = bytearray(file.read_bytes())
+    content[page * size - 200 : page * size] = bytes(200)
+    file.write_bytes(content)
+
+
 def of_another_sweep(file):
     file.unlink()
     SweepStudy(file, "other", space_of())
@@ -141,6 +153,7 @@ STUDIES = {
     "a header": lambda file: os.truncate(file, 100),
     "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
     "random inside": scribble,
+    "an index": an_index,
     "random": lambda file: file.write_bytes(random.Random(1).randbytes(50_000)),
     "a folder": lambda file: (file.unlink(), file.mkdir()),
     "missing": lambda file: file.unlink(),
@@ -157,7 +170,7 @@ def test_a_study_is_made_again_from_the_records(folder, damage):
     damage(folder.study_file)
     there = folder.study_file.exists()
     (note,) = mended(folder)
-    assert note.startswith(f"{folder.study_file}: ")
+    assert note.startswith(f"{folder.study_file}: {'is of another sweep, other' if damage is of_another_sweep else ''}")
     assert "made again from the records, with 7 trials; what the sampler itself remembered is lost" in note
     assert trials(folder) == wanted
     assert len(list(folder.path.glob("study.db.damaged-*"))) == there
