@@ -4,6 +4,7 @@ import os
 import random
 import re
 import sqlite3
+import subprocess
 import time
 from contextlib import closing
 
@@ -16,7 +17,6 @@ from tests.drivers import ROOT, SMALL, assert_same_as_in_one_process
 from tests.slurm import slurm, why_not
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 SCRIPT = ROOT / "cluster/slurm.sbatch"
 ROUNDS = int(os.environ.get("FPP_SLURM_ROUNDS", "1"))  # interruptions of each kind; a nightly run may take more
 TRIALS = 12 + 8 * ROUNDS
@@ -38,9 +38,21 @@ ASK += "-H 'te: trailers' --data-binary @- http://{}/ray.rpc.{}"
 
 @pytest.fixture(scope="module")
 def there():
+    if reason := why_not():
+        pytest.skip(reason)
     with slurm(nodes=2) as cluster:
         (cluster.home / "small.yaml").write_text(SPACE)
         yield cluster
+
+
+def test_it_is_bash_and_what_is_the_users_is_marked():
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+    lines = SCRIPT.read_text().splitlines()
+    values = ("--job-name=", "--nodes=", "--gpus-per-node=", "--cpus-per-task=", "--time=", "environment=", "sweeps=")
+    for value in values:
+        (line,) = [line for line in lines if re.match(rf"(#SBATCH )?{value}", line)]
+        assert "# CHANGE" in line
+    assert sum("CHANGE" in line for line in lines) == len(values) + 2  # what the word means; what sites want
 
 
 def submit(there, name, *words):
@@ -62,6 +74,7 @@ def log(there):
     return (there.home / "found.log").read_text()
 
 
+@pytest.mark.slow  # half a dozen Ray clusters, one after the other
 def test_a_sweep_goes_on_where_it_was_whenever_its_machines_are_taken_away(there):
     sweep = there.home / "sweeps/found"
     draw = random.Random()
@@ -138,6 +151,7 @@ def assert_whole(there, sweep):
     assert_same_as_in_one_process(sweep, load_space(there.home / "small.yaml"), there.home / "one")
 
 
+@pytest.mark.slow
 def test_bad_input_ends_the_job_with_its_line_and_leaves_nothing(there):
     data = there.home / "data"
     data.mkdir()
