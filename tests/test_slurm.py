@@ -4,6 +4,7 @@ import os
 import random
 import re
 import sqlite3
+import subprocess
 import time
 from contextlib import closing
 
@@ -16,7 +17,6 @@ from tests.drivers import ROOT, SMALL, assert_same_as_in_one_process
 from tests.slurm import slurm, why_not
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 SCRIPT = ROOT / "cluster/slurm.sbatch"
 ROUNDS = int(os.environ.get("FPP_SLURM_ROUNDS", "1"))  # interruptions of each kind; a nightly run may take more
 TRIALS = 12 + 8 * ROUNDS
@@ -38,15 +38,28 @@ ASK += "-H 'te: trailers' --data-binary @- http://{}/ray.rpc.{}"
 
 @pytest.fixture(scope="module")
 def there():
+    if reason := why_not():
+        pytest.skip(reason)
     with slurm(nodes=2) as cluster:
         (cluster.home / "small.yaml").write_text(SPACE)
         yield cluster
 
 
-def submit(there, *words, sbatch=""):
+def test_it_is_bash_and_what_is_the_users_is_marked():
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+    lines = SCRIPT.read_text().splitlines()
+    values = ("--job-name=", "--nodes=", "--gpus-per-node=", "--cpus-per-task=", "--time=", "environment=", "sweeps=")
+    for value in values:
+        (line,) = [line for line in lines if re.match(rf"(#SBATCH )?{value}", line)]
+        assert "# CHANGE" in line
+    assert sum("CHANGE" in line for line in lines) == len(values) + 2  # what the word means; what sites want
+
+
+def submit(there, name, *words):
     """Submit the script as it is shipped: two nodes, a core of each."""
-    environment = "FPP_SWEEP_CACHE=$PWD/cache OMP_WAIT_POLICY=PASSIVE"
-    options = f"--parsable --job-name=found --output=found.log --gpus-per-node=0 --cpus-per-task=1 {sbatch}"
+    # of no concern to the script, which has variables of such names
+    environment = "FPP_SWEEP_CACHE=$PWD/cache OMP_WAIT_POLICY=PASSIVE folder=$PWD/data resume=--verbose"
+    options = f"--parsable --job-name={name} --output={name}.log --gpus-per-node=0 --cpus-per-task=1"
     return there.run(f"{environment} sbatch {options} {SCRIPT} --space small.yaml {' '.join(words)}")
 
 
@@ -61,10 +74,11 @@ def log(there):
     return (there.home / "found.log").read_text()
 
 
+@pytest.mark.slow  # half a dozen Ray clusters, one after the other
 def test_a_sweep_goes_on_where_it_was_whenever_its_machines_are_taken_away(there):
     sweep = there.home / "sweeps/found"
     draw = random.Random()
-    job = submit(there)
+    job = submit(there, "found")
     wait_for(lambda: finished(sweep))
     assert_guarded(there)
     wait_for(lambda: all("ray::WorkerActor" in str(node.processes()) for node in there.nodes))
@@ -86,11 +100,13 @@ def test_a_sweep_goes_on_where_it_was_whenever_its_machines_are_taken_away(there
     wait_for(lambda: there.job(job)["JobState"] == "CANCELLED" and not there.run(f"squeue --noheader --job={job}"))
     wait_for(lambda: idle(there))
     before = finished(sweep)
-    job = submit(there)
-    wait_for(lambda: there.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"))
-    assert there.job(job)["JobState"] == "COMPLETED", log(there)
+    jobs = [submit(there, "found"), submit(there, "beside", "--trials", "2")]  # on the same nodes at the same time
+    for job in jobs:
+        wait_for(lambda job=job: there.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"))
+        assert there.job(job)["JobState"] == "COMPLETED", log(there)
     wait_for(lambda: idle(there))
     assert before.items() <= finished(sweep).items()
+    assert len(finished(there.home / "sweeps/beside")) == 2
     assert_whole(there, SweepFolder.open(sweep))
 
 
@@ -129,14 +145,28 @@ def assert_whole(there, sweep):
             (number, "COMPLETE") for number in range(TRIALS)
         ]
     with closing(sqlite3.connect(there.home / "mlflow.db")) as store:
-        assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", TRIALS + 2)]
+        assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [
+            ("FINISHED", TRIALS + 2 + 4)
+        ]
     assert_same_as_in_one_process(sweep, load_space(there.home / "small.yaml"), there.home / "one")
 
 
+@pytest.mark.slow
 def test_bad_input_ends_the_job_with_its_line_and_leaves_nothing(there):
-    job = submit(there, "--set", "search.trial=3", sbatch="--job-name=bad --output=bad.log")
+    data = there.home / "data"
+    data.mkdir()
+    job = submit(there, "bad", "--set", "search.trial=3")
     wait_for(lambda: there.job(job)["JobState"] == "FAILED")
     assert there.job(job)["ExitCode"] == "2:0"
     (line,) = re.findall(r"^error: .*", (there.home / "bad.log").read_text(), flags=re.M)
     assert "search.trial" in line
     wait_for(lambda: idle(there))
+    (there.home / "env").rename(there.home / "elsewhere")
+    try:
+        job = submit(there, "bare")
+        wait_for(lambda: there.job(job)["JobState"] == "FAILED")
+    finally:
+        (there.home / "elsewhere").rename(there.home / "env")
+    (line,) = (there.home / "bare.log").read_text().splitlines()
+    assert "env/bin/activate: No such file or directory" in line
+    assert data.is_dir()
