@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -82,9 +83,22 @@ def test_a_failure_is_one_line_of_where_and_why_and_keeps_the_traceback(error, w
     assert f"raise error\n{type(error).__module__.replace('builtins', '')}" in failure.details
 
 
-def test_a_failure_travels_as_a_value():
-    failure = pickle.loads(pickle.dumps(TaskFailed.of(raised(ValueError("no")), "dtd")))
-    assert (failure.reason, failure.details[:9]) == ("dtd: ValueError: no", "Traceback")
+@pytest.mark.parametrize(
+    ("error", "elsewhere"),
+    [
+        (MemoryError("no"), True),
+        (RuntimeError("no"), True),
+        (torch.OutOfMemoryError("no"), True),
+        (FileNotFoundError("no"), True),
+        (InputError("no"), False),
+        (FloatingPointError("no"), False),
+        (ValueError("no"), False),
+    ],
+    ids=repr,
+)
+def test_a_failure_travels_as_a_value_and_says_whether_another_worker_might_do_better(error, elsewhere):
+    failure = pickle.loads(pickle.dumps(TaskFailed.of(raised(error), "dtd")))
+    assert (failure.reason[:5], failure.details[:9], failure.elsewhere) == ("dtd: ", "Traceback", elsewhere)
 
 
 # ------------------------------------------------------------ where results rest

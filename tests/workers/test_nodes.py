@@ -1,5 +1,6 @@
 """A cluster whose machines come and go: Ray nodes with addresses of their own on this machine's loopback."""
 
+import asyncio
 import os
 import re
 import resource
@@ -12,8 +13,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import ray
 
+from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.space.reading import load_space
+from fpp_sweep.workers.pool import WorkerNeeds, _RayWorker
+from fpp_sweep.workers.session import session
 from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, ended, kill, only_sweep, started
 from tests.waiting import LONG, wait_for
 
@@ -146,14 +151,36 @@ def test_a_worker_that_has_no_memory_left_fails_no_trial(tmp_path):
     two = two.replace("views.count: 4, ", "").replace(
         "params:", "params:\n  views.count: [4, 6, 8, 10, 12, 14, 16, 20, 24]"
     )
-    with ended(started(tmp_path, "--trials", "8", space=two)) as driver:
-        wait_for(lambda: complete(tmp_path) and len(workers(driver.pid)) == 2)
-        sick = min(workers(driver.pid))
+    with ended(started(tmp_path, "--trials", "16", space=two)) as driver:
+        wait_for(lambda: len(workers(driver.pid)) == 2)
+        other, sick = workers(driver.pid)
+        os.kill(other, signal.SIGSTOP)
+        before = len(complete(tmp_path))
+        wait_for(lambda: len(complete(tmp_path)) >= before + 2)  # so the one that is to be sick has begun to work
         resource.prlimit(sick, resource.RLIMIT_AS, (1, 1))  # what it has it keeps
+        os.kill(other, signal.SIGCONT)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
-    assert [record.state for record in sweep.trials()] == ["complete"] * 9
+    assert [(record.state, record.reason) for record in sweep.trials()] == [("complete", None)] * 17
     tags = sweep.info().tags
-    assert (tags["work_model_loads"], tags["work_workers_lost"]) == ("3", "1")
+    assert int(tags["work_model_loads"]) >= 3
+    assert int(tags["work_workers_lost"]) >= 1
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
+
+
+def test_what_a_worker_took_is_free_before_another_is_hired_though_it_stands_still(tmp_path):
+    """A start that finds no room is demand, for which a cluster that grows starts one more machine."""
+    needs = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
+
+    async def scenario():
+        worker = await _RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs)
+        os.kill(worker.facts.pid, signal.SIGSTOP)
+        worker.kill()
+        assert not await worker.gone()  # Ray says that it is dead
+        taken = ray.available_resources().get("CPU", 0.0)
+        await worker.freed()
+        return taken, ray.available_resources().get("CPU")
+
+    with session(None, cpus=1, verbose=False):
+        assert asyncio.run(scenario()) == (0.0, 1.0)

@@ -90,14 +90,18 @@ async def test_ray_repeats_no_call_and_replaces_no_worker(monkeypatch):
     assert [(each["max_task_retries"], each["max_restarts"]) for each in asked] == [(0, 0)]
 
 
-async def test_a_model_that_cannot_be_loaded_is_a_failure_of_the_start_and_the_process_is_let_go(monkeypatch):
+@pytest.mark.parametrize(("elsewhere", "error"), [(False, TaskFailed), (True, LostError)])
+async def test_a_model_that_cannot_be_loaded_is_a_failure_of_the_start_and_the_process_is_let_go(
+    monkeypatch, elsewhere, error
+):
+    """For good, unless another worker might do better."""
     killed = []
-    failure, handle = TaskFailed("unknown model 'tinny'"), SimpleNamespace()
+    failure, handle = TaskFailed("unknown model 'tinny'", elsewhere=elsewhere), SimpleNamespace()
     handle.call = answering(None)
     handle.call.remote = lambda method: asyncio.sleep(0, failure)
     monkeypatch.setattr(ray, "remote", lambda **options: lambda kind: SimpleNamespace(remote=lambda spec: handle))
     monkeypatch.setattr(ray, "kill", killed.append)
-    with pytest.raises(TaskFailed, match="unknown model 'tinny'"):
+    with pytest.raises(error, match="unknown model 'tinny'"):
         await keeper()._keeper.hire()
     assert killed == [handle]
 

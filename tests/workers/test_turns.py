@@ -22,7 +22,7 @@ async def turns(crew, *asked):
 
     crew.does, crew.keeper.timeout = waits, SOON
     waiting = [crew.ask([evaluation(seed=9)], 0)]
-    await until(lambda: crew.status.running)
+    await until(lambda: crew.ran)
     del crew.ran[:]
     for order, tasks in asked:
         waiting.append(crew.ask(tasks, order))
