@@ -89,9 +89,14 @@ def _keep_token() -> None:
 
 def _join(address: str, quietly: AbstractContextManager[None], **options: Any) -> None:
     import ray
+    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     try:
         with quietly:
+            if address != "auto":  # refused at once, where ray.init would ask again for minutes
+                ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one, the next would end us
+                GcsClient(address)
             ray.init(address=address, **options)
     except Exception as error:
         refused = "AuthenticationError" in f"{type(error)} {error.__cause__ or error}"

@@ -89,7 +89,8 @@ def test_a_session_of_our_own_is_reached_by_its_user_alone(tmp_path):
         assert mode(home / ".ray") == 0o700
         assert mode(home / ".ray/auth_token") == 0o600
         assert mode(Path(folder).parent.parent) == 0o700  # nobody else reaches sockets and logs below it
-        assert join(home, address, RAY_AUTH_MODE="token").stdout == "in\n"
+        known = [sys.executable, "-c", "import sys; from ray._raylet import GcsClient; GcsClient(sys.argv[1])", address]
+        subprocess.run(known, env=environment(home) | {"RAY_AUTH_MODE": "token"}, check=True)
         for who, how in ((stranger, "token"), (tmp_path, "token"), (home, "disabled")):
             refused = join(who, address, RAY_AUTH_MODE=how)
             assert refused.returncode == 2
