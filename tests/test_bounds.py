@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep import cache, cli, datasets, evaluate, tune
 from fpp_sweep.errors import LONGEST, escaped
 from fpp_sweep.reproduce import __main__ as reproduce
-from tests.drivers import ROOT
+from tests.drivers import ROOT, environment
 
 HOSTILE = "\x1b[2Jgone\n\u202e\x9b31m"
 COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "datasets": datasets}
@@ -160,7 +160,9 @@ def test_what_is_not_there_is_told_before_ray_or_torch_is_loaded(tmp_path, comma
     module = "reproduce.__main__" if command == "reproduce" else command
     code += f"from fpp_sweep.{module} import main; run(lambda: main(sys.argv[1:]))"
     words = [*NEEDED.get(command, []), *words, "--model", "ViT-B-16/openai", "--out", str(tmp_path / "out")]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path)
+    )
     assert done.returncode == 2, done.stderr
     assert complaint in done.stderr.splitlines()[-1]
     assert done.stdout.strip() == ""

@@ -64,7 +64,7 @@ class Chunk:
                 _verified.add(identity)
         except FileNotFoundError:  # not damaged, but replaced by a longer one, or pruned
             raise
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, ValueError) as error:
             raise DamagedChunk(f"cannot be read ({error})") from None
         skipped = tuple(Skipped(**sample) for sample in json.loads(metadata["skipped"]))
         return cls(digests=digests, features=features, kept=kept, skipped=skipped)
