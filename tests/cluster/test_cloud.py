@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.waiting import wait_for
 
 FAKE_HEAD = "f" * 51 + "00000"  # what Ray's fake provider calls the head
 INSTANCE = {"CPU": 8, "GPU": 1, "object_store_memory": 200_000_000}  # what Ray would look up for the instance type
+PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 IDLE_MINUTES = 0.1
 AUTOSCALER = {
     "RAY_FAKE_CLUSTER": "1",
@@ -30,9 +32,12 @@ def launched(config):
     """The file as it would be on the head, with the fake provider, and its own types and limits."""
     head, worker = config["available_node_types"]["head"], config["available_node_types"]["gpu_worker"]
     assert head["resources"] == {"CPU": 0}
-    return config | {
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ray.autoscaler._private.util import prepare_config
+    changed = config | {
         "idle_timeout_minutes": IDLE_MINUTES,
-        "provider": {"type": "fake_multinode", "launch_multiple": True, "head_node_id": FAKE_HEAD},
+        "provider": {"type": "external", "module": PROVIDER, "launch_multiple": True, "head_node_id": FAKE_HEAD},
         "head_node_type": "ray.head.default",
         "available_node_types": {
             "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
@@ -40,6 +45,7 @@ def launched(config):
         },
         "file_mounts": {},
     }
+    return prepare_config(changed)
 
 
 class Head:
