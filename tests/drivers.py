@@ -75,13 +75,13 @@ def complete(folder):
     return [path for path in (folder / "sweeps").glob("*/trials/trial-*.json") if '"complete"' in path.read_text()]
 
 
-def assert_same_as_in_one_process(sweep, space, cache):
-    """Every trial again, in this process, with one worker: the same bits."""
+def assert_same_as_in_one_process(sweep, space, cache, records=None):
+    """Every trial again, or these, in this process, with one worker: the same bits."""
     space = replace(space, work=replace(space.work, cache=str(cache)))
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
     inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
-    for record in sweep.trials():
+    for record in records or sweep.trials():
         result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline)
         assert dict(result.average) == dict(record.results["val"].average), record.name
 

@@ -16,6 +16,10 @@ from tests.waiting import wait_for
 HOME = Path("/root")  # sshd takes it from /etc/passwd
 TOOLS = ("sshd", "ssh", "ssh-keygen", "rsync", "ip", "unshare", "nsenter", "setpriv", "tmux")
 NAMESPACES = ("--mount", "--pid", "--net", "--uts", "--ipc")
+SIGNALS = (
+    "env",
+    "--default-signal",
+)  # a test run in the background of a shell ignores SIGINT, and so would its children
 CLEAN = {"HOME": str(HOME), "USER": "root", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 # what a machine does before it is there; what lies below a private folder is put aside while that is laid over it
 BOOT = """
@@ -131,7 +135,17 @@ class Machine:
         """Power on, until one can log in."""
         self._prepare_disk()
         # they end with this process, be it killed
-        command = ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc"]
+        command = [
+            *SIGNALS,
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            *NAMESPACES,
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
         self.process = subprocess.Popen(
             [*command, "bash", "-c", self._boot()],
             stdin=subprocess.PIPE,
@@ -180,7 +194,7 @@ class Machine:
             return subprocess.Popen(self.words(command), stdout=log, stderr=log, text=True, env=CLEAN)
 
     def words(self, command: str) -> list[str]:
-        inside = ["nsenter", "--target", str(self.pid), *NAMESPACES]
+        inside = [*SIGNALS, "nsenter", "--target", str(self.pid), *NAMESPACES]
         return [*inside, "bash", "-c", f"cd ~; {command}"]
 
     def processes(self) -> dict[int, str]:
