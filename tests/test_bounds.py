@@ -155,7 +155,7 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
 )
 def test_what_is_not_there_is_told_before_ray_or_torch_is_loaded(tmp_path, command, words, complaint):
     """With a model whose weights would be fetched first."""
-    shown = "print(*(name for name in ('ray', 'open_clip') if name in sys.modules))"
+    shown = "print(*(name for name in ('ray', 'torch', 'open_clip') if name in sys.modules))"
     code = f"import sys, atexit; atexit.register(lambda: {shown}); from fpp_sweep.cli import run\n"
     module = "reproduce.__main__" if command == "reproduce" else command
     code += f"from fpp_sweep.{module} import main; run(lambda: main(sys.argv[1:]))"
