@@ -213,8 +213,8 @@ class Machine:
             (self.home.parent / each).mkdir(parents=True, exist_ok=True)
         (self.home.parent / "tmp").chmod(0o1777)
         (self.home / ".ssh/authorized_keys").write_text(self.site.key.with_suffix(".pub").read_text())
-        for each in (self.home, self.home / ".ssh"):
-            each.chmod(0o700)
+        self.home.chmod(0o700)
+        (self.home / ".ssh").chmod(0o700)
 
     def _boot(self) -> str:
         shared = " ".join(f"'{each}'" for each in self.site.shared)
