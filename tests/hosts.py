@@ -73,8 +73,8 @@ def hosts(count: int, folder: Path, *, networks: int = 1, shared: Sequence[str |
     Each sees this machine's programs, and `shared` folders read-only; `python` is shared already.
     """
     with ExitStack() as ends:
-        bridges = [ends.enter_context(_bridge()) for _ in range(networks)]
-        site = Site(folder, bridges, [*dict.fromkeys([sys.base_prefix, sys.prefix, *map(str, shared)])])
+        switch = ends.enter_context(_switch(networks))
+        site = Site(folder, switch, networks, [*dict.fromkeys([sys.base_prefix, sys.prefix, *map(str, shared)])])
         ends.callback(site.end)
         _make_key(site.key)
         _make_key(folder / "ssh/host")
@@ -85,10 +85,11 @@ def hosts(count: int, folder: Path, *, networks: int = 1, shared: Sequence[str |
 
 @dataclass
 class Site:
-    """Machines on the same networks, that let in whoever has the key."""
+    """Machines on the same networks, 10.77.1.0 and so on, that let in whoever has the key."""
 
     folder: Path
-    bridges: Sequence[int]
+    switch: int  # the process whose network all cables lead to
+    networks: int
     shared: Sequence[str]
     machines: list[Machine] = field(default_factory=list)
 
@@ -99,7 +100,9 @@ class Site:
     def add(self) -> Machine:
         """One more, which is up."""
         number = len(self.machines) + 1
-        machine = Machine(self, f"m{number}", tuple(f"10.77.{bridge}.{number + 1}" for bridge in self.bridges))
+        machine = Machine(
+            self, f"m{number}", tuple(f"10.77.{place + 1}.{number + 1}" for place in range(self.networks))
+        )
         self.machines.append(machine)
         machine.start()
         return machine
@@ -170,13 +173,13 @@ class Machine:
         self.process = None
         wait_for(lambda: not Path(f"/proc/{self.pid}").exists())
         for place in range(len(self.addresses)):
-            subprocess.run(["ip", "link", "del", self._cable(place)], capture_output=True, check=False)
+            _ip(self.site.switch, "link", "del", self._cable(place), check=False)  # the kernel may have been quicker
 
     def unplug(self, place: int = 0) -> None:
-        _ip("link", "set", self._cable(place), "down")
+        _ip(self.site.switch, "link", "set", self._cable(place), "down")
 
     def plug(self, place: int = 0) -> None:
-        _ip("link", "set", self._cable(place), "up")
+        _ip(self.site.switch, "link", "set", self._cable(place), "up")
 
     def try_(self, command: str) -> subprocess.CompletedProcess[str]:
         """A command in a shell on it, well or not."""
@@ -213,8 +216,8 @@ class Machine:
             (self.home.parent / each).mkdir(parents=True, exist_ok=True)
         (self.home.parent / "tmp").chmod(0o1777)
         (self.home / ".ssh/authorized_keys").write_text(self.site.key.with_suffix(".pub").read_text())
-        for folder in (self.home, self.home / ".ssh"):
-            folder.chmod(0o700)
+        self.home.chmod(0o700)
+        (self.home / ".ssh").chmod(0o700)
 
     def _boot(self) -> str:
         shared = " ".join(f"'{each}'" for each in self.site.shared)
@@ -230,44 +233,40 @@ class Machine:
         return int(children[0]) if children else 0
 
     def _cable(self, place: int) -> str:
-        return f"fpp{self.site.bridges[place]}{self.name}"
+        return f"{self.name}-{place}"
 
     def _plug(self, place: int) -> None:
         """No default route, as in a network of one's own."""
-        bridge, inside, plug = f"fpp{self.site.bridges[place]}", f"eth{place}", self._cable(place)
-        _ip("link", "add", plug, "type", "veth", "peer", "name", inside, "netns", str(self.pid))
-        _ip("link", "set", plug, "master", bridge, "up")
-        within = ["nsenter", "--target", str(self.pid), "--net", "ip"]
-        for words in (
-            ["addr", "add", f"{self.addresses[place]}/24", "dev", inside],
-            ["link", "set", inside, "up"],
-            ["link", "set", "lo", "up"],
-        ):
-            subprocess.run([*within, *words], check=True)
+        inside, plug = f"eth{place}", self._cable(place)
+        switch = self.site.switch
+        _ip(switch, "link", "add", plug, "type", "veth", "peer", "name", inside, "netns", str(self.pid))
+        _ip(switch, "link", "set", plug, "master", f"switch{place}", "up")
+        _ip(self.pid, "addr", "add", f"{self.addresses[place]}/24", "dev", inside)
+        _ip(self.pid, "link", "set", inside, "up")
+        _ip(self.pid, "link", "set", "lo", "up")
 
 
 @contextmanager
-def _bridge() -> Iterator[int]:
-    """A network of one's own, 10.77.NUMBER.0: whoever makes the bridge has the number."""
-    for number in range(1, 255):
-        name = f"fpp{number}"
-        if (
-            subprocess.run(["ip", "link", "add", name, "type", "bridge"], capture_output=True, check=False).returncode
-            == 0
-        ):
-            break
-    else:
-        raise RuntimeError("no network is free")
-    try:
-        _ip("addr", "add", f"10.77.{number}.1/24", "dev", name)
-        _ip("link", "set", name, "up")
-        yield number
-    finally:
-        _ip("link", "del", name)
+def _switch(networks: int) -> Iterator[int]:
+    """A process with a bridge for each network, which end with it, and it with this process."""
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"]
+    with subprocess.Popen(command, env=CLEAN) as holder:
+        try:
+            here, there = Path("/proc/self/ns/net"), Path(f"/proc/{holder.pid}/ns/net")
+            wait_for(lambda: here.readlink() != there.readlink())
+            for place in range(networks):
+                _ip(holder.pid, "link", "add", f"switch{place}", "type", "bridge")
+                _ip(holder.pid, "addr", "add", f"10.77.{place + 1}.1/24", "dev", f"switch{place}")
+                _ip(holder.pid, "link", "set", f"switch{place}", "up")
+            yield holder.pid
+        finally:
+            holder.kill()
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
+def _ip(process: int, *words: str, check: bool = True) -> None:
+    """A word with the network of a process."""
+    command = ["nsenter", "--target", str(process), "--net", "ip", *words]
+    subprocess.run(command, check=check, stderr=None if check else subprocess.DEVNULL)
 
 
 def _make_key(path: Path) -> None:
