@@ -149,7 +149,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
 
     from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds, _RayWorker
 
-    processes = min(workers, args.processes)
+    processes, logs = min(workers, args.processes), tasks.with_name("logs")
 
     class LightKeeper(KeeperActor):
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -163,7 +163,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
         async def _light(self) -> Any:
             host = self._hosts[self._hired % processes]
             self._hired += 1
-            return LightWorker(host, await host.call.remote("facts"), self._needs)
+            return LightWorker(host, await host.call.remote("facts"), self._needs, logs)
 
     class LightWorker(_RayWorker):
         async def gone(self) -> bool:

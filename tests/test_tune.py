@@ -65,7 +65,9 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
         "prompts/digits.seed0.safetensors",
         "val/digits.seed0.predictions.parquet",
         "test/reliability.png",
+        "log.txt",
     } <= artifacts
+    assert_logged(sweep, records[members[0]])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 2 + 4,)
     assert "Traceback" not in done.stderr
@@ -83,6 +85,17 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
         tmp_path / "cache",
     ]
     subprocess.run([sys.executable, "-m", "fpp_sweep.evaluate", *words], check=True, capture_output=True, cwd=ROOT)
+
+
+def assert_logged(sweep, record):
+    """A trial's log has its key, its tasks and its end; that of the worker that is named there has the task, too."""
+    lines = (sweep.artifacts(record.name) / "log.txt").read_text().splitlines()
+    assert f"{record.name} begins on val: config {record.key}, attempt 1" in lines[0]
+    assert lines[-1].endswith(f"{record.name} has ended on test: complete")
+    (task,) = [line for line in lines if "digits, val samples 0.." in line]
+    title, worker = re.fullmatch(r"\S+ \S+ (.*): [\d.]+ s, worker (\d+) on \S+", task).groups()
+    (log,) = (sweep.path / "logs").glob(f"*-{worker}.log")
+    assert f"{title}, config {record.key}: begins" in log.read_text()
 
 
 @pytest.mark.slow  # several drivers in a row

@@ -4,7 +4,8 @@
     study.db                the Optuna study, named after the sweep
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
     tasks/                  results of tasks by key, so that no trial computes one again
-    artifacts/<name>/       a trial's prompts, predictions and reliability diagrams
+    artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
+    logs/                   what each worker did when, by machine and process
     report/                 the front as table, picture and page; best configs; importances
     lock                    held by the driver while it runs
 

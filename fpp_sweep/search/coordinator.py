@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -13,10 +16,12 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.results import TaskFailed
+from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.trial import Driver, Executor, Plan, TrialStopped, measured, run_trial
 
 HALTED = "halted"  # in what Tune is told: why no trial can go on
@@ -34,6 +39,23 @@ class Brief:
     search_split: str
     plugins: tuple[PluginFile, ...] = ()
     driver: Driver = field(default_factory=Driver)
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An executor, with a line in a log for each result."""
+
+    executor: Executor
+    log: Path
+
+    def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
+        """See trial.Executor."""
+        with closing(self.executor.results(tasks, order)) as results:
+            for task, result in results:
+                write_line(
+                    self.log, f"{task.title}: {f'{result.held:.3f} s, {result.worker}' if result.held else 'at hand'}"
+                )
+                yield task, result
 
 
 class Coordinator(tune.Trainable):
@@ -63,9 +85,13 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
     """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
     folder = brief.folder
     record = folder.trial(name)
+    log = folder.artifacts(name) / "log.txt"
+    write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
     try:
         config = TrialConfig().replace(record.config)
-        result, datasets = run_trial(brief.plan, config, split, brief.executor, order=order, driver=brief.driver)
+        result, datasets = run_trial(
+            brief.plan, config, split, Logged(brief.executor, log), order=order, driver=brief.driver
+        )
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
             values = [measured(result, objective.metric) for objective in brief.objectives]
@@ -75,7 +101,8 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
             write_artifacts(folder.artifacts(name), datasets, split, f"{name}, {split}: {record.config['method']}")
         except OSError as error:  # whatever is complete has its files, too
             raise MachineError.of(error) from error
-    except MachineError:
+    except MachineError as error:
+        write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
         record = ended(record, split, "stopped", str(stop))
@@ -83,6 +110,7 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
         failure = error if isinstance(error, TaskFailed) else TaskFailed.of(error)
         record = ended(record, split, "failed", failure.reason, failure.details)
     folder.write_trial(record)
+    write_line(log, f"{name} has ended on {split}: {record.reason or record.state}", record.details or "")
 
 
 def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:

@@ -30,6 +30,7 @@ class TaskResult:
     spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when it was computed, whoever asked for it
     device: str = ""  # where that was
     held: float = 0.0  # seconds that a worker was held for it
+    worker: str = ""  # which one, where it was computed now
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
 
     def at_hand(self, columns: tuple[str, ...]) -> TaskResult:

@@ -145,16 +145,17 @@ class Worker:
 
         Adapters are kept by `adapter_key`. What goes wrong is told with dataset, samples, machine and worker.
         """
-        began = perf_counter()
+        began, here = perf_counter(), worker_at(platform.node(), os.getpid())
         try:
             if isinstance(task, PretrainTask):
                 result = self._pretrain(task)
             else:
                 result = self._evaluate(task, dict(zip(task.needs, needs, strict=True)), adapter_key)
         except Exception as error:
-            raise TaskFailed.of(error, f"{task.title}, {worker_at(platform.node(), os.getpid())}") from error
+            raise TaskFailed.of(error, f"{task.title}, {here}") from error
         held = perf_counter() - began
-        return replace(result, spent=result.seconds, device=self._device, held=held, adapters=tuple(self._adapters))
+        adapters = tuple(self._adapters)
+        return replace(result, spent=result.seconds, device=self._device, held=held, worker=here, adapters=adapters)
 
     def dataset(self, name: str, split: str) -> Dataset:
         """A split of a dataset, as many of its samples as are asked for."""

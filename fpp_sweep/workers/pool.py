@@ -18,7 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fpp_sweep import plugins
 from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
-from fpp_sweep.keys import TaskKeys
+from fpp_sweep.keys import TaskKeys, of_config
+from fpp_sweep.records.log import write_line
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore
@@ -74,6 +75,8 @@ class WorkerActor:
         """What a method of the worker gives, or the failure."""
         if self._worker is None:
             return self._failure
+        if method == "run":
+            print(described(arguments[0]), flush=True)  # for Ray's own log of this process
         try:
             return getattr(self._worker, method)(*arguments)
         except TaskFailed as error:
@@ -85,14 +88,15 @@ class WorkerActor:
 class _RayWorker:
     """A worker's process as the keeper sees it."""
 
-    def __init__(self, handle: Any, facts: ModelFacts, needs: WorkerNeeds, place: str = "") -> None:
+    def __init__(self, handle: Any, facts: ModelFacts, needs: WorkerNeeds, logs: Path, place: str = "") -> None:
+        self._log = logs / f"{facts.node}-{facts.pid}.log"
         self.handle = handle
         self.facts = facts
         self.place = place
         self._needs = needs
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, needs: WorkerNeeds) -> _RayWorker:
+    async def start(cls, spec: WorkerSpec, needs: WorkerNeeds, logs: Path) -> _RayWorker:
         options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "scheduling_strategy": "SPREAD"}
         if needs.env:
             options["runtime_env"] = {"env_vars": needs.env}
@@ -104,11 +108,23 @@ class _RayWorker:
         if isinstance(facts, TaskFailed):
             ray.kill(handle)
             raise LostError(facts.reason) if facts.elsewhere else facts
-        return cls(handle, facts, needs, await _answer(handle.place.remote()))
+        worker = cls(handle, facts, needs, logs, await _answer(handle.place.remote()))
+        write_line(worker._log, f"{facts.where} holds {facts.name} ({facts.digest}) on {facts.device}")
+        return worker
 
     async def run(self, task: Task, needs: Sequence[TaskResult], adapter: str) -> TaskResult | TaskFailed:
-        where = f"{task.title}, {self.facts.where}"
-        result: TaskResult | TaskFailed = await _answer(self.handle.call.remote("run", task, needs, adapter), where)
+        what, where = described(task), f"{task.title}, {self.facts.where}"
+        write_line(self._log, f"{what}: begins")
+        result: TaskResult | TaskFailed
+        try:
+            result = await _answer(self.handle.call.remote("run", task, needs, adapter), where)
+        except LostError as error:
+            write_line(self._log, f"{what}: the worker is gone ({error})")
+            raise
+        if isinstance(result, TaskFailed):
+            write_line(self._log, f"{what}: {result.reason}", result.details)
+        else:
+            write_line(self._log, f"{what}: {result.held:.3f} s")
         return result
 
     async def gone(self) -> bool:
@@ -129,6 +145,11 @@ class _RayWorker:
             async with asyncio.timeout(FREED):
                 while node in (free := await asyncio.to_thread(_free)) and free[node].get(kind, 0.0) < share - 1e-6:
                     await asyncio.sleep(0.1)
+
+
+def described(task: Task) -> str:
+    """A task in logs."""
+    return f"{task.title}, config {of_config(task.config)}"
 
 
 def _draining() -> Collection[str]:
@@ -159,7 +180,7 @@ class KeeperActor:
         plugins.load(worker.plugins)  # keys are made from their rows
         self._needs = needs
         self._keeper = Keeper(
-            hire=lambda: _RayWorker.start(worker, needs),
+            hire=lambda: _RayWorker.start(worker, needs, tasks.with_name("logs")),
             wanted=self._wanted,
             store=TaskStore(tasks),
             attempts=attempts,

@@ -12,6 +12,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from fpp_sweep import catalogue, plugins
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import PluginFile, WorkerSpec
+from fpp_sweep.keys import of_config
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.workers.keeper import LostError
 from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerActor, WorkerNeeds, _RayWorker, require_room
@@ -106,11 +107,11 @@ async def test_a_model_that_cannot_be_loaded_is_a_failure_of_the_start_and_the_p
     assert killed == [handle]
 
 
-async def test_what_a_process_says_is_a_result_and_its_death_a_loss():
+async def test_what_a_process_says_is_a_result_and_its_death_a_loss(tmp_path):
     task, result = evaluation(), TaskResult(prompt=b"it")
 
     async def run(answer):
-        return await _RayWorker(SimpleNamespace(call=answering(answer)), MODEL, ONE).run(task, (), "")
+        return await _RayWorker(SimpleNamespace(call=answering(answer)), MODEL, ONE, tmp_path).run(task, (), "")
 
     assert await run(result) is result
     assert (await run(TaskFailed("no"))).reason == "no"
@@ -120,11 +121,15 @@ async def test_what_a_process_says_is_a_result_and_its_death_a_loss():
     failure = await run(strange.as_instanceof_cause())
     assert failure.reason == f"{task.title}, worker 1 on here: TypeError: cannot pickle"
     assert "TypeError: cannot\npickle" in failure.details
+    lines = (tmp_path / f"{MODEL.node}-{MODEL.pid}.log").read_text().splitlines()
+    what = f"{task.title}, config {of_config(task.config)}"
+    assert [line[20:].removeprefix(what) for line in lines[:4]] == [": begins", ": 0.000 s", ": begins", ": no"]
+    assert lines[5].endswith(f"{what}: the worker is gone (The actor died unexpectedly before finishing this task.)")
 
 
-async def test_a_worker_that_dies_while_it_is_asked_is_a_failure_that_says_so():
+async def test_a_worker_that_dies_while_it_is_asked_is_a_failure_that_says_so(tmp_path):
     actor = keeper()
-    actor._keeper.workers[0] = _RayWorker(SimpleNamespace(call=answering(ActorDiedError())), MODEL, ONE)
+    actor._keeper.workers[0] = _RayWorker(SimpleNamespace(call=answering(ActorDiedError())), MODEL, ONE, tmp_path)
     failure = await actor.call("describe", ["digits"], "val")
     assert failure.reason.startswith("worker 1 on here: died (")
 
