@@ -91,7 +91,7 @@ def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_p
     assert (record.values, record.results) == (None, {})
     assert record.finished >= record.started
     assert sweep.states == ["PRUNED" if told else "RUNNING"]
-    assert not sweep.folder.artifacts("trial-0000").exists()
+    assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 
     run = trial_run(sweep.folder.info(), record, on_front=False)
     assert (run.status, run.tags["state"], run.tags["reason"], run.points) == ("FINISHED", "stopped", REASON, [])
