@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
 from typing import Any
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, MachineError
 
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of our own: prompts and predictions are small
 REACHABLE = 5.0  # seconds to wait for a cluster's door
@@ -66,6 +66,10 @@ def _begin(folder: str, **options: Any) -> None:
     try:
         options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
         ray.init(address="local", _temp_dir=f"{folder}/r", **options)
+    except Exception as error:  # a machine that is short of memory or time has many words for it
+        raise MachineError(
+            f"Ray does not start ({first_line(error)}); go on with --resume when there is room"
+        ) from error
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = usual
 
@@ -135,7 +139,7 @@ def _require_reachable(address: str) -> None:
     if address == "auto":
         return
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not port.isdecimal():
         raise InputError(f"--address {address!r}: expected auto, local or HOST:PORT")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACHABLE).close()

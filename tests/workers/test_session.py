@@ -119,3 +119,24 @@ def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
     done = join(tmp_path, address)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: --address {address}: cannot be reached")
+
+
+@pytest.mark.slow  # Ray waits half a minute for itself
+def test_a_ray_that_does_not_start_is_one_line(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False).returncode:
+        pytest.skip("needs root, to mount a small disk")
+    try:
+        words = [sys.executable, "-c", CLIENT, "local"]
+        os.symlink(small, short := Path(f"/tmp/small-{os.getpid()}"))  # a socket's name has little room
+        done = subprocess.run(
+            words, env=os.environ | {"RAY_TMPDIR": str(short), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        )
+        short.unlink()
+    finally:
+        subprocess.run(["umount", "--lazy", small], check=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: Ray does not start (")
+    assert line.endswith("); go on with --resume when there is room")
