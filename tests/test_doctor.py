@@ -22,6 +22,12 @@ from tests.drivers import ROOT, ended, environment, started
 from tests.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
 
+LISTEN = """
+import socket, time
+listener = socket.create_server(("0.0.0.0", 0))
+print(listener.getsockname()[1], flush=True)
+time.sleep(3600)
+"""
 CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"
 
 
@@ -237,7 +243,10 @@ def test_faults_that_are_planted_on_a_node_are_found_and_others_are_not(tmp_path
         before = ["unshare", "--mount", "sh", "-c", mounts, "sh"]
         there.enter_context(node(scratch / "third", "127.0.0.4", join, env=faulty, before=before))
         wait_for(lambda: room(address) == 3)
-        listener = there.enter_context(socket.create_server(("0.0.0.0", 0)))
+        listener = there.enter_context(
+            ended(subprocess.Popen([sys.executable, "-c", LISTEN], stdout=subprocess.PIPE, text=True))
+        )
+        port = listener.stdout.readline().strip()
         nobody = there.enter_context(socket.socket())
         nobody.bind(("127.0.0.1", 0))
         own_addresses = ONPREM.read_text().replace("192.0.2.10", "127.0.0.2").replace("192.0.2.11", "127.0.0.3")
@@ -255,7 +264,7 @@ def test_faults_that_are_planted_on_a_node_are_found_and_others_are_not(tmp_path
             ("driver", "MLflow"),
             ("driver", "joined"),
         }, told
-        assert f"{listener.getsockname()[1]} (" in told
+        assert f"{port} (" in told
         assert "127.0.0.9 has not joined" in told
         assert re.search("driver +CHANGE +note +ssh_user: ubuntu; ssh_private_key", told)
         assert token not in told

@@ -88,6 +88,7 @@ def _go(run: Run) -> None:
     try:
         run.go()
     except (KeyboardInterrupt, OSError) as error:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder stays readable
         run.interrupted()
         if run.watch.lost:
             raise run.watch.lost from None
@@ -111,7 +112,7 @@ class Run:
         self.delivery = DELIVERY
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
-        self.watch = Watch(opened.pool, self._show, self._keeper_restarted)
+        self.watch = Watch(opened.pool, self._show, self._keeper_restarted, self._leave)
         self.conductor: Conductor = Conductor(
             space,
             folder,
@@ -150,7 +151,6 @@ class Run:
     def interrupted(self) -> None:
         """Mark what was running, as far as the disk allows; a resumed sweep starts it again."""
         self.delivery = PARTING
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder stays readable
         with suppress(KeyboardInterrupt):  # of a watch that has just found the same
             self.watch.close()
         with suppress(OSError):
@@ -232,6 +232,13 @@ class Run:
 
     def _keeper_restarted(self) -> None:
         self.display.event("note: the keeper of the tasks died; another goes on from the results on disk")
+
+    def _leave(self) -> None:
+        """End in the place of the main thread: Ray, whose head is gone, holds it for a minute and then ends us all."""
+        self.interrupted()
+        self.close()
+        print(f"error: {self.watch.lost}", file=sys.stderr, flush=True)
+        os._exit(1)
 
     def _show(self, workers: KeeperStatus) -> None:
         """Keep the terminal up to date."""

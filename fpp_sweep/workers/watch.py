@@ -13,6 +13,7 @@ from fpp_sweep.errors import MachineError
 from fpp_sweep.workers.keeper import COUNTED, KeeperStatus
 
 EVERY = 0.5  # seconds between two questions
+STUCK = 5.0  # seconds after which a thread that was interrupted is not going to notice
 
 
 class Watched(Protocol):
@@ -22,7 +23,8 @@ class Watched(Protocol):
 class Watch:
     """The last status of a pool, kept up to date by a thread; `on_status` hears of each, `on_restart` of a new keeper.
 
-    Where nobody can answer any more, the thread that made the watch is interrupted, and `lost` says why.
+    Where nobody can answer any more, the thread that made the watch is interrupted, and `lost` says why. Inside Ray it
+    may not notice; `on_stuck` is called in its place.
     """
 
     def __init__(
@@ -30,12 +32,13 @@ class Watch:
         pool: Watched,
         on_status: Callable[[KeeperStatus], None] = lambda status: None,
         on_restart: Callable[[], None] = lambda: None,
+        on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self.status: KeeperStatus | None = None
         self.lost: MachineError | None = None
         self._before: KeeperStatus | None = None  # of the keepers that died
         self._pool = pool
-        self._on_status, self._on_restart = on_status, on_restart
+        self._on_status, self._on_restart, self._on_stuck = on_status, on_restart, on_stuck
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._caller = threading.current_thread()
@@ -54,7 +57,7 @@ class Watch:
 
     def close(self) -> None:
         self._over.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5)
 
     def look(self) -> None:
@@ -86,6 +89,8 @@ class Watch:
         heard = self._caller is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
         if heard and not self._over.is_set():
             signal.pthread_kill(self._caller.ident or 0, signal.SIGTERM)
+            if not self._over.wait(STUCK):
+                self._on_stuck()
 
 
 def _added(status: KeeperStatus, before: KeeperStatus | None) -> KeeperStatus:
