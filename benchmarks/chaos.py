@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.faults import AT_REST, RUNNING, Victim, small_disk
 from benchmarks.resume import DRIVER, compare, start, state
@@ -98,7 +99,7 @@ class Book:
             )
 
 
-def undisturbed(root: Path) -> dict[str, object]:
+def undisturbed(root: Path) -> dict[str, Any]:
     server = store(root, "alone")
     try:
         if start(root, "alone", resume=False, uri=server.uri).wait():
@@ -118,7 +119,7 @@ def store(root: Path, name: str) -> Server:
 
 
 def disturbed(
-    root: Path, name: str, expected: dict[str, object], book: Book, args: argparse.Namespace, draw: random.Random
+    root: Path, name: str, expected: dict[str, Any], book: Book, args: argparse.Namespace, draw: random.Random
 ) -> None:
     victim = Victim(root, name, store(root, name), draw)
     kinds = args.kinds or [*RUNNING, *AT_REST]
@@ -228,8 +229,14 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def check(victim: Victim, expected: dict[str, object]) -> None:
-    compare(victim.root, expected, state(victim.root, victim.name))
+def without_costs(found: dict[str, Any]) -> dict[str, Any]:
+    """A trial whose record was lost is run again, and takes another time."""
+    metrics = [row for row in found["metrics"] if row[1] not in ("seconds", "device_seconds")]
+    return {**found, "metrics": metrics}
+
+
+def check(victim: Victim, expected: dict[str, Any]) -> None:
+    compare(victim.root, without_costs(expected), without_costs(state(victim.root, victim.name)))
     from fpp_sweep.trial.artifacts import read_predictions
 
     for path in sorted(victim.folder.glob("artifacts/*/*/*.parquet")):
