@@ -16,6 +16,7 @@ from pyarrow import parquet
 from fpp_sweep import evaluate, keys
 from fpp_sweep.errors import InputError
 from tests.builders import build_coop, jpeg
+from tests.disks import mounted
 from tests.waiting import LONG, wait_for
 
 TINY = ["--datasets", "digits", "scenes", "--limit", "12", "--set", "fpp.steps=3", "views.count=8"]
@@ -81,15 +82,9 @@ def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_names_the_folder(tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], check=False).returncode:
-        pytest.skip("needs root, to mount a small disk")
-    try:
+    with mounted(tmp_path / "small", "size=16k") as small:
         words = [*TINY, "--method", "zero_shot", "--prompt", "a photo of a", "--out", small / "out"]
         assert f"--out {small / 'out'}: No space left" in told(*words, folder=tmp_path)
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 @pytest.mark.slow

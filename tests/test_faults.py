@@ -4,12 +4,13 @@ import os
 import signal
 import sqlite3
 import subprocess
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fpp_sweep.space.reading import load_space
+from tests.disks import mounted
 from tests.drivers import (
     assert_same_as_in_one_process,
     command,
@@ -121,17 +122,6 @@ def test_a_part_that_cannot_be_replaced_interrupts_the_sweep_which_goes_on_later
     assert runs(tmp_path) == {"FINISHED": 2 + count}
 
 
-@contextmanager
-def small_disk(folder, size):
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False).returncode:
-        pytest.skip("needs root, to mount a small disk")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
 def fill(disk):
     with (disk / "filler").open("ab", buffering=0) as file:
         try:
@@ -142,7 +132,7 @@ def fill(disk):
 
 
 def test_a_full_disk_interrupts_the_sweep_which_goes_on_with_room(tmp_path):
-    with small_disk(tmp_path / "sweeps", "8m") as disk:
+    with mounted(tmp_path / "sweeps", "size=8m") as disk:
         with ended(started(tmp_path, "--trials", "1000")) as driver:
             wait_for(lambda: complete(tmp_path))
             fill(disk)

@@ -3,14 +3,13 @@
 import json
 import math
 import os
-import subprocess
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import FORMAT, SweepFolder
+from tests.disks import mounted
 from tests.sweeps import sweep_info, trial
 
 
@@ -40,17 +39,6 @@ def test_two_drivers_cannot_hold_the_same_sweep(folder):
         pass
     with other.locked():  # it goes with its holder
         pass
-
-
-@contextmanager
-def mounted(path, options):
-    path.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=False).returncode:
-        pytest.skip("needs the right to mount")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", path], check=True)
 
 
 def refusal(path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import mounted
 from tests.drivers import descendants, ended
 from tests.tracking.stores import free_port
 from tests.waiting import LONG
@@ -123,19 +124,12 @@ def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
 
 @pytest.mark.slow  # Ray waits half a minute for itself
 def test_a_ray_that_does_not_start_is_one_line(tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False).returncode:
-        pytest.skip("needs root, to mount a small disk")
-    try:
-        words = [sys.executable, "-c", CLIENT, "local"]
-        os.symlink(small, short := Path(f"/tmp/small-{os.getpid()}"))  # a socket's name has little room
-        done = subprocess.run(
-            words, env=os.environ | {"RAY_TMPDIR": str(short), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-        )
+    with mounted(tmp_path / "small", "size=64k") as small:
+        short = Path(f"/tmp/small-{os.getpid()}")  # a socket's name has little room
+        short.symlink_to(small)
+        env = os.environ | {"RAY_TMPDIR": str(short), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", CLIENT, "local"], env=env, capture_output=True, text=True)
         short.unlink()
-    finally:
-        subprocess.run(["umount", "--lazy", small], check=True)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: Ray does not start (")
