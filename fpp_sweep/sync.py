@@ -7,11 +7,10 @@ you like: every run, param and metric arrives once.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli import parser, printable, run
+from fpp_sweep.cli import note, parser, printable, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import check_store, parent_url, recorded, ship, ui_command
 
@@ -27,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if delivered.restored:
         print(f"back from MLflow's bin: {printable(', '.join(delivered.restored))}")
     if out := delivered.left_out:
-        print(f"note: {len(out)} links lead out of the folder and are left out: {printable(out[0])}", file=sys.stderr)
+        note(f"{len(out)} links lead out of the folder and are left out: {out[0]}")
     print(f"see them: {parent_url(folder, uri) or ui_command(uri)}")
 
 

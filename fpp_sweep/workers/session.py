@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
 from typing import Any
 
+from fpp_sweep.cli import note
 from fpp_sweep.errors import InputError, MachineError
 
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of our own: prompts and predictions are small
@@ -88,7 +89,7 @@ def _keep_token() -> None:
     for path, mode in ((folder, 0o700), (token, 0o600)):
         if path.stat().st_uid == os.getuid() and path.stat().st_mode & 0o077:
             path.chmod(mode)
-            print(f"note: {path} was open to others and is yours alone now", file=sys.stderr)
+            note(f"{path} was open to others and is yours alone now")
 
 
 def _join(address: str, quietly: AbstractContextManager[None], **options: Any) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import optuna
 import pytest
 from optuna.trial import TrialState
-from sqlalchemy import Engine, event
 
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
@@ -38,18 +37,6 @@ ENDS = ["complete", "failed", "complete", "stopped", "complete", "complete"]
 STATES = [
     {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}[end] for end in ENDS
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_disk():
-    """Not to wait for the disk: power does not fail here."""
-
-    @event.listens_for(Engine, "connect")
-    def relax(connection, _):
-        connection.execute("PRAGMA synchronous=OFF")
-
-    yield
-    event.remove(Engine, "connect", relax)
 
 
 def space_of(sampler="random"):

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
-from sqlalchemy import Engine, event
 
 from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import TrialRecord
@@ -52,18 +51,6 @@ def few(monkeypatch):
 
 def space_of(text=SPACE, sampler="tpe", seed=3, objectives="[accuracy, ece]"):
     return parse_space(f"{text}search: {{sampler: {sampler}, seed: {seed}}}\nobjectives: {objectives}\n", "space.yaml")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_disk():
-    """Not to wait for the disk: power does not fail here."""
-
-    @event.listens_for(Engine, "connect")
-    def relax(connection, _):
-        connection.execute("PRAGMA synchronous=OFF")
-
-    yield
-    event.remove(Engine, "connect", relax)
 
 
 @pytest.fixture(scope="module", autouse=True)
