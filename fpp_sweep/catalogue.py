@@ -21,6 +21,7 @@ _METHODS = "fpp_sweep.core.methods"
 _TPT = f"{_METHODS}.tpt:Tpt"
 _PENALTIES = f"{_METHODS}.penalties"
 _METRICS = "fpp_sweep.core.metrics"
+_SMOOTH, _DEBIASED = (f"fpp_sweep.core.sums:{name}" for name in ("smooth_error", "debiased_error"))
 _STEP = (
     "adapt.steps",
     "adapt.lr",
@@ -87,7 +88,7 @@ def _metric(
         goal=goal,
         heading=heading,
         decimals=decimals,
-        compute=f"{_METRICS}:{code}",
+        compute=code if ":" in code else f"{_METRICS}:{code}",
         columns=columns,
         on_request=bool(columns),
     )
@@ -159,6 +160,8 @@ _METRIC_ROWS = (
     _metric("accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent"),
     _metric("accuracy_top5", "max", "top-5", 2, "accuracy_top5", "the same for the five most probable classes"),
     _metric("ece", "min", "ECE", 2, "expected_error", "expected calibration error over 20 equal bins, percent"),
+    _metric("smooth_ece", "min", "smooth", 2, _SMOOTH, "ECE smoothed by a Gaussian of width 0.1, percent"),
+    _metric("debiased_ece", "min", "debiased", 2, _DEBIASED, "ECE less what few images add to it, percent"),
     _metric("sce", "min", "SCE", 4, "static_error", "static calibration error: ECE of every class, averaged, percent"),
     _metric("aece", "min", "AECE", 2, "adaptive_error", "ECE over bins of equally many samples, percent"),
     _metric("mce", "min", "MCE", 2, "largest_error", "the largest gap of ECE's bins, percent"),

@@ -71,9 +71,3 @@ class Dataset:
         """A hash of dataset, split, sample names, and each image's fingerprint."""
         lines = (f"{sample} {self.fingerprint(sample)}" for sample in self.ids)
         return hashlib.sha256("\n".join([self.name, self.split, *lines]).encode()).hexdigest()
-
-
-def hash_order(dataset: str, ids: list[str]) -> list[int]:
-    """Positions of the samples sorted by a hash of their names."""
-    keys = [hashlib.sha256(f"{dataset}/{sample}".encode()).digest() for sample in ids]
-    return sorted(range(len(ids)), key=keys.__getitem__)

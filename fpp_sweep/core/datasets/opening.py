@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fpp_sweep.core.datasets.base import SPLITS, Dataset, hash_order
+from fpp_sweep.core.datasets.base import SPLITS, Dataset
 from fpp_sweep.core.datasets.custom import read_custom
 from fpp_sweep.core.datasets.layout import Listing, Spec
 from fpp_sweep.core.datasets.names import expand, resolve
 from fpp_sweep.core.datasets.paths import require_folder
+from fpp_sweep.core.sums import fair_order
 from fpp_sweep.errors import InputError, unknown
 
 NO_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
@@ -42,7 +43,7 @@ def open_dataset(
     name, spec = resolve(name, custom)
     listing = list_split(name, spec, split, data_root)
     ids = list(listing.ids)
-    order = hash_order(name, ids)
+    order, _ = fair_order(name, ids)
     return Dataset(
         name=name,
         split=split,
@@ -53,7 +54,7 @@ def open_dataset(
         source=listing.source,
         augmix=spec.augmix,
         flip=spec.flip,
-        places=np.asarray(order, dtype=np.int64),
+        places=order,
     )
 
 

@@ -1,0 +1,163 @@
+"""How often intervals hold the truth, and what support for the front is worth: `python -m benchmarks.coverage RESULTS`.
+
+RESULTS are folders of `python -m fpp_sweep.evaluate` on the same images, thousands of each dataset; docs/evidence.md
+has the commands. Those images are the population, whose values are the truth; a validation split is some of them, drawn
+with replacement. Beside the trials that are read stand mixtures of two, each image from one or the other by chance:
+near ties, as a search makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fpp_sweep.catalogue import Goal
+from fpp_sweep.cli import parser, run
+from fpp_sweep.core.evidence import Drawn, averaged, difference, drawn, front_support, optimism, signed
+from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.core.sums import Sums, block_size, value_of
+from fpp_sweep.trial.artifacts import read_predictions
+
+METRICS = ("accuracy", "ece", "debiased_ece", "smooth_ece", "nll", "brier")
+OBJECTIVES = ("accuracy", "ece")
+GOALS: tuple[Goal, ...] = ("max", "min")
+Pool = dict[str, list[Sums]]  # by dataset, of each trial; a block is an image
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser("benchmarks.coverage", __doc__ or "")
+    options.add_argument("results", type=Path, nargs="+")
+    options.add_argument("--images", type=int, nargs="+", default=[200, 1000], help="of a dataset, in a split")
+    options.add_argument("--splits", type=int, default=100, help="that are drawn")
+    options.add_argument("--mixed", type=int, default=12, help="mixtures of two trials")
+    options.add_argument("--calibrated", action="store_true", help="with confidences that are nearly right")
+    args = options.parse_args(argv)
+    pool = read(args)
+    truth = {metric: np.mean([[value_of(metric, one) for one in pool[name]] for name in pool], 0) for metric in METRICS}
+    apart = {name: [value_of("ece", one) for one in trials] for name, trials in pool.items()}
+    low, high = (f(truth["ece"]) for f in (min, max))
+    trials, datasets = len(truth["ece"]), len(pool)
+    print(f"{trials} trials on {datasets} datasets; ECE {low:.1f} to {high:.1f}; {args.splits} splits")
+    for images in args.images:
+        print(f"\n{images} images of each dataset")
+        for line in table(pool, truth, apart, images, args.splits):
+            print(line)
+
+
+def read(args: argparse.Namespace) -> Pool:
+    generator = np.random.default_rng(0)
+    pool: Pool = {}
+    for folder in args.results:
+        document = json.loads((folder / "results.json").read_text())
+        for trial in document["trials"]:
+            for dataset in trial["datasets"]:
+                name = f"{dataset}.seed{trial['seed']}.predictions.parquet"
+                rows = read_predictions(folder / trial["files"] / document["split"] / name)
+                confidences = Confidences.of(rows)
+                if args.calibrated:
+                    confidences = calibrated(confidences)
+                one = Sums.of(dataset, list(rows["id"]), confidences, rows["nll"], rows["brier"], size=1)
+                pool.setdefault(dataset, []).append(one)
+    real = len(next(iter(pool.values())))
+    for first, second in (generator.choice(real, 2, replace=False) for _ in range(args.mixed)):
+        for trials in pool.values():
+            take = generator.random(len(trials[first])) < 0.5
+            trials.append(mixed(trials[first], trials[second], take))
+    return pool
+
+
+def calibrated(given: Confidences) -> Confidences:
+    """Confidences through the logistic map that fits them best, by a few steps of Newton's."""
+    logit = np.log(np.clip(given.confidence, 1e-6, 1 - 1e-6) / (1 - np.clip(given.confidence, 1e-6, 1 - 1e-6)))
+    x = np.stack([np.ones(len(given)), logit.astype(np.float64)], 1)
+    beta = np.array([0.0, 1.0])
+    for _ in range(8):
+        p = 1 / (1 + np.exp(-x @ beta))
+        beta += np.linalg.solve((x.T * (p * (1 - p))) @ x, x.T @ (given.correct - p))
+    return Confidences((1 / (1 + np.exp(-x @ beta))).astype(np.float32), given.correct)
+
+
+def mixed(first: Sums, second: Sums, take: np.ndarray) -> Sums:
+    both = first.take(np.arange(len(first)))
+    for name in ("correct", "counts", "hits", "residuals", "nll", "brier"):
+        getattr(both, name)[~take] = getattr(second, name)[~take]
+    return both
+
+
+def table(
+    pool: Pool, truth: Mapping[str, np.ndarray], apart: Mapping[str, list[float]], images: int, splits: int
+) -> Iterator[str]:
+    generator = np.random.default_rng(images)
+    held: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
+    signs = [1 if goal == "max" else -1 for goal in GOALS]
+    members = ~beaten(np.stack([sign * truth[name] for sign, name in zip(signs, OBJECTIVES, strict=True)]))
+    for number in range(splits):
+        by_dataset = {}
+        for dataset, trials in pool.items():
+            taken = generator.integers(0, len(trials[0]), images)
+            chosen = [[one.take(taken).by(block_size(images))] for one in trials]
+            by_dataset[dataset] = drawn(dataset, f"split {number}", chosen, METRICS)
+        found = averaged(list(by_dataset.values()))
+        for name, hits in covered(found, truth).items():
+            held.setdefault(name, []).append(hits)
+        for dataset, one in by_dataset.items():
+            inside = [one["debiased_ece"].interval(t).low <= apart[dataset][t] <= one["debiased_ece"].interval(t).high
+                      for t in range(len(members))]  # fmt: skip
+            held.setdefault("ece of one dataset", []).append(float(np.mean(inside)))
+        for name, score in judged(found, members, truth).items():
+            scores.setdefault(name, []).append(score)
+    yield "| the 95 % interval of | holds the truth in % |\n|---|---|"
+    yield from (f"| {name} | {100 * np.mean(hits):.1f} |" for name, hits in held.items())
+    yield "\n| of the front | mean over splits |\n|---|---|"
+    yield from (f"| {name} | {np.nanmean(values):.3f} |" for name, values in scores.items())
+
+
+def covered(found: Mapping[str, Drawn], truth: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The share of trials whose interval holds the truth; for ECE that of the 20 bins."""
+    hits: dict[str, list[bool]] = {}
+    for trial in range(len(truth["ece"])):
+        for metric in ("accuracy", "ece", "smooth_ece", "nll", "brier"):
+            interval = found["debiased_ece" if metric == "ece" else metric].interval(trial)
+            hits.setdefault(f"{metric}, mean over datasets", []).append(
+                interval.low <= truth[metric][trial] <= interval.high
+            )
+            if trial:
+                gap = difference(found, metric, trial, 0)
+                assert gap is not None
+                wanted = truth[metric][trial] - truth[metric][0]
+                hits.setdefault(f"difference of {metric}", []).append(gap.low <= wanted <= gap.high)
+    return {name: float(np.mean(values)) for name, values in hits.items()}
+
+
+def beaten(points: np.ndarray) -> np.ndarray:
+    return front_support(points[:, :, None]) == 0
+
+
+def judged(found: Mapping[str, Drawn], members: np.ndarray, truth: Mapping[str, np.ndarray]) -> dict[str, float]:
+    better = signed(found, OBJECTIVES, GOALS)
+    support = front_support(better)
+    naive = ~beaten(better.mean(axis=2))
+    unlikely = support < 0.02
+    best = int(found["accuracy"].values.argmax())
+    gap = float(found["accuracy"].values[best] - truth["accuracy"][best])
+    by_ece = {
+        f"support, front by {name}": front_support(signed(found, ("accuracy", name), GOALS)) for name in METRICS[1:4]
+    }
+    return {
+        "Brier score of the naive front": float(np.mean((naive - 1.0 * members) ** 2)),
+        **{f"Brier score of {name}": float(np.mean((given - members) ** 2)) for name, given in by_ece.items()},
+        "members among those called unlikely": float(members[unlikely].mean()) if unlikely.any() else np.nan,
+        "trials called unlikely": float(unlikely.mean()),
+        "members among those called clear": float(members[support >= 0.8].mean()) if (support >= 0.8).any() else np.nan,
+        "accuracy of the most accurate trial: value less truth": gap,
+        "the same, corrected for being chosen": gap - optimism(better[0]),
+    }
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,317 @@
+"""Sums by block against metrics of single images, and what is made of them against plain loops and known truths."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.core.evidence import (
+    Drawn,
+    alike,
+    attained,
+    averaged,
+    difference,
+    drawn,
+    front_support,
+    optimism,
+    resampled,
+    signed,
+    single,
+    weights,
+)
+from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_error
+from fpp_sweep.core.sums import (
+    ADDITIVE,
+    POINTS,
+    WIDTH,
+    Sums,
+    block_size,
+    fair_order,
+    on_shared_blocks,
+    packed,
+    unpacked,
+    value_of,
+)
+from fpp_sweep.errors import InputError
+
+ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier")
+
+
+def confidences(generator, images, shift=0.0):
+    """Made-up predictions, over-confident by `shift`."""
+    confidence = generator.uniform(0.3, 1, images).astype(np.float32)
+    return Confidences(confidence, generator.uniform(size=images) < np.clip(confidence - shift, 0, 1))
+
+
+def names(images):
+    return [f"image {index}" for index in range(images)]
+
+
+def sums_of(given, ids=None, size=0, generator=None):
+    generator = generator or np.random.default_rng(9)
+    losses = generator.uniform(0, 3, (2, len(given)))
+    return Sums.of("dtd", ids or names(len(given)), given, *losses, size=size)
+
+
+def made(images, seed=0, shift=0.1, size=0):
+    generator = np.random.default_rng(seed)
+    return sums_of(confidences(generator, images, shift), size=size, generator=generator)
+
+
+def equal(one, other):
+    return one.size == other.size and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in ARRAYS
+    )  # to the bit
+
+
+# --- sums ------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 8, 64]))
+@settings(max_examples=40, deadline=None)
+def test_sums_in_blocks_are_sums_in_one_piece_to_the_bit(images, seed, size):
+    one = made(images, seed, size=size)
+    whole = one.by(512)
+    assert equal(whole, made(images, seed, size=512))
+    assert len(whole) == 1
+    for metric in ADDITIVE:
+        assert value_of(metric, one) == value_of(metric, whole)
+
+
+@given(st.integers(1, 400), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_metrics_of_sums_are_those_of_images_to_the_bit(images, seed):
+    given = confidences(np.random.default_rng(seed), images)
+    one = sums_of(given)
+    assert value_of("accuracy", one) == accuracy(given)
+    assert value_of("ece", one) == expected_error(given)
+    row = ADDITIVE["ece"]
+    in_blocks = row.scale * row.value(np.ones(len(one)) @ row.columns(one)) / one.total
+    assert in_blocks == expected_error(given)
+
+
+def test_confidences_on_edges_are_in_the_bins_of_ece():
+    given = Confidences(EDGES.copy(), np.arange(len(EDGES)) % 2 == 0)
+    one = sums_of(given)
+    assert value_of("ece", one) == expected_error(given)
+    assert one.counts.sum() == len(EDGES) - 1  # exactly 0 is in no bin
+    assert one.total == len(EDGES)
+
+
+def test_the_order_in_which_predictions_come_changes_nothing():
+    generator = np.random.default_rng(1)
+    given, ids = confidences(generator, 90), names(90)
+    losses = generator.uniform(0, 3, (2, 90))
+    order = generator.permutation(90)
+    shuffled = Confidences(given.confidence[order], given.correct[order])
+    first = Sums.of("dtd", ids, given, *losses)
+    assert equal(first, Sums.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
+
+
+def test_smooth_ece_equals_its_definition():
+    """Residuals in 200 cells, each spread over 40 points by a Gaussian that is reflected at 0 and 1."""
+    given = confidences(np.random.default_rng(2), 60)
+    smoothed = [0.0] * POINTS
+    for confidence, hit in zip(given.confidence.tolist(), given.correct.tolist(), strict=True):
+        centre = (math.ceil(confidence * 200 - 1e-6) - 0.5) / 200
+        shares = []
+        for point in ((index + 0.5) / POINTS for index in range(POINTS)):
+            images = (point, -point, 2 - point, 2 + point, point - 2)
+            shares.append(sum(math.exp(-0.5 * ((image - centre) / WIDTH) ** 2) for image in images))
+        for index, share in enumerate(shares):
+            smoothed[index] += share / sum(shares) * (hit - confidence)
+    assert value_of("smooth_ece", sums_of(given)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
+
+
+def test_a_confidence_that_is_too_high_everywhere_is_smooth_eces_value():
+    one = sums_of(confidences(np.random.default_rng(3), 40_000, 0.1))
+    assert value_of("smooth_ece", one) == pytest.approx(10, abs=0.6)
+    assert value_of("smooth_ece", sums_of(confidences(np.random.default_rng(3), 40_000))) < 0.5
+
+
+def test_debiasing_takes_out_much_of_what_few_images_add():
+    generator = np.random.default_rng(4)
+    splits = [sums_of(confidences(generator, 200)) for _ in range(40)]
+    plain, debiased = (np.mean([value_of(name, one) for one in splits]) for name in ("ece", "debiased_ece"))
+    assert plain > 8  # the truth is 0
+    assert debiased < 0.7 * plain
+    far = [sums_of(confidences(generator, 200, 0.3)) for _ in range(40)]
+    assert np.mean([value_of("debiased_ece", one) for one in far]) == pytest.approx(30, abs=1.5)
+
+
+def test_blocks_are_enough_and_fit_into_batches():
+    for images in (1, 63, 64, 127, 128, 1000, 4095, 4096, 50_000):
+        size = block_size(images)
+        assert 64 % size == 0 or size % 64 == 0
+        assert size == 1 or -(-images // size) >= 64
+
+
+def test_blocks_that_two_limits_share_are_found_whatever_their_size():
+    """Of 1000 images a block has 8, of 200 it has 2; the first 200 in the fixed order are the same."""
+    order, _ = fair_order("dtd", names(1000))
+    generator = np.random.default_rng(5)
+    given = confidences(generator, 1000)
+    losses = generator.uniform(0, 3, (2, 1000))
+    head = order[:200]
+    few = Sums.of(
+        "dtd",
+        [f"image {index}" for index in head],
+        Confidences(given.confidence[head], given.correct[head]),
+        *losses[:, head],
+    )
+    many = Sums.of("dtd", names(1000), given, *losses)
+    short, long = on_shared_blocks([few, many])
+    assert (few.size, many.size, len(short)) == (2, 8, 25)
+    assert equal(short, long)
+
+
+def test_other_images_are_not_paired():
+    generator = np.random.default_rng(0)
+    other = sums_of(confidences(generator, 100), [f"other {index}" for index in range(100)])
+    with pytest.raises(InputError, match="the same images"):
+        drawn("dtd", "val", [[made(100)], [other]], ["accuracy"])
+    with pytest.raises(InputError, match="trials with 1 and with 2 seeds cannot be paired"):
+        drawn("dtd", "val", [[made(100)], [made(100), made(100)]], ["accuracy"])
+
+
+def test_sums_come_back_from_a_file_to_the_bit():
+    table = {("dtd", 0): made(150), ("dtd", 1): made(150, 1), ("a/b c", 0): made(5000, 2)}
+    back = unpacked(packed(table))
+    assert list(back) == list(table)
+    assert all(equal(back[key], one) for key, one in table.items())
+    assert len(packed(table)) < 150_000
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\3\4 nothing", packed({("dtd", 0): made(10)})[:-30]])
+def test_a_damaged_file_has_no_sums(data):
+    with pytest.raises(ValueError, match="no sums"):
+        unpacked(data)
+
+
+# --- resamples -------------------------------------------------------------------------------------
+
+
+def test_a_draw_is_what_a_loop_over_its_blocks_gives():
+    one = made(100, size=2)
+    found = resampled("dtd", "val", [one], ["accuracy", "ece", "nll"], 20)
+    for number, row in enumerate(weights("dtd", "val", 50, 20), 1):
+        taken = one.take(np.repeat(np.arange(50), row.astype(int)))
+        for metric, values in found.items():
+            assert values[number] == pytest.approx(value_of(metric, taken), rel=1e-9)
+            assert values[0] == pytest.approx(value_of(metric, one), rel=1e-9)
+
+
+def test_weights_follow_from_dataset_split_and_draw_alone():
+    assert np.array_equal(weights("dtd", "val", 50, 30)[:10], weights("dtd", "val", 50, 10))
+    assert not np.array_equal(weights("dtd", "val", 50, 10), weights("dtd", "test", 50, 10))
+    assert not np.array_equal(weights("dtd", "val", 50, 10), weights("pets", "val", 50, 10))
+    assert (weights("dtd", "val", 50, 10).sum(axis=1) == 50).all()
+
+
+def test_datasets_are_drawn_each_on_its_own_so_that_errors_average_out():
+    alone = drawn("a", "val", [[made(400)]], ["accuracy"])
+    four = averaged([drawn(name, "val", [[made(400)]], ["accuracy"]) for name in "abcd"])
+    assert four["accuracy"].interval(0).sd == pytest.approx(alone["accuracy"].interval(0).sd / 2, rel=0.2)
+
+
+def test_equal_trials_differ_by_nothing_at_all():
+    found = drawn("dtd", "val", [[made(100)], [made(100)]], ["accuracy", "debiased_ece"])
+    for metric in ("accuracy", "ece"):
+        gap = difference(found, metric, 0, 1)
+        assert (gap.low, gap.value, gap.high, gap.sign) == (0, 0, 0, 0)
+    assert alike(found, ["accuracy", "ece"], 0).tolist() == [True, True]
+
+
+def test_seeds_that_differ_widen_an_interval_by_what_they_differ():
+    """Two seeds, 60 and 70 % right: the mean over seeds has a standard deviation of 5 from them alone."""
+    right = [np.arange(1000) % 10 < tenths for tenths in (6, 7)]
+    seeds = [sums_of(Confidences(np.full(1000, 0.8, np.float32), one)) for one in right]
+    found = drawn("dtd", "val", [seeds], ["accuracy"], 4000)["accuracy"].interval(0)
+    images = drawn("dtd", "val", [[one] for one in seeds], ["accuracy"])["accuracy"].interval(0).sd
+    assert found.value == 65
+    assert found.sd == pytest.approx(math.hypot(5, images), rel=0.1)
+
+
+def test_what_has_no_honest_interval_says_so():
+    found = drawn("dtd", "val", [[made(200)]], list(ADDITIVE))
+    assert single(found, "accuracy", 0, 200).sd > 0
+    assert single(found, "ece", 0, 200) == "no interval: biased by few images (200 of a dataset, 1000 would do)"
+    assert single(found, "ece", 0, 1000).value == value_of("debiased_ece", made(200))
+    assert single(found, "mce", 0, 1000) == "no interval: it does not follow from sums over images"
+    assert difference(found, "mce", 0, 0) is None
+
+
+def test_intervals_of_differences_hold_the_truth_about_as_often_as_they_say():
+    generator = np.random.default_rng(1)
+    pools = []
+    for shift in (0.15, 0.3):
+        given = confidences(generator, 8000, shift)
+        pools.append(Sums.of("dtd", names(8000), given, *generator.uniform(0, 3, (2, 8000)), size=1))
+    truth = {name: value_of(name, pools[0]) - value_of(name, pools[1]) for name in ("accuracy", "ece", "smooth_ece")}
+    held = dict.fromkeys(truth, 0)
+    for number in range(120):
+        taken = generator.integers(0, 8000, 400)
+        found = drawn("dtd", f"{number}", [[pool.take(taken).by(4)] for pool in pools], list(ADDITIVE), 300)
+        for name, wanted in truth.items():
+            gap = difference(found, name, 0, 1)
+            held[name] += gap.low <= wanted <= gap.high
+    assert all(107 <= count <= 120 for count in held.values()), held
+
+
+# --- fronts ----------------------------------------------------------------------------------------
+
+
+def cloud(means, generator, sd=0.5, draws=400):
+    """Drawn values around means, each on its own."""
+    return Drawn(np.array(means), np.array(means)[:, None] + sd * generator.standard_normal((len(means), draws)))
+
+
+def test_support_is_the_share_of_draws_in_which_nothing_beats_a_trial():
+    better = np.array([[[2.0, 0.0], [1.0, 1.0], [1.0, 3.0]], [[2.0, 5.0], [3.0, 1.0], [1.0, 3.0]]])
+    # draw 0: (2, 2), (1, 3), (1, 1): the last is beaten; draw 1: (0, 5), (1, 1), (3, 3): the middle is
+    assert front_support(better).tolist() == [1.0, 0.5, 0.5]
+
+
+def test_equal_trials_do_not_take_each_other_off_the_front():
+    assert front_support(np.ones((2, 3, 4))).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_support_falls_with_the_distance_from_the_front():
+    generator = np.random.default_rng(0)
+    found = {"accuracy": cloud([70, 69.8, 60], generator), "ece": cloud([4, 4.2, 9], generator)}
+    near, next_to_it, far = front_support(signed(found, ["accuracy", "ece"], ["max", "min"]))
+    assert near > next_to_it > 0.1 > far == 0
+
+
+def test_draws_are_put_back_around_the_values_so_that_a_resamples_bias_moves_no_front():
+    one = Drawn(np.array([4.0, 5.0]), np.array([[6.0, 8.0], [5.0, 5.0]]))
+    assert one.recentred.tolist() == [[3.0, 5.0], [5.0, 5.0]]
+
+
+def test_the_best_of_many_equal_trials_is_corrected_for_having_been_chosen():
+    generator = np.random.default_rng(0)
+    gaps = []
+    for _ in range(60):
+        values = 70 + generator.standard_normal(20)  # the truth is 70 for all
+        draws = values[:, None] + generator.standard_normal((20, 300))
+        gaps.append((values.max() - 70, values.max() - optimism(draws) - 70))
+    before, after = np.mean(gaps, axis=0)
+    assert before > 1.6
+    assert abs(after) < 0.5 * before
+
+
+def test_the_region_of_the_front_runs_where_shares_of_the_draws_reach():
+    """Three trials side by side, the first the best in one objective, the last in the other."""
+    generator = np.random.default_rng(0)
+    better = np.stack([np.array([70.0, 69, 68])[:, None] + 0.1 * generator.standard_normal((3, 500)),
+                       np.array([-8.0, -6, -4])[:, None] + 0.1 * generator.standard_normal((3, 500))])  # fmt: skip
+    places, (tenth, half, most) = attained(better)
+    assert places[-1] > 70 > places[0]
+    at = int(np.argmin(np.abs(places - 69.5)))
+    assert most[at] < half[at] < tenth[at] < -7.5
+    assert half[at] == pytest.approx(-8, abs=0.1)
+    assert half[0] == pytest.approx(-4, abs=0.1)
+    for reached in (tenth, half, most):
+        assert (np.diff(reached[np.isfinite(reached)]) <= 0).all()
