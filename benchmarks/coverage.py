@@ -17,7 +17,17 @@ import numpy as np
 
 from fpp_sweep.catalogue import Goal
 from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import Drawn, averaged, difference, drawn, front_support, optimism, signed
+from fpp_sweep.core.evidence import (
+    JUDGED_BY,
+    Drawn,
+    averaged,
+    difference,
+    drawn,
+    front_support,
+    optimism,
+    signed,
+    single,
+)
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.core.sums import Sums, block_size, value_of
 from fpp_sweep.trial.artifacts import read_predictions
@@ -71,13 +81,13 @@ def read(args: argparse.Namespace) -> Pool:
 
 
 def calibrated(given: Confidences) -> Confidences:
-    """Confidences through the logistic map that fits them best, by a few steps of Newton's."""
-    logit = np.log(np.clip(given.confidence, 1e-6, 1 - 1e-6) / (1 - np.clip(given.confidence, 1e-6, 1 - 1e-6)))
-    x = np.stack([np.ones(len(given)), logit.astype(np.float64)], 1)
-    beta = np.array([0.0, 1.0])
-    for _ in range(8):
+    """Confidences through the logistic map that fits them best, by a few damped steps of Newton's."""
+    likely = np.clip(given.confidence.astype(np.float64), 1e-3, 1 - 1e-3)
+    x = np.stack([np.ones(len(given)), np.log(likely / (1 - likely))], 1)
+    beta = np.array([0.0, 0.5])
+    for _ in range(40):
         p = 1 / (1 + np.exp(-x @ beta))
-        beta += np.linalg.solve((x.T * (p * (1 - p))) @ x, x.T @ (given.correct - p))
+        beta += 0.5 * np.linalg.solve((x.T * (p * (1 - p))) @ x + np.eye(2), x.T @ (given.correct - p))
     return Confidences((1 / (1 + np.exp(-x @ beta))).astype(np.float32), given.correct)
 
 
@@ -103,7 +113,7 @@ def table(
             chosen = [[one.take(taken).by(block_size(images))] for one in trials]
             by_dataset[dataset] = drawn(dataset, f"split {number}", chosen, METRICS)
         found = averaged(list(by_dataset.values()))
-        for name, hits in covered(found, truth).items():
+        for name, hits in covered(found, truth, images).items():
             held.setdefault(name, []).append(hits)
         for dataset, one in by_dataset.items():
             inside = [one["debiased_ece"].interval(t).low <= apart[dataset][t] <= one["debiased_ece"].interval(t).high
@@ -117,15 +127,18 @@ def table(
     yield from (f"| {name} | {np.nanmean(values):.3f} |" for name, values in scores.items())
 
 
-def covered(found: Mapping[str, Drawn], truth: Mapping[str, np.ndarray]) -> dict[str, float]:
+def covered(found: Mapping[str, Drawn], truth: Mapping[str, np.ndarray], images: int) -> dict[str, float]:
     """The share of trials whose interval holds the truth; for ECE that of the 20 bins."""
     hits: dict[str, list[bool]] = {}
     for trial in range(len(truth["ece"])):
         for metric in ("accuracy", "ece", "smooth_ece", "nll", "brier"):
-            interval = found["debiased_ece" if metric == "ece" else metric].interval(trial)
-            hits.setdefault(f"{metric}, mean over datasets", []).append(
-                interval.low <= truth[metric][trial] <= interval.high
-            )
+            interval = found[JUDGED_BY.get(metric, metric)].interval(trial)
+            inside = interval.low <= truth[metric][trial] <= interval.high
+            given = not isinstance(single(found, metric, trial, images), str)
+            hits.setdefault(f"{metric}, mean over datasets", []).append(inside)
+            hits.setdefault(f"{metric}, mean over datasets: share that has an interval", []).append(given)
+            if given:
+                hits.setdefault(f"{metric}, mean over datasets, where there is one", []).append(inside)
             if trial:
                 gap = difference(found, metric, trial, 0)
                 assert gap is not None

@@ -48,9 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         marks = evidence(Path(folder), args.metrics)
         for name, at in marks.items():
             print(f"{name}: {at - began:.2f} CPU s")
-        print(
-            f"files: {size / args.trials / 1000:.0f} kB a trial; memory above what writing took: {peak() - before:.0f} MB"
-        )
+        more = peak() - before
+        print(f"files: {size / args.trials / 1000:.0f} kB a trial; memory beyond what writing took: {more:.0f} MB")
 
 
 def peak() -> float:

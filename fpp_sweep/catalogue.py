@@ -192,6 +192,11 @@ ACCURACY = next(row.name for row in METRICS.values() if row.compute == f"{_METRI
 ECE = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:expected_error")
 
 
+def sign(goal: Goal) -> int:
+    """What turns values of this goal into values of which more is better."""
+    return 1 if goal == "max" else -1
+
+
 def method(name: str) -> MethodRow:
     """A method's row, or an error that names the nearest."""
     if name not in METHODS:

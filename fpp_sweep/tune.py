@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     info = sweep.info
     if info.tags.get("ended"):
         print(f"ended: {info.tags['ended']}", file=sys.stderr)
-    print(final_table(info, sweep.trials()))
+    print(final_table(info, sweep.trials(), sweep.evidence()))
     tags = info.tags
     work = f"{tags['work_tasks']} tasks run, {tags['work_at_hand']} results at hand"
     print(f"\nwork: {work}, {tags['work_model_loads']} model loads, {tags['work_workers_lost']} workers lost")

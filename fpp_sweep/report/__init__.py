@@ -13,9 +13,12 @@ __all__ = ["write_report"]
 def write_report(folder: SweepFolder, *, pages: bool) -> Front:
     """Bring `report/` up to date: tables and configs in milliseconds; `pages` adds picture, importances and page, which
     take seconds, as do the libraries that draw them: the border to Optuna, matplotlib and plotly."""
+    from fpp_sweep.report.evidence import evidence_of  # loads numpy
+
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    write_tables(folder.report, info, front)
+    evidence = evidence_of(folder, info, front)
+    write_tables(folder.report, info, front, evidence)
     write_configs(folder.report / "best", info, front)
     if pages:
         from fpp_sweep.report.importance import importances
@@ -25,6 +28,6 @@ def write_report(folder: SweepFolder, *, pages: bool) -> Front:
         rows = importances(info, front.finished)
         document = {row.metric: row.shares if row.shares else {"skipped": row.skipped} for row in rows}
         write_json(folder.report / "importances.json", document)
-        write_picture(folder.report / "front.png", info, front)
-        write_page(folder.report / "sweep.html", info, records, front, rows)
+        write_picture(folder.report / "front.png", info, front, evidence)
+        write_page(folder.report / "sweep.html", info, records, front, evidence, rows)
     return front

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from fpp_sweep import catalogue, keys
 from fpp_sweep.config import TrialConfig, is_file_name
-from fpp_sweep.core.intervals import Interval, intervals
+from fpp_sweep.core.evidence import JUDGED_BY, Interval, averaged, drawn, needed, single
 from fpp_sweep.core.prompt import origin_of
 from fpp_sweep.errors import escaped
 from fpp_sweep.facts import ModelFacts
 from fpp_sweep.files import write_json
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.words import as_data, bounds, verdict
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.trial import DatasetResult, mean
 from fpp_sweep.version import VERSION
@@ -40,6 +41,10 @@ class Evaluation:
         prompt = self.config.prompt
         return f"{self.config.method} from {prompt if prompt == 'fpp' or is_file_name(prompt) else repr(prompt)}"
 
+    @property
+    def split(self) -> str:
+        return next(iter(self.datasets.values())).facts.split
+
     def average(self, names: Sequence[str]) -> dict[str, float]:
         """The unweighted mean over these datasets, as the papers print it."""
         return mean([self.result.datasets[name] for name in names])
@@ -47,8 +52,12 @@ class Evaluation:
     def images(self, names: Sequence[str]) -> int:
         return sum(len(self.datasets[name].predictions) for name in names)
 
-    def intervals(self, names: Sequence[str]) -> dict[str, Interval]:
-        return intervals([self.datasets[name].predictions for name in names])
+    def intervals(self, names: Sequence[str]) -> dict[str, Interval | str]:
+        """Of every metric of the mean over these datasets, or why there is none."""
+        metrics = list(self.result.average)
+        sums = {name: self.datasets[name].sums for name in names}
+        found = averaged([drawn(name, self.split, [[sums[name]]], needed(metrics)) for name in names])
+        return {metric: single(found, metric, 0, min(one.total for one in sums.values())) for metric in metrics}
 
     def averages(self) -> dict[str, list[str]]:
         """The datasets of each average: all, and all without the one that dominates it."""
@@ -72,13 +81,17 @@ def heading(model: ModelFacts, split: str, config: TrialConfig) -> str:
 def trial_table(trial: Evaluation, *, with_intervals: bool) -> str:
     """One trial: a row for each dataset, and averages."""
     metrics = [row for row in catalogue.METRICS.values() if row.name in trial.result.average]
+    without: dict[str, dict[str, None]] = {}  # why there is no interval -> headings
     rows = [["dataset", "images", *(metric.heading for metric in metrics), "seconds"]]
     for label, names in {**{name: [name] for name in trial.datasets}, **trial.averages()}.items():
         numbers, spread = trial.average(names), trial.intervals(names) if with_intervals else {}
         cells = [f"{numbers[metric.name]:.{metric.decimals}f}" for metric in metrics]
         for index, metric in enumerate(metrics):
-            if metric.name in spread:
-                cells[index] += f" [{spread[metric.name].low:.1f}, {spread[metric.name].high:.1f}]"
+            interval = spread.get(metric.name)
+            if isinstance(interval, Interval):
+                cells[index] += f" {bounds(metric.name, interval)}"
+            elif interval:
+                without.setdefault(interval, {})[metric.heading] = None
         seconds = f"{sum(trial.datasets[label].seconds.values()):.1f}" if label in trial.datasets else ""
         rows.append([label, str(trial.images(names)), *cells, seconds])
     skipped = [
@@ -86,7 +99,10 @@ def trial_table(trial: Evaluation, *, with_intervals: bool) -> str:
         for name, result in trial.datasets.items()
         if result.skipped
     ]
-    return "\n".join([f"\n{escaped(trial.title)}, seed {trial.seed}", *aligned(rows), *map(escaped, skipped)])
+    notes = [f"  {', '.join(headings)}: {reason}" for reason, headings in without.items()]
+    if with_intervals:
+        notes.insert(0, "  in brackets: 95 % over images; that of ECE is around its debiased value")
+    return "\n".join([f"\n{escaped(trial.title)}, seed {trial.seed}", *aligned(rows), *notes, *map(escaped, skipped)])
 
 
 def comparison(trials: Sequence[Evaluation]) -> str:
@@ -96,6 +112,7 @@ def comparison(trials: Sequence[Evaluation]) -> str:
     by_config: dict[TrialConfig, list[Evaluation]] = {}
     for trial in trials:
         by_config.setdefault(trial.config, []).append(trial)
+    sides = list(by_config.values())
     groups = {name: [name] for name in trials[0].datasets}
     if len(groups) > 1:
         groups["average"] = list(trials[0].datasets)
@@ -106,7 +123,24 @@ def comparison(trials: Sequence[Evaluation]) -> str:
     ]
     seeds = len(next(iter(by_config.values())))
     spread = f", mean over {seeds} seeds with standard deviation" if seeds > 1 else ""
-    return "\n".join([f"\nall trials, accuracy / ECE in percent{spread}", *aligned(rows), ""])
+    told = "\n".join(escaped(line) for line in differences(sides))
+    return "\n".join([f"\nall trials, accuracy / ECE in percent{spread}", *aligned(rows), "", told, ""])
+
+
+def differences(sides: Sequence[Sequence[Evaluation]]) -> Iterator[str]:
+    """What the same images say of the difference of every config to the first, the mean over datasets and seeds."""
+    if len(sides) < 2:
+        return
+    metrics = (catalogue.ACCURACY, catalogue.ECE)
+    first = sides[0][0]
+    found = averaged([
+        drawn(name, first.split, [[trial.datasets[name].sums for trial in side] for side in sides], needed(metrics))
+        for name in first.datasets
+    ])  # fmt: skip
+    for index, side in enumerate(sides[1:], 1):
+        gaps = {name: (catalogue.metric(name).goal, found[JUDGED_BY.get(name, name)].difference(index, 0))
+                for name in metrics}  # fmt: skip
+        yield f"{side[0].title}: {verdict(first.title, gaps)[0]}"
 
 
 def _over_seeds(numbers: Sequence[Mapping[str, float]]) -> str:
@@ -169,5 +203,5 @@ def _numbers(trial: Evaluation, names: Sequence[str]) -> dict[str, object]:
     return {
         "samples": trial.images(names),
         "metrics": trial.average(names),
-        "intervals": {name: asdict(interval) for name, interval in trial.intervals(names).items()},
+        "intervals": {name: as_data(interval) for name, interval in trial.intervals(names).items()},
     }

@@ -8,6 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.evidence import Evidence
 from fpp_sweep.report.theme import PALETTE
 
 _BLUE, _RED, *_ = PALETTE
@@ -23,13 +25,14 @@ _PANEL = (6.4, 4.8)  # inches
 _SHAPES = "sD^vP*XhdpH8"
 
 
-def write_picture(path: Path, info: SweepInfo, front: Front) -> None:
+def write_picture(path: Path, info: SweepInfo, front: Front, evidence: Evidence) -> None:
     """One panel for each pair of objectives; a single objective over the order of the trials."""
     pairs = objective_pairs(info)
     figure = Figure(figsize=(_PANEL[0] * len(pairs), _PANEL[1]), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     for axes, pair in zip(figure.subplots(1, len(pairs), squeeze=False)[0], pairs, strict=True):
         _draw(axes, info, front, pair)
+        _draw_evidence(axes, info, front, pair, evidence)
     title = textwrap.fill(info.name, 60 * len(pairs))
     heading = f"{title}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
     figure.suptitle(heading, fontsize="medium", parse_math=False)
@@ -61,6 +64,32 @@ def _draw(axes: Axes, info: SweepInfo, front: Front, pair: tuple[int, int]) -> N
     axes.margins(0.08)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def _draw_evidence(axes: Axes, info: SweepInfo, front: Front, pair: tuple[int, int], evidence: Evidence) -> None:
+    """The members' intervals, and where the front runs in 10, 50 and 90 % of the resamples."""
+    if evidence.region is not None:
+        places, (tenth, half, most) = evidence.region
+        axes.fill_between(places, finite(tenth), finite(most), color=_BLUE, alpha=0.12, linewidth=0, zorder=1,
+                          label="front in 10 to 90 % of resamples")  # fmt: skip
+        axes.plot(places, finite(half), color=_BLUE, linewidth=0.8, linestyle="--", zorder=1, label="in half of them")
+    for member in front.members:
+        (x,), (y,) = front.coordinates([member], pair)
+        across, up = reaches(info, evidence, member.name, pair)
+        axes.errorbar(x, y, xerr=across, yerr=up, color=_BLUE, linewidth=0.8, alpha=0.6, zorder=4)
+
+
+def finite(values: Any) -> Any:
+    """Gaps where fewer resamples reach so far."""
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def reaches(info: SweepInfo, evidence: Evidence, name: str, pair: tuple[int, int]) -> tuple[float | None, float | None]:
+    """Half the widths of a record's intervals in two objectives; None where there is none, or no axis for it."""
+    found = evidence.splits.get(info.search_split)
+    given = [found.interval(name, info.objectives[index].metric) if found else "" for index in pair]
+    across, up = (None if isinstance(one, str) else one.high - one.value for one in given)
+    return None if pair[0] == pair[1] else across, up
 
 
 def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:

@@ -26,8 +26,9 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.builder import Plot
+from fpp_sweep.report.evidence import Evidence
 from fpp_sweep.report.importance import Importance
-from fpp_sweep.report.pictures import axis_titles
+from fpp_sweep.report.pictures import axis_titles, reaches
 
 _BLUE, _RED, _GREY = "#4c8bd6", "#e8697c", "#8f959e"  # readable on white and on black
 _SHAPES = ("square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon", "pentagon")
@@ -39,14 +40,15 @@ _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
 
 
-def front_plots(info: SweepInfo, front: Front) -> list[Plot]:
+def front_plots(info: SweepInfo, front: Front, evidence: Evidence) -> list[Plot]:
     """One for each pair of objectives; a single objective over the order of the trials."""
     if not (front.finished or front.baselines):
         return [Plot("front", instead="No trial has finished yet.")]
-    return [_front_plot(info, front, pair, f"front-{index}") for index, pair in enumerate(objective_pairs(info))]
+    pairs = enumerate(objective_pairs(info))
+    return [_front_plot(info, front, evidence, pair, f"front-{index}") for index, pair in pairs]
 
 
-def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str) -> Plot:
+def _front_plot(info: SweepInfo, front: Front, evidence: Evidence, pair: tuple[int, int], name: str) -> Plot:
     def points(records: Sequence[TrialRecord], label: str, **marker: Any) -> dict[str, Any]:
         xs, ys = front.coordinates(records, pair)
         return {
@@ -55,7 +57,7 @@ def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str)
             "name": _text(label),
             "x": xs,
             "y": ys,
-            "text": [_hover(info, record, front.marks.get(record.name, [])) for record in records],
+            "text": [_hover(info, record, _marks(front, evidence, record)) for record in records],
             "customdata": [record.name for record in records],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": marker,
@@ -68,7 +70,8 @@ def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str)
         xs, ys = staircase(front)
         line = {"type": "scatter", "mode": "lines", "x": xs, "y": ys, "line": {"color": _BLUE, "width": 1.5}}
         traces.append({**line, "hoverinfo": "skip", "showlegend": False})
-    traces.append(points(front.members, "front", color=_BLUE, size=11))
+    traces += _region(evidence)
+    traces.append({**points(front.members, "front", color=_BLUE, size=11), **_bars(info, front, evidence, pair)})
     for shape, baseline in zip(cycle(_SHAPES), front.baselines, strict=False):
         traces.append(points([baseline], baseline.label, color=_RED, size=10, symbol=shape))
     x, y = axis_titles(info, pair)
@@ -81,6 +84,40 @@ def _front_plot(info: SweepInfo, front: Front, pair: tuple[int, int], name: str)
         "legend": _LEGEND,
     }
     return Plot(name, traces, layout)
+
+
+def _marks(front: Front, evidence: Evidence, record: TrialRecord) -> list[str]:
+    return list(filter(None, [evidence.standing(record.name), *front.marks.get(record.name, [])]))
+
+
+def _region(evidence: Evidence) -> list[dict[str, Any]]:
+    """Where the front runs in 10, 50 and 90 % of the resamples."""
+    if evidence.region is None:
+        return []
+    places, reached = evidence.region
+    names = ("front in 10 %", "50 %", "90 % of resamples")
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": name,
+            "x": places.tolist(),
+            "y": [value if math.isfinite(value) else None for value in values.tolist()],
+            "line": {"color": _BLUE, "width": 1, "dash": dash},
+            "hoverinfo": "skip",
+        }
+        for name, values, dash in zip(names, reached, ("dot", "dash", "dot"), strict=True)
+    ]
+
+
+def _bars(info: SweepInfo, front: Front, evidence: Evidence, pair: tuple[int, int]) -> dict[str, Any]:
+    """The members' intervals, where all have one."""
+    bars = {}
+    widths = zip(*(reaches(info, evidence, member.name, pair) for member in front.members), strict=True)
+    for axis, column in zip(("error_x", "error_y"), widths, strict=False):
+        if None not in column:
+            bars[axis] = {"type": "data", "array": list(column), "thickness": 1, "width": 2}
+    return bars
 
 
 def _hover(info: SweepInfo, record: TrialRecord, marks: Sequence[str]) -> str:

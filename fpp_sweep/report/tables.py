@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -22,6 +23,10 @@ from fpp_sweep.records.front import (
     values_of,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.words import as_data, remarks, sentences
+
+if TYPE_CHECKING:
+    from fpp_sweep.report.evidence import Evidence
 
 
 def aligned(rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> list[str]:
@@ -38,10 +43,10 @@ def aligned(rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> li
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
-def write_tables(folder: Path, info: SweepInfo, front: Front) -> None:
+def write_tables(folder: Path, info: SweepInfo, front: Front, evidence: Evidence) -> None:
     """front.csv, one row for each member and baseline, and front.json with everything about them."""
     with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
-        rows = _rows(info, front)
+        rows = _rows(info, front, evidence)
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["name"])
         writer.writeheader()
         writer.writerows(rows)
@@ -52,8 +57,12 @@ def write_tables(folder: Path, info: SweepInfo, front: Front) -> None:
             "sweep": info.name,
             "search_split": info.search_split,
             "objectives": [{"metric": objective.metric, "goal": objective.goal} for objective in front.objectives],
-            "members": [_entry(front, record) for record in front.members],
+            "members": [_entry(front, record) | _borne(front, evidence, record) for record in front.members],
             "baselines": [_entry(front, record) for record in front.baselines],
+            "support": dict(evidence.support),
+            "standing": {name: evidence.standing(name) for name in evidence.support},
+            "says": list(sentences(info, front, evidence)),
+            "remarks": list(remarks(info, front, evidence)),
             "knee": knees[0] if knees else None,
             "reference": front.reference,
             "hypervolume": front.hypervolume,
@@ -61,7 +70,31 @@ def write_tables(folder: Path, info: SweepInfo, front: Front) -> None:
     )
 
 
-def _rows(info: SweepInfo, front: Front) -> list[dict[str, object]]:
+def _borne(front: Front, evidence: Evidence, record: TrialRecord) -> dict[str, object]:
+    """What a member's numbers bear: by split and objective its interval, and those of its differences to baselines."""
+    metrics = [objective.metric for objective in front.objectives]
+    return {
+        "standing": evidence.standing(record.name),
+        "alike": list(evidence.alike.get(record.name, ())),
+        "intervals": {
+            split: {metric: as_data(found.interval(record.name, metric)) for metric in metrics}
+            for split, found in evidence.splits.items()
+        },
+        "differences": {
+            split: {
+                baseline.label: {
+                    metric: {"value": gap.value, "low": gap.low, "high": gap.high}
+                    for metric in metrics
+                    if (gap := found.difference(record.name, baseline.name, metric)) is not None
+                }
+                for baseline in front.baselines
+            }
+            for split, found in evidence.splits.items()
+        },
+    }
+
+
+def _rows(info: SweepInfo, front: Front, evidence: Evidence) -> list[dict[str, object]]:
     splits, searched = splits_of(info, front.compared), values_by_setting(front.compared)
     return [
         {
@@ -69,10 +102,18 @@ def _rows(info: SweepInfo, front: Front) -> list[dict[str, object]]:
             "kind": record.kind,
             "marks": "; ".join(front.marks.get(record.name, [])),
             "feasible": record.feasible,
+            "support": evidence.support.get(record.name),
             **{
                 f"{metric} ({split})": metric_of(record.results.get(split), metric)
                 for split in splits
                 for metric in metrics_shown(info.objectives)
+            },
+            **{
+                f"{metric} ({split}) {end}": getattr(interval, end, None)
+                for split, found in evidence.splits.items()
+                for metric in metrics_shown(info.objectives)
+                for interval in [found.interval(record.name, metric)]
+                for end in ("low", "high")
             },
             **{key: record.params.get(key) for key in searched},
         }

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from fpp_sweep import catalogue, keys
-from fpp_sweep.core.intervals import intervals, paired
-from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.core.evidence import Drawn, averaged, difference, drawn, needed, single
+from fpp_sweep.core.sums import Sums
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
@@ -21,7 +21,7 @@ from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, Experiment, Row, find, made_from
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.yamlfile import of_plain
-from fpp_sweep.trial.artifacts import read_predictions
+from fpp_sweep.trial.artifacts import changed, read_sums
 
 PAPERS_MODEL = "ViT-B-16"  # the architecture, and the tag of whose weights the printed numbers are
 PAPERS_TAG = "openai"
@@ -260,11 +260,17 @@ def numbers(result: SplitResult, column: Column, names: Sequence[str]) -> tuple[
 def _interval(
     folder: SweepFolder, record: TrialRecord, metric: str, names: Iterable[str]
 ) -> tuple[float, float] | None:
-    parts = [_predictions(folder, record, name)[:1] for name in names]
-    if not all(parts):
+    parts = {name: _sums(folder, record, name)[:1] for name in names}
+    if not all(parts.values()):
         return None
-    spread = intervals([first for (first,) in parts], draws=DRAWS)[metric]
-    return spread.low, spread.high
+    found = _drawn({name: [sums] for name, sums in parts.items()}, metric)
+    interval = single(found, metric, 0, min(sums.total for (sums,) in parts.values()))
+    return None if isinstance(interval, str) else (interval.low, interval.high)
+
+
+def _drawn(sums: Mapping[str, Sequence[Sequence[Sums]]], metric: str) -> dict[str, Drawn]:
+    """Of a mean over datasets, by dataset the seeds' sums of each side."""
+    return averaged([drawn(name, "test", sides, needed([metric]), DRAWS) for name, sides in sums.items()])
 
 
 def judge(table: Table, folder: SweepFolder) -> Iterator[Judged]:
@@ -297,10 +303,11 @@ def _gain(
 ) -> tuple[float, float]:
     """How much higher the first is, and how far that reaches to both sides: without end where nobody knows."""
     if column.metric in (catalogue.ACCURACY, catalogue.ECE) and column.of == "mean":
-        first, second = ([_predictions(folder, record, name) for name in names] for record in sides)
-        if all(first) and all(second):
-            gain, interval = paired(first, second, draws=DRAWS)[column.metric]
-            return gain, (interval.high - interval.low) / 2
+        sums = {name: [_sums(folder, record, name) for record in sides] for name in names}
+        if all(map(all, sums.values())):
+            gap = difference(_drawn(sums, column.metric), column.metric, 0, 1)
+            assert gap is not None
+            return gap.value, gap.high - gap.value
     values = [cell.value or 0.0 for cell in cells]
     spread = [math.inf if cell.deviation is None else cell.deviation for cell in cells]
     return values[0] - values[1], 2 * math.hypot(*spread)
@@ -319,12 +326,13 @@ def _verdict(gains: Sequence[tuple[float, float]], kind: str) -> str:
     return f"{verdict}; holds in {held} of {len(gains)}" if held else verdict
 
 
-def _predictions(folder: SweepFolder, record: TrialRecord, dataset: str) -> list[Confidences]:
+def _sums(folder: SweepFolder, record: TrialRecord, dataset: str) -> list[Sums]:
     """Of each seed; empty where the files are gone."""
-    paths = sorted((folder.artifacts(record.name) / "test").glob(f"{dataset}.seed*.predictions.parquet"))
-    return [_confidences(path, path.stat().st_mtime_ns) for path in paths]
+    path = folder.artifacts(record.name)
+    known = _all_sums(path, changed(path / "test"))
+    return [sums for (name, _), sums in sorted(known.items(), key=lambda item: item[0]) if name == dataset]
 
 
 @lru_cache(maxsize=256)  # columns, averages and claims of a table ask for the same files
-def _confidences(path: Path, changed: int) -> Confidences:
-    return Confidences.of(read_predictions(path))
+def _all_sums(path: Path, at: int) -> dict[tuple[str, int], Sums]:
+    return read_sums(path, "test")

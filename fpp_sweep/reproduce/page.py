@@ -39,7 +39,8 @@ RULES = (
     "A number is the mean over seeds, ± their standard deviation. Averages are unweighted means over datasets; EuroSAT "
     "dominates the printed ones, so there is one without it, too, for the paper computed from its columns.",
     f"In [brackets]: 95 % over the images of the first seed, {DRAWS} resamples. They do not decide whether a number "
-    "agrees with the printed one, as both are of the same images.",
+    "agrees with the printed one, as both are of the same images. An ECE has one from 1,000 images a dataset on, "
+    "around its debiased value: that of fewer is biased by more than it varies.",
     "A number differs from the printed one beyond 2 sqrt 2 standard deviations over seeds plus the rounding of what is "
     "printed; without a spread over seeds it is not judged.",
     "A claim on accuracy or ECE holds where the 95 % interval of the difference, paired by images, is above zero in "

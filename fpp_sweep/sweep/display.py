@@ -9,7 +9,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from fpp_sweep.errors import escaped
 from fpp_sweep.progress import duration
@@ -24,7 +24,11 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.words import beside, remarks, sentences
 from fpp_sweep.space.objectives import Objective
+
+if TYPE_CHECKING:
+    from fpp_sweep.report.evidence import Evidence
 
 REFRESH = 0.2  # seconds between two states of the block on a terminal
 LOG = 30.0  # seconds between two lines of status elsewhere
@@ -216,17 +220,20 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
     return escaped(f"{record.name}  {format_values(objectives, record.values)}{took}{remark}")
 
 
-def final_table(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
-    """The front and the baselines beside it, on every split, within 100 columns."""
+def final_table(info: SweepInfo, records: Sequence[TrialRecord], evidence: Evidence | None = None) -> str:
+    """The front and the baselines beside it, on every split, within 100 columns, and what these numbers bear."""
     front = front_of(info, records)
     count = sum(record.kind == "trial" for record in records)
     title = f"front of {info.name}: {len(front.members)} of {count} trials, by {info.goals} on {info.search_split}"
     lines = _wrapped(title)
     if front.compared:
-        table = _table(info, front, deviation=True)
+        table = _table(info, front, evidence, deviation=True)
         if max(map(_width, table)) > WIDTH:
-            table = _table(info, front, deviation=False)
+            table = _table(info, front, evidence, deviation=False)
         lines += [_cut(escaped(line), WIDTH) for line in table]
+    if evidence and front.members:
+        told = [*sentences(info, front, evidence), *(f"note: {line}" for line in remarks(info, front, evidence))]
+        lines += ["", *(part for line in told for part in _wrapped(line))]
     if any(record.params for record in front.members):
         lines.append("")
     for record in front.members:
@@ -240,25 +247,28 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(escaped(text), WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
 
 
-def _table(info: SweepInfo, front: Front, *, deviation: bool) -> list[str]:
-    """Lines of the table; splits stand above their metrics."""
+def _table(info: SweepInfo, front: Front, evidence: Evidence | None, *, deviation: bool) -> list[str]:
+    """Lines of the table; splits stand above their metrics, and intervals below them."""
     splits, metrics = splits_of(info, front.compared), metrics_shown(info.objectives)
     rows = [["", *metrics * len(splits), ""]]
     for record in front.compared:
-        results = [record.results.get(split) for split in splits]
-        cells = [format_result(metric, result, deviation=deviation) or "-" for result in results for metric in metrics]
+        columns = [(split, metric) for split in splits for metric in metrics]
+        cells = [format_result(name, record.results.get(split), deviation=deviation) or "-" for split, name in columns]
+        below = [beside(evidence, record.name, split, metric) for split, metric in columns]
         # the points that were to be tried first are recognised by their origin
         origin = [record.origin] if record.origin in ("code", "paper", "point") else []
-        rows.append([record.label, *cells, ", ".join([*front.remarks(record), *origin])])
+        standing = [evidence.standing(record.name)] if evidence else []
+        rows.append([record.label, *cells, ", ".join(filter(None, [*standing, *front.remarks(record), *origin]))])
+        if any(below):
+            rows.append(["", *below, ""])
+        if front.members and front.baselines and record is front.members[-1]:
+            rows.append([""] * len(rows[0]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     above = [" " * widths[0]]
     for start in range(1, len(widths) - 1, len(metrics)):
         span = sum(widths[start : start + len(metrics)]) + 2 * (len(metrics) - 1)
         above.append(f" {splits[start // len(metrics)]} ".center(span, "-"))
-    lines = ["  ".join(above), *aligned(rows, words=(0, len(widths) - 1))]
-    if front.members and front.baselines:
-        lines.insert(2 + len(front.members), "")
-    return lines
+    return ["  ".join(above), *aligned(rows, words=(0, len(widths) - 1))]
 
 
 def _width(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
@@ -13,6 +13,9 @@ from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+
+if TYPE_CHECKING:
+    from fpp_sweep.report.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,12 @@ class Sweep:
     def front(self) -> list[TrialRecord]:
         """The trials that no other beats, from the best at the first objective on."""
         return list(front_of(self.info, self.trials()).members)
+
+    def evidence(self) -> Evidence:
+        """Intervals, support for being on the front, and differences to the baselines."""
+        from fpp_sweep.report.evidence import evidence_of  # loads numpy
+
+        return evidence_of(self.folder, self.info, front_of(self.info, self.trials()))
 
     def best(self, mark: str = "knee") -> TrialConfig:
         """A front member's config: `knee`, or `best <metric>` of an objective."""

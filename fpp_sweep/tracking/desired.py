@@ -113,7 +113,7 @@ def run_id(info: SweepInfo, record: TrialRecord | None = None) -> str:
     return f"{sweep_id(info)}/{safe_name(record.name)}" if record else sweep_id(info)
 
 
-def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> DesiredRun:
+def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool, support: str = "") -> DesiredRun:
     """A trial's or baseline's run; the tag with its parent is added by whoever knows the parent's id."""
     tags = {
         **_common_tags(info, record),
@@ -127,6 +127,8 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool) -> Desire
         "searched": ", ".join(record.params),
         **{key: info.tags[key] for key in ("seeds", "model") if key in info.tags},
     }
+    if support:
+        tags["front_support"] = support
     if record.reason:
         tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
     if record.constraints:
@@ -235,6 +237,7 @@ def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[
     lines = [
         f"Search for {info.goals} on split `{info.search_split}`. Artifacts: `report/sweep.html` (open this), "
         "`report/front.csv`, `report/best/`, `space.yaml`.",
+        *(f"\n{line}" for line in (*front.get("says", ()), *front.get("remarks", ()))),
         "",
         "| front and baselines | " + " | ".join(metrics) + " |",
         "|" + "---|" * (len(metrics) + 1),
@@ -244,9 +247,19 @@ def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[
     trials = sorted((record for record in measured if record.name in members), key=lambda record: record.name)
     baselines = sorted((record for record in measured if record.kind == "baseline"), key=lambda record: record.name)
     for record in (*trials, *baselines)[:DESCRIBED]:
-        values = [format_metric(metric, value) for metric, value in zip(metrics, record.values or (), strict=True)]
+        values = [
+            f"{format_metric(metric, value)} {_bounds(front, record, info.search_split, metric)}".rstrip()
+            for metric, value in zip(metrics, record.values or (), strict=True)
+        ]
         lines.append(f"| {run_name(record).replace('|', '/')} | {' | '.join(values)} |")
     return "\n".join(lines)
+
+
+def _bounds(front: Mapping[str, Any], record: TrialRecord, split: str, metric: str) -> str:
+    """A member's interval, where it has one."""
+    members = {member["name"]: member for member in front.get("members", ())}
+    found = members.get(record.name, {}).get("intervals", {}).get(split, {}).get(metric)
+    return f"[{found['low']:.4g}, {found['high']:.4g}]" if isinstance(found, Mapping) else ""
 
 
 def front_members(front: Mapping[str, Any]) -> set[str]:

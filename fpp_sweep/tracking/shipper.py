@@ -35,7 +35,8 @@ WHOLE = "reproduction"  # the tag of sweeps that belong together; names the run 
 PARENT = "sweep"  # the parent's name in shipped.json; trials are called trial-..., baseline-...
 
 _Stamp = tuple[int, int]  # a file's size and time
-_Version = tuple[_Stamp, bool]  # of a record: its file's stamp, and whether it is on the front
+# of a record: its file's stamp, whether it is on the front, and its support for that
+_Version = tuple[_Stamp, bool, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +215,12 @@ class _Delivery:
         front = _read_front(self._folder.report / "front.json")
         members = front_members(front)
         records = self._read_records()
-        versions = {name: (stamp, name in members) for name, (stamp, _) in records.items()}
+        support = front.get("standing", {})
+        versions = {name: (stamp, name in members, support.get(name, "")) for name, (stamp, _) in records.items()}
         items = []
         for name, (_, record) in records.items():
             if thorough or self._delivered.get(name) != versions[name]:
-                run = trial_run(info, record, on_front=name in members)
+                run = trial_run(info, record, on_front=name in members, support=support.get(name, ""))
                 items.append(_item(name, run, self._files(self._folder.artifacts(name), "")))
         run = sweep_run(info, [record for _, record in records.values()], front)
         items.append(_item(PARENT, run, self._files(self._folder.report, "report/")))
@@ -361,7 +363,12 @@ def _read_front(path: Path) -> dict[str, Any]:
     front = _read_json(path)
     with suppress(TypeError, ValueError, KeyError, AttributeError):
         volume = [(float(finished), float(value)) for finished, value in front.get("hypervolume", ())]
-        return {"members": [{"name": name} for name in front_members(front)], "hypervolume": volume}
+        members = [
+            {"name": str(one["name"]), "intervals": one.get("intervals", {})} for one in front.get("members", ())
+        ]
+        standing = {str(name): str(told) for name, told in front.get("standing", {}).items()}
+        said = {key: [str(line) for line in front.get(key, ())] for key in ("says", "remarks")}
+        return {"members": members, "hypervolume": volume, "standing": standing, **said}
     return {}
 
 

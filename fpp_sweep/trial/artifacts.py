@@ -2,6 +2,7 @@
 
     prompts/<dataset>.seed<n>.safetensors              where one was pretrained
     <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
+    <split>/sums.npz                                   what intervals and comparisons need of all of them, by block
     <split>/reliability.png                            of the first seed
 
 The border to pyarrow and (in `diagram`) matplotlib, which take a second: a trial's process loads them when it writes.
@@ -9,14 +10,17 @@ The border to pyarrow and (in `diagram`) matplotlib, which take a second: a tria
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.core.metrics import Confidences, Predictions
+from fpp_sweep.core.sums import Sums, packed, unpacked
 from fpp_sweep.files import written_whole
 from fpp_sweep.trial.diagram import reliability_panels
 from fpp_sweep.trial.trial import DatasetResult
+
+SUMS = "sums.npz"
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
@@ -26,9 +30,34 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
+    with written_whole(folder / split / SUMS) as partial:
+        partial.write_bytes(packed({(result.facts.name, result.seed): result.sums for result in results}))
     seed = results[0].seed
     panels = {f"{result.facts.name}, seed {seed}": result.predictions for result in results if result.seed == seed}
     reliability_panels(panels, folder / split / "reliability.png", title=title)
+
+
+def read_sums(folder: Path, split: str) -> dict[tuple[str, int], Sums]:
+    """By dataset and seed, of a trial's folder; without its file, or where that is damaged, from the predictions.
+
+    Empty where there are none either.
+    """
+    try:
+        return unpacked((folder / split / SUMS).read_bytes())
+    except (OSError, ValueError):
+        return dict(_from_predictions(folder / split))
+
+
+def changed(folder: Path) -> int:
+    """Differs after any file of it was written: they all appear whole, under their names."""
+    return folder.stat().st_mtime_ns if folder.is_dir() else 0
+
+
+def _from_predictions(folder: Path) -> Iterator[tuple[tuple[str, int], Sums]]:
+    for path in sorted(folder.glob("*.seed*.predictions.parquet")):
+        dataset, _, seed = path.name.removesuffix(".predictions.parquet").rpartition(".seed")
+        rows = read_predictions(path)
+        yield (dataset, int(seed)), Sums.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
 
 
 def read_predictions(path: Path) -> dict[str, Any]:

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fpp_sweep.core.evidence import REACH
 from fpp_sweep.core.metrics import BINS, EDGES, Predictions, accuracy, expected_error
 from fpp_sweep.files import written_whole
 
@@ -51,6 +55,7 @@ def _draw_bins(axes: Axes, predictions: Predictions) -> None:
     counts = bins.counts[0][full]
     accuracy, confidence = bins.hits[0][full] / counts, bins.confidence[0][full] / counts
     left, width = EDGES[:-1][full], 1 / BINS
+    low, high = band(bins.hits[0][full], counts)
     axes.bar(left, accuracy, width, align="edge", color=_BLUE, edgecolor="black", linewidth=0.5, label="accuracy")
     axes.bar(
         left,
@@ -64,8 +69,25 @@ def _draw_bins(axes: Axes, predictions: Predictions) -> None:
         linewidth=0.5,
         label="gap to confidence",
     )
+    centres = left + width / 2
+    axes.vlines(centres, low, high, color="black", linewidth=0.8, label="95 % of accuracy")
+    for centre, top, count in zip(centres, np.maximum(high, confidence), counts, strict=True):
+        text = f"{count}" if count < 1000 else f"{count / 1000:.2g}k"
+        axes.annotate(text, (centre, min(top + 0.02, 0.9)), fontsize=4, ha="center", va="bottom", rotation=90)
     axes.plot([0, 1], [0, 1], linestyle="--", color=_GREY, linewidth=1, label="perfect calibration")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+
+
+def band(hits: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Wilson's 95 % interval of each bin's accuracy.
+
+    >>> [round(float(end[0]), 3) for end in band(np.array([8]), np.array([10]))]
+    [0.49, 0.943]
+    """
+    share, z = hits / counts, REACH**2 / counts
+    middle = (share + z / 2) / (1 + z)
+    reach = np.sqrt(z * share * (1 - share) + z**2 / 4) / (1 + z)
+    return middle - reach, middle + reach
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -17,6 +17,7 @@ from fpp_sweep import catalogue
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
+from fpp_sweep.core.sums import Sums
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.records.records import SplitResult
@@ -94,6 +95,10 @@ class DatasetResult:
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
     costs: Mapping[str, float] = field(default_factory=dict)  # the same, whoever asked for the work first
+
+    @property
+    def sums(self) -> Sums:
+        return Sums.of_predictions(self.facts.name, self.predictions)
 
 
 def run_trial(

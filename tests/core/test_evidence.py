@@ -131,6 +131,23 @@ def test_a_confidence_that_is_too_high_everywhere_is_smooth_eces_value():
     assert value_of("smooth_ece", sums_of(confidences(np.random.default_rng(3), 40_000))) < 0.5
 
 
+def test_debiased_ece_equals_its_definition():
+    """Of each bin |residual|, less how much larger the mean of |N(residual, its variance)| is."""
+    given = confidences(np.random.default_rng(6), 150, 0.05)
+    total = 0.0
+    for index in range(len(EDGES) - 1):
+        inside = (given.confidence > EDGES[index]) & (given.confidence <= EDGES[index + 1])
+        count, hits = int(inside.sum()), int(given.correct[inside].sum())
+        gap = abs(hits - math.fsum(given.confidence[inside].tolist()))
+        spread = math.sqrt(hits * (count - hits) / count) if count else 0.0
+        if spread:
+            z = gap / spread
+            mean = spread * math.sqrt(2 / math.pi) * math.exp(-z * z / 2) + gap * math.erf(z / math.sqrt(2))
+            gap -= mean - gap
+        total += gap
+    assert value_of("debiased_ece", sums_of(given)) == pytest.approx(100 * total / 150, rel=1e-5)
+
+
 def test_debiasing_takes_out_much_of_what_few_images_add():
     generator = np.random.default_rng(4)
     splits = [sums_of(confidences(generator, 200)) for _ in range(40)]
@@ -238,7 +255,12 @@ def test_what_has_no_honest_interval_says_so():
     found = drawn("dtd", "val", [[made(200)]], list(ADDITIVE))
     assert single(found, "accuracy", 0, 200).sd > 0
     assert single(found, "ece", 0, 200) == "no interval: biased by few images (200 of a dataset, 1000 would do)"
-    assert single(found, "ece", 0, 1000).value == value_of("debiased_ece", made(200))
+    far = drawn("dtd", "val", [[made(1000, shift=0.3)]], list(ADDITIVE))
+    assert single(far, "ece", 0, 1000).value == value_of("debiased_ece", made(1000, shift=0.3))
+    assert single(far, "smooth_ece", 0, 1000).low > 20
+    sets = [drawn(name, "val", [[made(1000, seed, shift=0.0)]], list(ADDITIVE)) for seed, name in enumerate("abcdef")]
+    for metric in ("ece", "smooth_ece"):
+        assert "so small that few images bias it by as much" in single(averaged(sets), metric, 0, 1000)
     assert single(found, "mce", 0, 1000) == "no interval: it does not follow from sums over images"
     assert difference(found, "mce", 0, 0) is None
 

@@ -75,6 +75,8 @@ def write_samples(folder, trial, dataset, seed, **columns):
         "label": np.zeros(size, np.int64),
         "predicted": 1 - np.array(correct, np.int64),
         "confidence": np.array(columns.pop("confidence"), np.float32),
+        "nll": np.zeros(size),
+        "brier": np.zeros(size),
         **{name: np.array(values, np.float32) for name, values in columns.items()},
     })  # fmt: skip
     path = folder.artifacts(trial) / "test" / f"{dataset}.seed{seed}.predictions.parquet"

@@ -388,8 +388,8 @@ def test_a_run_that_could_not_be_ended_is_ended_by_the_next_delivery(tmp_path, d
 def with_a_bad_param(name):
     from fpp_sweep.tracking.desired import trial_run
 
-    def changed(info, record, *, on_front):
-        run = trial_run(info, record, on_front=on_front)
+    def changed(info, record, **known):
+        run = trial_run(info, record, **known)
         return replace(run, params={"not (allowed)": "1"}) if record.name == name else run
 
     return changed
