@@ -19,6 +19,7 @@ from fpp_sweep.catalogue import Goal
 from fpp_sweep.cli import parser, run
 from fpp_sweep.core.evidence import (
     JUDGED_BY,
+    UNLIKELY,
     Drawn,
     averaged,
     difference,
@@ -155,7 +156,7 @@ def judged(found: Mapping[str, Drawn], members: np.ndarray, truth: Mapping[str, 
     better = signed(found, OBJECTIVES, GOALS)
     support = front_support(better)
     naive = ~beaten(better.mean(axis=2))
-    unlikely = support < 0.02
+    unlikely = support < UNLIKELY
     best = int(found["accuracy"].values.argmax())
     gap = float(found["accuracy"].values[best] - truth["accuracy"][best])
     by_ece = {

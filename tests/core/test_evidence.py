@@ -293,7 +293,7 @@ def cloud(means, generator, sd=0.5, draws=400):
 def test_support_is_the_share_of_draws_in_which_nothing_beats_a_trial():
     better = np.array([[[2.0, 0.0], [1.0, 1.0], [1.0, 3.0]], [[2.0, 5.0], [3.0, 1.0], [1.0, 3.0]]])
     # draw 0: (2, 2), (1, 3), (1, 1): the last is beaten; draw 1: (0, 5), (1, 1), (3, 3): the middle is
-    assert front_support(better).tolist() == [1.0, 0.5, 0.5]
+    assert front_support(better, spread=1.0).tolist() == [1.0, 0.5, 0.5]
 
 
 def test_equal_trials_do_not_take_each_other_off_the_front():
