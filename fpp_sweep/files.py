@@ -42,6 +42,12 @@ def read_at_most(path: Path, most: int = WRITTEN_BY_HAND) -> bytes:
     return content
 
 
+def stamp_of(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written: files here are replaced, never edited."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
 def set_aside(path: Path) -> str:
     """Keep a damaged file under another name, which is told."""
     return path.rename(path.with_name(f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}")).name
