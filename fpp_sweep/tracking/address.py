@@ -227,7 +227,7 @@ def _check_answer(uri: str) -> None:
 
 
 def version_at(uri: str) -> str:
-    """A server's MLflow, asked for as MLflow itself asks: with the name and password, or the token, that it would use."""
+    """A server's MLflow, asked for as MLflow itself does: with the password or token that it would use."""
     load()
     rest: Any = importlib.import_module("mlflow.utils.rest_utils")
     credentials: Any = importlib.import_module("mlflow.utils.credentials")
