@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
-from fpp_sweep.files import set_aside, stamp_of, write_json
+from fpp_sweep.files import no_link, set_aside, stamp_of, write_json
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
@@ -132,7 +132,7 @@ class SweepFolder:
         with ExitStack() as held:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                file = held.enter_context(open(self.path / "lock", "a+", errors="replace", opener=_no_link))
+                file = held.enter_context(open(self.path / "lock", "a+", errors="replace", opener=no_link))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.truncate(0)
                 os.write(file.fileno(), str(os.getpid()).encode())
@@ -144,10 +144,6 @@ class SweepFolder:
                 problem = f"{self.path / 'lock'} cannot be written and locked ({error.strerror})"
                 raise InputError(f"{problem}; make that possible, or give another place with --out") from error
             yield
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
 @contextmanager

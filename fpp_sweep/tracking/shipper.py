@@ -21,7 +21,7 @@ from typing import Any
 
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
-from fpp_sweep.files import stamp_of, written_whole
+from fpp_sweep.files import no_link, stamp_of, written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url
 from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
@@ -344,7 +344,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """A document, or nothing where there is none that can be read."""
     try:
         document = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -369,7 +369,7 @@ def _read_shipped(path: Path) -> tuple[str, dict[str, _Shipped]]:
 
 def _only_shipper(folder: SweepFolder) -> int:
     """A lock on delivering this sweep, which goes with the process: two at once would create runs twice."""
-    descriptor = os.open(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = no_link(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

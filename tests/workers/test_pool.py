@@ -25,6 +25,12 @@ WORKER = WorkerSpec(model="tiny")
 ONE = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A keeper writes its workers' logs beside its tasks."""
+    monkeypatch.chdir(tmp_path)
+
+
 def keeper(needs=ONE, worker=WORKER):
     return KeeperActor(worker, needs, Path("tasks"), 1, 60.0)
 
