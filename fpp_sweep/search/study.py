@@ -81,14 +81,12 @@ class SweepStudy:
             trial = self._trial(record.number)
         for key, words in attributes(record).items():
             trial.set_user_attr(key, words)
-        if record.state != "complete" or record.values is None:
-            self._study.tell(record.number, state=TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL)
-            return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a constraint that was set before the last driver was killed
             for name, value in record.constraints.items():
                 trial.set_constraint(name, value)
-        self._study.tell(record.number, values=list(record.values))
+        values = list(record.values or ()) if record.state == "complete" else None
+        self._study.tell(record.number, values, ENDS[record.state])
 
     def add(self, trials: Iterable[FrozenTrial]) -> None:
         """Trials of another study, or of records, in the order of their numbers."""

@@ -39,6 +39,7 @@ from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
 from fpp_sweep.workers.keeper import KeeperStatus
+from fpp_sweep.workers.session import remove_own
 from fpp_sweep.workers.watch import Watch
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class Run:
         self.delivery = DELIVERY
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
+        # Tune's own records, which nothing reads again
+        self.storage = tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True)
         self.watch = Watch(opened.pool, self._show, self._keeper_restarted, self._leave)
         self.conductor: Conductor = Conductor(
             space,
@@ -141,9 +144,7 @@ class Run:
             search_split=self.space.search.split,
             plugins=self.options.plugins,
         )
-        # Tune's own records, which nothing reads again
-        with tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as storage:
-            conduct(self.conductor, brief, storage)
+        conduct(self.conductor, brief, self.storage.name)
         self.folder.write_info(tagged(self.folder.info(), {"ended": self.conductor.why_stopped or ""}))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")
@@ -166,6 +167,7 @@ class Run:
         self.watch.close()
         self.display.close()
         self.reporter.close()
+        self.storage.cleanup()
         left = self.shipper.close(self.delivery)
         if left:
             error = self.shipper.status().error or "it was too slow"
@@ -238,6 +240,7 @@ class Run:
         self.interrupted()
         self.close()
         print(f"error: {self.watch.lost}", file=sys.stderr, flush=True)
+        remove_own()
         os._exit(1)
 
     def _show(self, workers: KeeperStatus) -> None:

@@ -111,8 +111,7 @@ class Roster:
 
         One whose adapter another idle worker holds is left to that one.
         """
-        fit = self._fit()
-        if worker not in fit:
+        if not queue or worker not in (fit := self._fit()):
             return None
         held = self.adapters[id(worker)]
         others = [self.adapters[id(other)] for other in fit if id(other) in self.idle and other is not worker]
