@@ -34,6 +34,7 @@ from fpp_sweep.core.images.chunks import (
     sample_digests,
 )
 from fpp_sweep.core.images.reading import Reader, read
+from fpp_sweep.core.images.views import normalised
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import OnBadImage
@@ -245,7 +246,8 @@ class _Filling:
                     self._fail_or_skip(views_or_reason)
                     skipped.append(Skipped(sample_id=ids[start + row], reason=views_or_reason))
                 else:
-                    pixels[row] = views_or_reason
+                    bare = views_or_reason.dtype == torch.uint8
+                    pixels[row] = normalised(views_or_reason, self.reader.preprocess) if bare else views_or_reason
                     kept[start + row] = True
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below

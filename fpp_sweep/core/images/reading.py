@@ -18,13 +18,16 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.datasets.base import BadImageError, Dataset
-from fpp_sweep.core.images.views import make_views, resolve, sample_rng
+from fpp_sweep.core.images.views import draw, normalised, plan, resolve, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reader(TorchDataset["Tensor | str"]):
-    """Views of samples by index, or the reason why an image cannot be read; picklable, for worker processes."""
+    """Views of samples by index, or the reason why an image cannot be read; picklable, for worker processes.
+
+    Views with AugMix are normalised float32; others are bytes, a quarter of that to hand over.
+    """
 
     dataset: Dataset
     config: ViewConfig
@@ -46,7 +49,9 @@ class Reader(TorchDataset["Tensor | str"]):
         except BadImageError as error:
             return str(error)
         rng = sample_rng(self.seed, self.dataset.name, self.dataset.split, sample)
-        return make_views(image, self.config, self.preprocess, augmix=self.augmix, flip=self.flip, rng=rng)
+        chosen = plan(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
+        views = torch.from_numpy(draw(image, chosen, self.preprocess.size))
+        return normalised(views, self.preprocess) if self.augmix else views
 
 
 def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[Tensor | str]:
