@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from fpp_sweep.config import ViewConfig
+from fpp_sweep.config import Auto, ViewConfig
 from fpp_sweep.core.datasets.base import BadImageError, Dataset
-from fpp_sweep.core.images.views import draw, normalised, plan, resolve, sample_rng
+from fpp_sweep.core.images.views import draw, normalised, plan, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 
 
@@ -52,6 +52,15 @@ class Reader(TorchDataset["Tensor | str"]):
         chosen = plan(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
         views = torch.from_numpy(draw(image, chosen, self.preprocess.size))
         return normalised(views, self.preprocess) if self.augmix else views
+
+
+def resolve(config: ViewConfig, dataset: Dataset) -> tuple[bool, bool]:
+    """Whether AugMix and mirror images are on; `auto` leaves it to the dataset."""
+    return _switch(config.augmix, dataset.augmix), _switch(config.flip, dataset.flip)
+
+
+def _switch(setting: Auto, default: bool) -> bool:
+    return default if setting == "auto" else setting == "on"
 
 
 def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[Tensor | str]:

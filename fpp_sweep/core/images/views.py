@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fpp_sweep.config import Auto, ViewConfig
-from fpp_sweep.core.datasets.base import Dataset
+from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images import augmix as augmentation
 from fpp_sweep.core.models.clip import Preprocess
 
@@ -45,11 +44,6 @@ def sample_rng(seed: int, dataset: str, split: str, sample_id: str) -> np.random
     names = json.dumps([seed, dataset, split, sample_id])  # JSON: different names never give the same text
     digest = hashlib.sha256(names.encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
-
-
-def resolve(config: ViewConfig, dataset: Dataset) -> tuple[bool, bool]:
-    """Whether AugMix and mirror images are on; `auto` leaves it to the dataset."""
-    return _switch(config.augmix, dataset.augmix), _switch(config.flip, dataset.flip)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +90,9 @@ def draw(image: Image.Image, chosen: Plan, size: int) -> NDArray[Any]:
         _crop(image, box, size, mirror)
         for box, mirror in zip(chosen.boxes.tolist(), chosen.mirrored.tolist(), strict=True)
     )
+    others: Iterable[NDArray[Any]] = augmentation.mix(crops, chosen.mixing) if chosen.mixing else crops
     views[0] = np.asarray(centre_crop(image, size)).transpose(2, 0, 1)
-    for view, pixels in enumerate(augmentation.mix(crops, chosen.mixing) if chosen.mixing else crops, start=1):
+    for view, pixels in enumerate(others, start=1):
         views[view] = pixels.transpose(2, 0, 1)
     return views
 
@@ -176,7 +171,3 @@ def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: S
         w = round(height * RATIOS[1])
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
-
-
-def _switch(setting: Auto, default: bool) -> bool:
-    return default if setting == "auto" else setting == "on"

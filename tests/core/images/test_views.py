@@ -16,7 +16,8 @@ from torchvision import transforms
 
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images import augmix
-from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, resolve, sample_rng
+from fpp_sweep.core.images.reading import resolve
+from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from tests.painted import painted
 
