@@ -11,7 +11,7 @@ It needs torch, NumPy and Pillow only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -170,13 +170,16 @@ def whole_views(rng: np.random.Generator, device: torch.device, runner: Runner, 
     mix, seed = bool(rng.random() < 0.7), int(rng.integers(1 << 30))
     expected, planned = [], []
     for image in images:
-        drawing: Any = {"augmix": mix, "flip": True}
-        stream = lambda image=image: views.sample_rng(seed, "any", "test", f"{image.size}")  # noqa: E731
-        expected.append(views.make_views(image, config, preprocess, rng=stream(), **drawing))
-        chosen = views.plan(image.size, config, rng=stream(), **drawing)
-        planned.append(Planned.of(image, chosen, preprocess.size))
-    drawn = draw(planned, preprocess, device, runner).flatten(0, 1)
+        first, again = (views.sample_rng(seed, "any", "test", f"{image.size}") for _ in range(2))
+        expected.append(views.make_views(image, config, preprocess, augmix=mix, flip=True, rng=first))
+        chosen = views.plan(image.size, config, augmix=mix, flip=True, rng=again)
+        planned.append(sent(Planned.of(image, chosen, preprocess.size), device))
+    drawn = draw(planned, preprocess, runner).flatten(0, 1)
     count.add(drawn.view(torch.int32), torch.cat(expected).view(torch.int32).numpy())
+
+
+def sent(planned: Planned, device: torch.device) -> Planned:
+    return replace(planned, data=planned.data.to(device))
 
 
 # --- costs
@@ -213,7 +216,8 @@ def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool,
 
     planned = [plan(number) for number in range(images)]
     drawn: dict[str, Callable[[], object]] = {
-        name: (lambda runner=runner: draw(planned, preprocess, device, runner)) for name, runner in runners.items()
+        name: (lambda runner=runner: draw([sent(each, device) for each in planned], preprocess, runner))
+        for name, runner in runners.items()
     }
     for work in drawn.values():  # whatever is done once
         work()

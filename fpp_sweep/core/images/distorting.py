@@ -24,8 +24,9 @@ def chains(words: Tensor, mixing: augmix.Mixing, run: Runner = eagerly) -> Tenso
     """(V, 3, S, S) words: the three chains of (V, S, S)."""
     views, size, _ = words.shape
     moving = words.repeat_interleave(augmix.CHAINS, 0)
-    operations, levels = (each.reshape(-1, augmix.MAX_DEPTH).T for each in (mixing.operations, mixing.levels))
-    for operation, level in zip(operations, levels, strict=True):
+    depth = augmix.MAX_DEPTH
+    steps = zip(mixing.operations.reshape(-1, depth).T, mixing.levels.reshape(-1, depth).T, strict=True)
+    for operation, level in steps:
         _distort(moving, operation, level, run)
     return moving.view(views, augmix.CHAINS, size, size)
 

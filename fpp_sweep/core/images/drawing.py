@@ -6,7 +6,7 @@ computes may stand beside each other in one file of features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +16,14 @@ from torch import Tensor
 
 from fpp_sweep.core.images.augmix import Mixing
 from fpp_sweep.core.images.distorting import chains, mixed
+from fpp_sweep.core.images.fusing import fused
 from fpp_sweep.core.images.resampling import pack, resize, unpack
 from fpp_sweep.core.images.views import Plan, centre_crop, normalised
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.core.text.compiling import Runner, eagerly
+from fpp_sweep.core.text.memory import halving
+
+EAGER_IMAGES = 512  # drawn by a process before it compiles, which takes a minute
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,18 +44,58 @@ class Planned:
         return replace(self, data=self.data.pin_memory())
 
 
-def draw(images: Sequence[Planned], preprocess: Preprocess, device: torch.device, run: Runner = eagerly) -> Tensor:
-    """(images, 1 + V, 3, size, size) normalised float32 views."""
+class Drawer:
+    """Brings what readers give to the model's device as normalised views."""
+
+    def __init__(self, preprocess: Preprocess, device: torch.device) -> None:
+        self.preprocess = preprocess
+        self.device = device
+        self._left = EAGER_IMAGES
+        self._run: Runner = eagerly
+        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def fill(self, pixels: Tensor, group: Mapping[int, Tensor | Planned]) -> None:
+        """Write some rows of (images, views, 3, size, size) on the device."""
+        planned = {row: each for row, each in group.items() if isinstance(each, Planned)}
+        if planned:
+            self._count(len(planned))
+            sent = [replace(each, data=self._sent(each.data)) for each in planned.values()]
+            pixels[list(planned)] = halving(lambda part: draw(part, self.preprocess, self._run), sent, len(sent))
+        for row, each in group.items():
+            if isinstance(each, Tensor):
+                views = self._sent(each)
+                pixels[row] = normalised(views, self.preprocess) if views.dtype == torch.uint8 else views
+
+    def _count(self, images: int) -> None:
+        """Compile once that pays; where it cannot be had, all stays as it was."""
+        if self._beside and self._left > 0 >= self._left - images:
+            self._run = fused(self.device)
+        self._left -= images
+
+    def _sent(self, data: Tensor) -> Tensor:
+        """On a GPU, copied while that still computes on what came before."""
+        if self._beside is None:
+            return data
+        here = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._beside):
+            sent = data.to(self.device, non_blocking=True)
+        here.wait_stream(self._beside)
+        sent.record_stream(here)
+        return sent
+
+
+def draw(images: Sequence[Planned], preprocess: Preprocess, run: Runner = eagerly) -> Tensor:
+    """(images, 1 + V, 3, size, size) normalised float32 views, where the images' data are."""
     size, plans = preprocess.size, [each.plan for each in images]
     count = len(plans[0].boxes)
-    words = pack(torch.cat([each.data.to(device, non_blocking=True) for each in images]))
+    words = pack(torch.cat([each.data for each in images]))
     ends = np.cumsum([len(each.data) for each in images])
     plain = torch.stack([words[end - size * size : end] for end in ends.tolist()])
     origins = np.repeat(np.concatenate([[0], ends[:-1]]), count)
     strides = np.repeat([each.width for each in images], count)
     boxes, mirrored = (np.concatenate([getattr(each, name) for each in plans]) for name in ("boxes", "mirrored"))
     crops = resize(words, origins, strides, boxes, mirrored, size, run)
-    views = torch.empty(len(images), 1 + count, 3, size, size, device=device)
+    views = torch.empty(len(images), 1 + count, 3, size, size, device=words.device)
     views[:, 0] = _planes(plain).view(len(images), 3, size, size)
     views[:, 1:] = _finished(crops, plans, run).view(len(images), count, 3, size, size)
     return normalised(views, preprocess)

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -33,9 +33,11 @@ from fpp_sweep.core.images.chunks import (
     remove_superseded,
     sample_digests,
 )
-from fpp_sweep.core.images.reading import Reader, read
-from fpp_sweep.core.images.views import normalised
+from fpp_sweep.core.images.drawing import Drawer
+from fpp_sweep.core.images.reading import Read, Reader, read, watched
+from fpp_sweep.core.images.ways import faster
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.text.memory import halving
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import OnBadImage
 from fpp_sweep.keys import FeatureKey
@@ -85,6 +87,7 @@ class FeatureCache:
     def __init__(self, root: Path, *, exact: bool = False) -> None:
         self.root = root
         self.exact = exact
+        self._ways: dict[tuple[int, bool, int], bool] = {}  # whether readers draw: by views, AugMix and workers
 
     def features(
         self,
@@ -127,6 +130,7 @@ class FeatureCache:
                 entry=entry,
                 clip=clip,
                 reader=reader,
+                ways=self._ways,
                 digests=_digests(dataset, range(len(dataset)) if samples is None else samples),
                 exact=self.exact,
                 images=max(1, min(batch // config.count, CHUNK)),
@@ -157,6 +161,7 @@ class _Filling:
     entry: Entry
     clip: Clip
     reader: Reader
+    ways: dict[tuple[int, bool, int], bool]
     digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each wanted chunk, by its number
     exact: bool
     images: int  # that go through the image tower at once
@@ -223,44 +228,58 @@ class _Filling:
             first = next(indices, None)
             if first is None:  # nothing to read: start no workers
                 return busy
+            drawer = Drawer(self.reader.preprocess, self.clip.device)
             pin = self.clip.device.type == "cuda"
-            views = read(self.reader, chain([first], indices), workers=self.workers, pin=pin)
-            for first_views in views:
-                number, lock = locked.popleft()
-                self._write(number, self._compute(number, chain([first_views], views)))
-                lock.close()
+            views = read(self._chosen(drawer, first), chain([first], indices), workers=self.workers, pin=pin)
+            with watched(views):
+                for first_views in views:
+                    number, lock = locked.popleft()
+                    self._write(number, self._compute(number, chain([first_views], views), drawer))
+                    lock.close()
         return busy
 
-    def _compute(self, number: int, views: Iterator[Tensor | str]) -> Chunk:
+    def _chosen(self, drawer: Drawer, index: int) -> Reader:
+        """A reader that draws, or leaves it to the device: measured once."""
+        key = self.reader.config.count, self.reader.augmix, self.workers
+        if key not in self.ways:
+            chosen = faster(self.clip, self.reader, drawer, index, self.workers, self.progress)
+            self.ways[key] = chosen.draws
+        return replace(self.reader, draws=self.ways[key])
+
+    def _compute(self, number: int, views: Iterator[Read], drawer: Drawer) -> Chunk:
         """The features of a chunk; takes the views of its samples, and no more, from the iterator."""
         ids = self.reader.dataset.ids[_samples(number)]
         count, size = self.reader.config.count, self.reader.preprocess.size
-        pixels = torch.zeros(self.images, count, 3, size, size)
+        pixels = torch.zeros(self.images, count, 3, size, size, device=drawer.device)
         kept = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
         blocks: list[Tensor] = []
         for start in range(0, len(ids), self.images):
             in_batch = len(ids[start : start + self.images])
+            group = {}
             for row, views_or_reason in enumerate(islice(views, in_batch)):
                 if isinstance(views_or_reason, str):
                     self._fail_or_skip(views_or_reason)
                     skipped.append(Skipped(sample_id=ids[start + row], reason=views_or_reason))
                 else:
-                    bare = views_or_reason.dtype == torch.uint8
-                    pixels[row] = normalised(views_or_reason, self.reader.preprocess) if bare else views_or_reason
+                    group[row] = views_or_reason
                     kept[start + row] = True
+            drawer.fill(pixels, group)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
-            features = self.clip.image_features(pixels.flatten(0, 1), half=not self.exact)
-            blocks.append(features.view(self.images, count, -1)[:in_batch].cpu())
+            features = halving(self._tower, pixels.flatten(0, 1), self.images * count)
+            blocks.append(features.view(self.images, count, -1)[:in_batch])
             if self.progress:
                 self.progress.advance(in_batch)
-        features = torch.cat(blocks)
+        features = torch.cat(blocks).cpu()  # all at once: a GPU is waited for once in a chunk
         if not features.isfinite().all():
             raise FloatingPointError(f"{self.clip.name}: the image tower gave features that are not finite")
         features[torch.from_numpy(~kept)] = 0
         values = features.numpy().astype(np.float32 if self.exact else np.float16)
         return Chunk(digests=self.digests[number], features=values, kept=kept, skipped=tuple(skipped))
+
+    def _tower(self, pixels: Tensor) -> Tensor:
+        return self.clip.image_features(pixels, half=not self.exact)
 
     def _write(self, number: int, chunk: Chunk) -> None:
         """Put a chunk on disk, and go on with a map of its file."""

@@ -18,15 +18,20 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fpp_sweep.config import Auto, ViewConfig
 from fpp_sweep.core.datasets.base import BadImageError, Dataset
+from fpp_sweep.core.images.drawing import Planned
 from fpp_sweep.core.images.views import draw, normalised, plan, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.errors import MachineError
+
+Read = Tensor | Planned | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reader(TorchDataset["Tensor | str"]):
+class Reader(TorchDataset["Read"]):
     """Views of samples by index, or the reason why an image cannot be read; picklable, for worker processes.
 
-    Views with AugMix are normalised float32; others are bytes, a quarter of that to hand over.
+    Views with AugMix are normalised float32; others are bytes, a quarter of that to hand over. Where they are drawn
+    later, it gives decoded images and plans.
     """
 
     dataset: Dataset
@@ -35,6 +40,7 @@ class Reader(TorchDataset["Tensor | str"]):
     seed: int
     augmix: bool
     flip: bool
+    draws: bool = True  # here, by Pillow
 
     @classmethod
     def of(cls, dataset: Dataset, config: ViewConfig, preprocess: Preprocess, seed: int) -> Reader:
@@ -42,7 +48,7 @@ class Reader(TorchDataset["Tensor | str"]):
         augmix, flip = resolve(config, dataset)
         return cls(dataset=dataset, config=config, preprocess=preprocess, seed=seed, augmix=augmix, flip=flip)
 
-    def __getitem__(self, index: int) -> Tensor | str:
+    def __getitem__(self, index: int) -> Read:
         sample = self.dataset.ids[index]
         try:
             image = self.dataset.source.image(sample)
@@ -50,6 +56,8 @@ class Reader(TorchDataset["Tensor | str"]):
             return str(error)
         rng = sample_rng(self.seed, self.dataset.name, self.dataset.split, sample)
         chosen = plan(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
+        if not self.draws:
+            return Planned.of(image, chosen, self.preprocess.size)
         views = torch.from_numpy(draw(image, chosen, self.preprocess.size))
         return normalised(views, self.preprocess) if self.augmix else views
 
@@ -63,7 +71,7 @@ def _switch(setting: Auto, default: bool) -> bool:
     return default if setting == "auto" else setting == "on"
 
 
-def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[Tensor | str]:
+def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[Read]:
     """What the reader gives for these indices, in order; with workers, some indices are taken ahead of time."""
     loader = DataLoader(
         reader,
@@ -77,6 +85,33 @@ def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> 
     )
     with ctrl_c_for_parent_only(workers):
         return iter(loader)
+
+
+@contextmanager
+def watched(views: Iterator[Read]) -> Iterator[None]:
+    """A MachineError where a worker process that `read` has started dies during the block."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition(". ")[0]
+        if not reason.startswith("DataLoader worker"):
+            raise
+        with _deaf_to_children():  # torch raises the same again whenever one more of its processes ends
+            views._shutdown_workers()  # type: ignore[attr-defined]
+        advice = "where memory ran out, start fewer with --loaders or work.loaders"
+        raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
+
+
+@contextmanager
+def _deaf_to_children() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def silence_lost_parent(worker: int) -> None:

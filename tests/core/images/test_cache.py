@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -23,13 +24,14 @@ from torch.nn import functional as F
 
 from fpp_sweep import keys
 from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.images import chunks
+from fpp_sweep.core.images import chunks, drawing
 from fpp_sweep.core.images.cache import Entry, default_cache, unused
 from fpp_sweep.core.images.chunks import CHUNK, Chunk, chunk_path, sample_digests
+from fpp_sweep.core.images.drawing import Drawer
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.images.reading import silence_lost_parent
 from fpp_sweep.core.images.views import make_views, sample_rng
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.keys import FeatureKey
 from tests.clips import random_clip
 from tests.painted import Painter, painted
@@ -194,7 +196,11 @@ class OnGpu:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_gpu_shares_exact_features_with_a_cpu_and_half_precise_ones_not(tmp_path, exact):
+def test_a_gpu_shares_exact_features_with_a_cpu_and_half_precise_ones_not(tmp_path, exact, monkeypatch):
+    monkeypatch.setattr(
+        "fpp_sweep.core.images.features.Drawer", lambda preprocess, device: Drawer(preprocess, CLIP.device)
+    )
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", lambda clip, reader, *others: reader)
     fill(tmp_path, painted(3), exact=exact)
     assert fill(tmp_path, painted(3), clip=OnGpu(), exact=exact)[1].cached == (3 if exact else 0)
 
@@ -668,6 +674,45 @@ def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
         parallel, log = fill(tmp_path / f"{workers}", dataset, exact=True, workers=workers)
         assert log.computed == 150
         assert torch.equal(everything(inline), everything(parallel))
+
+
+class Deadly(Painter):
+    """Its reading process is killed at an image, as when memory runs out."""
+
+    def image(self, sample_id):
+        if sample_id == "66.png" and multiprocessing.parent_process():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Painter.image(self, sample_id)
+
+
+@pytest.mark.slow
+def test_a_reading_process_that_dies_is_one_line_and_the_run_can_be_repeated(tmp_path):
+    deadly = dataclasses.replace(painted(70), source=Deadly())
+    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.*Killed\); .*--loaders"):
+        fill(tmp_path, deadly, workers=2)
+    assert files(tmp_path, "*.lock") == []
+    for _ in range(3):  # torch would raise again as other processes end
+        subprocess.run(["true"], check=True)
+    assert fill(tmp_path, painted(70), workers=1)[1].computed in (6, 70)  # the first chunk may be whole or not
+
+
+@pytest.mark.parametrize("augmix", [True, False])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_features_are_the_same_bits_wherever_views_are_drawn(tmp_path, monkeypatch, augmix, workers):
+    """As on a GPU that is faster than Pillow: the readers give decoded images and plans."""
+    dataset = painted(70, augmix=augmix, bad=BAD)
+    expected, _ = fill(tmp_path / "pillow", dataset, exact=True, on_bad_image="skip")
+    drawn = []
+
+    def planner(clip, reader, drawer, *others):
+        monkeypatch.setattr(drawing, "draw", lambda *each, draw=drawing.draw: drawn.append(len(each[0])) or draw(*each))
+        return dataclasses.replace(reader, draws=False)
+
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", planner)
+    found, _ = fill(tmp_path / "device", dataset, exact=True, on_bad_image="skip", workers=workers)
+    assert sum(drawn) == 68
+    assert found.kept.tolist() == expected.kept.tolist()
+    assert torch.equal(everything(found), everything(expected))
 
 
 @pytest.mark.slow
