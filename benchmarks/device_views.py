@@ -223,7 +223,7 @@ def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool,
         work()
     with Operations() as counted:
         drawn["eager"]()
-    works = {
+    works: dict[str, tuple[Callable[[], object], float]] = {
         "Pillow": (lambda: views.draw(image, planned[0].plan, preprocess.size), 1.0),
         "plan": (lambda: plan(0), 1.0),
         **{name: (work, float(images)) for name, work in drawn.items()},

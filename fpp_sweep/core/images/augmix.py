@@ -104,15 +104,15 @@ def _solarize(pixels: Pixels, level: float) -> Pixels:
 
 
 def _rotate(pixels: Pixels, level: float) -> Pixels:
-    return _affine(pixels, rotation(level, len(pixels))) if int(30 * level) else pixels
+    return _moved(pixels, matrix(ROTATE, level, len(pixels)))
 
 
 def _shear_x(pixels: Pixels, level: float) -> Pixels:
-    return _affine(pixels, (1, 0.3 * level, 0, 0, 1, 0))
+    return _moved(pixels, matrix(SHEAR_X, level, len(pixels)))
 
 
 def _shear_y(pixels: Pixels, level: float) -> Pixels:
-    return _affine(pixels, (1, 0, 0, 0.3 * level, 1, 0))
+    return _moved(pixels, matrix(SHEAR_Y, level, len(pixels)))
 
 
 def _translate_x(pixels: Pixels, level: float) -> Pixels:
@@ -163,26 +163,23 @@ def matrix(operation: int, level: float, size: int) -> Matrix | None:
     >>> matrix(TRANSLATE_X, 0.1, 48), matrix(ROTATE, 0.03, 48)
     ((1, 0, 1, 0, 1, 0), None)
     """
-    if operation == SHEAR_X:
-        return 1, 0.3 * level, 0, 0, 1, 0
-    if operation == SHEAR_Y:
-        return 1, 0, 0, 0.3 * level, 1, 0
     if operation == ROTATE:
-        return rotation(level, size) if int(30 * level) else None
-    shift = shifted_by(level, size)
-    if not shift:
-        return None
-    return (1, 0, shift, 0, 1, 0) if operation == TRANSLATE_X else (1, 0, 0, 0, 1, shift)
-
-
-def rotation(level: float, size: int) -> Matrix:
-    """By whole degrees around the middle of a square."""
-    return _rotation(int(30 * level), size)
+        return _rotation(int(30 * level), size)
+    by = 0.3 * level if operation in (SHEAR_X, SHEAR_Y) else shifted_by(level, size)
+    maps: dict[int, Matrix] = {
+        SHEAR_X: (1, by, 0, 0, 1, 0),
+        SHEAR_Y: (1, 0, 0, by, 1, 0),
+        TRANSLATE_X: (1, 0, by, 0, 1, 0),
+        TRANSLATE_Y: (1, 0, 0, 0, 1, by),
+    }
+    return maps[operation] if by else None
 
 
 @lru_cache
-def _rotation(degrees: int, size: int) -> Matrix:
-    """Pillow's arithmetic, to the last bit."""
+def _rotation(degrees: int, size: int) -> Matrix | None:
+    """Pillow's arithmetic around the middle, to the last bit."""
+    if not degrees:
+        return None
     angle = -math.radians(degrees % 360.0)
     cos, sin, minus_sin = (round(value, 15) for value in (math.cos(angle), math.sin(angle), -math.sin(angle)))
     half = size / 2
@@ -190,7 +187,9 @@ def _rotation(degrees: int, size: int) -> Matrix:
     return cos, sin, x, minus_sin, cos, y
 
 
-def _affine(pixels: Pixels, matrix: Matrix) -> Pixels:
+def _moved(pixels: Pixels, matrix: Matrix | None) -> Pixels:
+    if matrix is None:
+        return pixels
     image = Image.fromarray(pixels)
     return np.asarray(image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR))
 

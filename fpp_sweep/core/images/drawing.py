@@ -60,7 +60,9 @@ class Drawer:
         if planned:
             self._count(len(planned))
             sent = [replace(each, data=self._sent(each.data)) for each in planned.values()]
-            pixels[list(planned)] = halving(lambda part: draw(part, self.preprocess, self._run), sent, len(sent))
+            drawn = halving(lambda part: draw(part, self.preprocess, self._run), sent, len(sent))
+            for row, views in zip(planned, drawn, strict=True):  # a list of rows would have to wait for the device
+                pixels[row] = views
         for row, each in group.items():
             if isinstance(each, Tensor):
                 views = self._sent(each)

@@ -8,12 +8,13 @@ workers, on what else is cached, or on whether the run was on a dataset's first 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ from fpp_sweep.core.text.memory import halving
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import OnBadImage
 from fpp_sweep.keys import FeatureKey
-from fpp_sweep.progress import Bar
+from fpp_sweep.progress import LOG, Bar
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 
@@ -170,8 +171,10 @@ class _Filling:
     progress: Bar | None
     chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are done
     reported: set[str] = field(default_factory=set)
+    spent: Counter[str] = field(default_factory=Counter)  # seconds, by stage
 
     def run(self) -> dict[int, Chunk]:
+        began = perf_counter()
         missing = [number for number in self.digests if not self._find(number)]
         if missing:
             self.entry.clean()
@@ -181,6 +184,9 @@ class _Filling:
                 # other processes compute these: wait for the first, with no lock held meanwhile, then look again
                 with self.entry.lock(missing[0], blocking=True):
                     pass
+        if self.progress and perf_counter() - began > LOG and self.spent:
+            shares = (f"{name} {100 * each / self.spent.total():.0f} %" for name, each in self.spent.most_common())
+            self.progress.note(f"image features: time went to {', '.join(shares)}")
         return dict(sorted(self.chunks.items()))
 
     def _find(self, number: int) -> bool:
@@ -230,12 +236,17 @@ class _Filling:
                 return busy
             drawer = Drawer(self.reader.preprocess, self.clip.device)
             pin = self.clip.device.type == "cuda"
-            views = read(self._chosen(drawer, first), chain([first], indices), workers=self.workers, pin=pin)
-            with watched(views):
+            reader = self._chosen(drawer, first)
+            loader = read(reader, chain([first], indices), workers=self.workers, pin=pin)
+            reading, rest = ("reading and drawing", "tower") if reader.draws else ("reading", "drawing and tower")
+            views = self._waited(reading, loader)
+            began, before = perf_counter(), self.spent.total()
+            with watched(loader):
                 for first_views in views:
                     number, lock = locked.popleft()
                     self._write(number, self._compute(number, chain([first_views], views), drawer))
                     lock.close()
+            self.spent[rest] += perf_counter() - began - (self.spent.total() - before)
         return busy
 
     def _chosen(self, drawer: Drawer, index: int) -> Reader:
@@ -278,13 +289,25 @@ class _Filling:
         values = features.numpy().astype(np.float32 if self.exact else np.float16)
         return Chunk(digests=self.digests[number], features=values, kept=kept, skipped=tuple(skipped))
 
+    def _waited(self, name: str, views: Iterator[Read]) -> Iterator[Read]:
+        """The same, with the clock running."""
+        while True:
+            began = perf_counter()
+            found = next(views, None)
+            self.spent[name] += perf_counter() - began
+            if found is None:
+                return
+            yield found
+
     def _tower(self, pixels: Tensor) -> Tensor:
         return self.clip.image_features(pixels, half=not self.exact)
 
     def _write(self, number: int, chunk: Chunk) -> None:
         """Put a chunk on disk, and go on with a map of its file."""
         path = chunk_path(self.entry.folder, number, chunk.digests)
+        began = perf_counter()
         self.entry.write(path, chunk.to_bytes(), left=len(self.digests) - len(self.chunks) - 1)
+        self.spent["disk"] += perf_counter() - began
         remove_superseded(self.entry.folder, number, chunk.digests)
         self.chunks[number] = Chunk.read(path)
 

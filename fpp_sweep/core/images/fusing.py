@@ -11,6 +11,7 @@ from torch import Tensor
 from fpp_sweep.core.text.compiling import P, Runner, T, eagerly
 
 APART = {"emulate_precision_casts": True}  # on a GPU a compiler makes one rounding of a product and a sum otherwise
+WHOLE = {"realize_reads_threshold": 1000, "realize_opcount_threshold": 10000}  # else long sums are cut into kernels
 PROBES = 4096  # random products and sums; some in ten differ where they are fused
 
 
@@ -38,7 +39,9 @@ class _Fused:
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         if self.failed:
             return function(*arguments, **named)
-        compiled = self._compiled.setdefault(function, torch.compile(function, fullgraph=True, options=dict(APART)))
+        compiled = self._compiled.setdefault(
+            function, torch.compile(function, fullgraph=True, options={**APART, **WHOLE})
+        )
         for each in arguments:
             if isinstance(each, Tensor) and len(each) > 1:  # torch has a form of its own for one row
                 torch._dynamo.maybe_mark_dynamic(each, 0)

@@ -96,22 +96,14 @@ def watched(views: Iterator[Read]) -> Iterator[None]:
         reason = str(error).partition(". ")[0]
         if not reason.startswith("DataLoader worker"):
             raise
-        with _deaf_to_children():  # torch raises the same again whenever one more of its processes ends
-            views._shutdown_workers()  # type: ignore[attr-defined]
+        # torch raises the same again, in a handler of the main thread, whenever one more of its processes ends
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
+        views._shutdown_workers()  # type: ignore[attr-defined]
+        if in_main_thread:
+            signal.signal(signal.SIGCHLD, handler)
         advice = "where memory ran out, start fewer with --loaders or work.loaders"
         raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
-
-
-@contextmanager
-def _deaf_to_children() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGCHLD, handler)
 
 
 def silence_lost_parent(worker: int) -> None:

@@ -21,7 +21,12 @@ from fpp_sweep.core.text.compiling import Runner, eagerly
 Filter = tuple[Tensor, Tensor]  # (V, out) the first pixel that each output takes, (V, out, taps) int32 weights from it
 
 BITS = 22  # of a weight's fraction
-TAPS = (3, 5, 9, 17)  # numbers of weights that are filled up to, so that few forms of the loop are compiled
+TAPS = (
+    3,
+    5,
+    9,
+    17,
+)  # numbers of weights that are filled up to, so that few forms of the loop are compiled; more stay eager
 
 
 def pack(pixels: Tensor) -> Tensor:
@@ -74,9 +79,10 @@ def resize(
     total = int(counts.sum())
     view = torch.repeat_interleave(torch.arange(len(boxes), device=words.device), count, output_size=total)
     base = corner[view] + (torch.arange(total, device=words.device) - start[view]) * gap[view]
-    lines = run(_lines, words, base, view, step, length - 1, *_filter(length, size, _taps(lengths, size)))
-    last = _filter(count, size, _taps(counts, size))
-    return run(_squares, lines, start, count - 1, upended > 0, mirror > 0, *last)
+    taps, more = _taps(lengths, size), _taps(counts, size)
+    run = run if max(taps, more) <= TAPS[-1] else eagerly
+    lines = run(_lines, words, base, view, step, length - 1, *_filter(length, size, taps))
+    return run(_squares, lines, start, count - 1, upended > 0, mirror > 0, *_filter(count, size, more))
 
 
 def _taps(sides: NDArray[np.int64], out: int) -> int:

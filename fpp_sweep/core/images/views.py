@@ -109,8 +109,8 @@ def normalised(views: Tensor, preprocess: Preprocess) -> Tensor:
 
     Divisors are tensors on the views' device: a GPU multiplies by the reciprocal of a plain number.
     """
-    constants = views.new_tensor([(255.0,) * 3, preprocess.mean, preprocess.std], dtype=torch.float32)
-    full, mean, std = constants[..., None, None]
+    constants = torch.tensor([(255.0,) * 3, preprocess.mean, preprocess.std])[..., None, None]
+    full, mean, std = constants.to(views.device, non_blocking=True)
     return views.float().div_(full).sub_(mean).div_(std)
 
 

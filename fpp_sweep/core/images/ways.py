@@ -3,66 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 
 import torch
 
 from fpp_sweep.core.images.drawing import Drawer
-from fpp_sweep.core.images.reading import Read, Reader
+from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.progress import Bar
 
-TIMED = 3  # times, of which the best counts
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Seconds for an image's views: in a reading process, and in the process of the model with the tower."""
-
-    read: float
-    here: float
-
-    def seconds(self, workers: int) -> float:
-        """For an image, while others are read."""
-        return max(self.read / workers, self.here) if workers else self.read + self.here
+TIMES = 4  # that each is done, of which the fastest counts
 
 
 def faster(clip: Clip, reader: Reader, drawer: Drawer, index: int, workers: int, progress: Bar | None) -> Reader:
-    """The reader, or one that leaves drawing to the model's device where that is faster with the first image from
-    `index` on that can be read, which is told.
+    """The reader, or one that leaves drawing to a GPU, if that is faster with the first readable image from `index` on.
 
-    A CPU stays with Pillow, which is many times as fast there.
+    On a CPU Pillow is many times as fast.
     """
-    planner = replace(reader, draws=False)
-    left = range(index, len(reader.dataset)) if clip.device.type == "cuda" else ()
-    readable = next((each for each in left if not isinstance(planner[each], str)), None)
-    if readable is None:
+    if clip.device.type != "cuda":
         return reader
-    pillow, device = (_measured(clip, each, drawer, readable) for each in (reader, planner))
-    seconds = [way.seconds(workers) for way in (pillow, device)]
+    planner = replace(reader, draws=False)
+    readable = (each for each in range(index, len(reader.dataset)) if not isinstance(planner[each], str))
+    if (index := next(readable, -1)) < 0:
+        return reader
+    pillow, device = (seconds(clip, each, drawer, index, workers) for each in (reader, planner))
     if progress:
-        rates = [f"{1 / each:.0f} images/s" for each in seconds]
-        place = "on the device" if seconds[1] < seconds[0] else "by Pillow"
-        progress.note(f"views are drawn {place}: {rates[1]} there, {rates[0]} with Pillow in {workers} processes")
-    return planner if seconds[1] < seconds[0] else reader
+        place = "on the device" if device < pillow else "by Pillow"
+        rates = f"{1 / device:.1f} images/s on the device, {1 / pillow:.1f} by Pillow"
+        progress.note(f"views are drawn {place}: {rates}, with the image tower")
+    return planner if device < pillow else reader
 
 
-def _measured(clip: Clip, reader: Reader, drawer: Drawer, index: int) -> Way:
+def seconds(clip: Clip, reader: Reader, drawer: Drawer, index: int, workers: int) -> float:
+    """For an image through reader and tower; with workers the slower of the two decides."""
     size, found = reader.preprocess.size, reader[index]
-    pixels = torch.zeros(1, reader.config.count, 3, size, size, device=clip.device)
+    pixels = torch.zeros(1, reader.config.count, 3, size, size, device=drawer.device)
 
-    def here() -> None:
-        drawer.fill(pixels, {0: found} if not isinstance(found, str) else {})
+    def tower() -> None:
+        if not isinstance(found, str):
+            drawer.fill(pixels, {0: found})
         clip.image_features(pixels.flatten(0, 1), half=True).cpu()
 
-    return Way(_best(lambda: reader[index]), _best(here))
+    read, here = _fastest(lambda: reader[index]), _fastest(tower)
+    return max(read / workers, here) if workers else read + here
 
 
-def _best(work: Callable[[], Read | None]) -> float:
-    def seconds() -> float:
+def _fastest(work: Callable[[], object]) -> float:
+    clock = []
+    for _ in range(TIMES):
         began = perf_counter()
         work()
-        return perf_counter() - began
-
-    return min(seconds() for _ in range(1 + TIMED))
+        clock.append(perf_counter() - began)
+    return min(clock)
