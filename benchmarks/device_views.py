@@ -163,10 +163,13 @@ def operations(
         count.add(unpack(chains(words, mixing, runner)[:, 0]), expected)
 
 
-def whole_views(rng: np.random.Generator, device: torch.device, runner: Runner, count: Count) -> None:
+def whole_views(
+    rng: np.random.Generator, device: torch.device, runner: Runner, count: Count, size: int = 0, longest: int = 600
+) -> None:
     """Views of some images of different sizes, to the last bit of their normalised numbers."""
-    preprocess, config = Preprocess(size=int(rng.choice(SIZES[2:6]))), ViewConfig(count=int(rng.choice((1, 2, 8))))
-    images = [Image.fromarray(picture(rng, *rng.integers(1, 600, 2).tolist())) for _ in range(rng.integers(1, 4))]
+    preprocess = Preprocess(size=size or int(rng.choice(SIZES[2:6])))
+    config = ViewConfig(count=int(rng.choice((1, 2, 8))))
+    images = [Image.fromarray(picture(rng, *rng.integers(1, longest, 2).tolist())) for _ in range(rng.integers(1, 4))]
     mix, seed = bool(rng.random() < 0.7), int(rng.integers(1 << 30))
     expected, planned = [], []
     for image in images:
@@ -215,10 +218,11 @@ def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool,
         return Planned.of(image, chosen, preprocess.size)
 
     planned = [plan(number) for number in range(images)]
-    drawn: dict[str, Callable[[], object]] = {
-        name: (lambda runner=runner: draw([sent(each, device) for each in planned], preprocess, runner))
-        for name, runner in runners.items()
-    }
+
+    def drawing(runner: Runner) -> Callable[[], object]:
+        return lambda: draw([sent(each, device) for each in planned], preprocess, runner)
+
+    drawn = {name: drawing(runner) for name, runner in runners.items()}
     for work in drawn.values():  # whatever is done once
         work()
     with Operations() as counted:

@@ -8,7 +8,7 @@ workers, on what else is cached, or on whether the run was on a dataset's first 
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -171,7 +171,7 @@ class _Filling:
     progress: Bar | None
     chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are done
     reported: set[str] = field(default_factory=set)
-    spent: Counter[str] = field(default_factory=Counter)  # seconds, by stage
+    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by stage
 
     def run(self) -> dict[int, Chunk]:
         began = perf_counter()
@@ -185,7 +185,8 @@ class _Filling:
                 with self.entry.lock(missing[0], blocking=True):
                     pass
         if self.progress and perf_counter() - began > LOG and self.spent:
-            shares = (f"{name} {100 * each / self.spent.total():.0f} %" for name, each in self.spent.most_common())
+            total = sum(self.spent.values())
+            shares = (f"{name} {100 * each / total:.0f} %" for name, each in self.spent.items())
             self.progress.note(f"image features: time went to {', '.join(shares)}")
         return dict(sorted(self.chunks.items()))
 
@@ -240,13 +241,13 @@ class _Filling:
             loader = read(reader, chain([first], indices), workers=self.workers, pin=pin)
             reading, rest = ("reading and drawing", "tower") if reader.draws else ("reading", "drawing and tower")
             views = self._waited(reading, loader)
-            began, before = perf_counter(), self.spent.total()
+            began, before = perf_counter(), sum(self.spent.values())
             with watched(loader):
                 for first_views in views:
                     number, lock = locked.popleft()
                     self._write(number, self._compute(number, chain([first_views], views), drawer))
                     lock.close()
-            self.spent[rest] += perf_counter() - began - (self.spent.total() - before)
+            self.spent[rest] += perf_counter() - began - (sum(self.spent.values()) - before)
         return busy
 
     def _chosen(self, drawer: Drawer, index: int) -> Reader:

@@ -79,11 +79,12 @@ def test_the_fused_form_gives_the_same_bytes():
     assert runner is not eagerly
     rng, resized, whole = np.random.default_rng(6), Count(), Count()
     counts = {name: Count() for name in NAMES}
-    for _, (pixels, _) in zip(range(12), subjects(rng), strict=False):
-        resizes(rng, pixels, 48, 8, CPU, runner, resized)
+    for width, height in ((60, 50), (100, 80), (1, 90), (90, 1), (40, 2000)):  # the last stays eager
+        for _ in range(8):
+            resizes(rng, picture(rng, width, height), 48, 8, CPU, runner, resized)
     operations(rng, 48, CPU, runner, counts)
     while whole.cases < 40:
-        whole_views(rng, CPU, runner, whole)
+        whole_views(rng, CPU, runner, whole, size=48, longest=100)
     assert [count.differ for count in (resized, whole, *counts.values())] == [0] * 11
     assert not runner.failed
 
