@@ -37,7 +37,7 @@ from fpp_sweep.core.images.chunks import (
 from fpp_sweep.core.images.drawing import Drawer
 from fpp_sweep.core.images.reading import Read, Reader, read, watched
 from fpp_sweep.core.images.ways import faster
-from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.text.memory import halving
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import OnBadImage
@@ -88,6 +88,7 @@ class FeatureCache:
     def __init__(self, root: Path, *, exact: bool = False) -> None:
         self.root = root
         self.exact = exact
+        self._drawers: dict[tuple[Preprocess, str], Drawer] = {}  # each compiles once, after many images
         self._ways: dict[tuple[int, bool, int], bool] = {}  # whether readers draw: by views, AugMix and workers
 
     def features(
@@ -125,12 +126,16 @@ class FeatureCache:
             dtype="float32" if self.exact else "float16",
             compute="float16" if clip.device.type == "cuda" and not self.exact else "float32",
         )
+        place = clip.preprocess, str(clip.device)
+        if place not in self._drawers:
+            self._drawers[place] = Drawer(clip.preprocess, clip.device)
         with open_entry(self.root, key.name()) as entry:
             entry.describe({"model": clip.name, **asdict(key)})
             filling = _Filling(
                 entry=entry,
                 clip=clip,
                 reader=reader,
+                drawer=self._drawers[place],
                 ways=self._ways,
                 digests=_digests(dataset, range(len(dataset)) if samples is None else samples),
                 exact=self.exact,
@@ -162,6 +167,7 @@ class _Filling:
     entry: Entry
     clip: Clip
     reader: Reader
+    drawer: Drawer
     ways: dict[tuple[int, bool, int], bool]
     digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each wanted chunk, by its number
     exact: bool
@@ -235,9 +241,8 @@ class _Filling:
             first = next(indices, None)
             if first is None:  # nothing to read: start no workers
                 return busy
-            drawer = Drawer(self.reader.preprocess, self.clip.device)
             pin = self.clip.device.type == "cuda"
-            reader = self._chosen(drawer, first)
+            reader = self._chosen(first)
             loader = read(reader, chain([first], indices), workers=self.workers, pin=pin)
             reading, rest = ("reading and drawing", "tower") if reader.draws else ("reading", "drawing and tower")
             views = self._waited(reading, loader)
@@ -245,24 +250,24 @@ class _Filling:
             with watched(loader):
                 for first_views in views:
                     number, lock = locked.popleft()
-                    self._write(number, self._compute(number, chain([first_views], views), drawer))
+                    self._write(number, self._compute(number, chain([first_views], views)))
                     lock.close()
             self.spent[rest] += perf_counter() - began - (sum(self.spent.values()) - before)
         return busy
 
-    def _chosen(self, drawer: Drawer, index: int) -> Reader:
+    def _chosen(self, index: int) -> Reader:
         """A reader that draws, or leaves it to the device: measured once."""
         key = self.reader.config.count, self.reader.augmix, self.workers
         if key not in self.ways:
-            chosen = faster(self.clip, self.reader, drawer, index, self.workers, self.progress)
+            chosen = faster(self.clip, self.reader, self.drawer, index, self.workers, self.progress)
             self.ways[key] = chosen.draws
         return replace(self.reader, draws=self.ways[key])
 
-    def _compute(self, number: int, views: Iterator[Read], drawer: Drawer) -> Chunk:
+    def _compute(self, number: int, views: Iterator[Read]) -> Chunk:
         """The features of a chunk; takes the views of its samples, and no more, from the iterator."""
         ids = self.reader.dataset.ids[_samples(number)]
         count, size = self.reader.config.count, self.reader.preprocess.size
-        pixels = torch.zeros(self.images, count, 3, size, size, device=drawer.device)
+        pixels = torch.zeros(self.images, count, 3, size, size, device=self.drawer.device)
         kept = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
         blocks: list[Tensor] = []
@@ -276,7 +281,7 @@ class _Filling:
                 else:
                     group[row] = views_or_reason
                     kept[start + row] = True
-            drawer.fill(pixels, group)
+            self.drawer.fill(pixels, group)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
             features = halving(self._tower, pixels.flatten(0, 1), self.images * count)
