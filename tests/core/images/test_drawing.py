@@ -73,19 +73,15 @@ def test_words_hold_the_bytes_of_pixels():
     assert torch.equal(unpack(pack(pixels)), pixels)
 
 
-@pytest.mark.slow  # compiles for minutes
+@pytest.mark.slow  # operations and whole views take minutes: `python -m benchmarks.device_views --fused`
 def test_the_fused_form_gives_the_same_bytes():
     runner = fusing.fused(CPU)
     assert runner is not eagerly
-    rng, resized, whole = np.random.default_rng(6), Count(), Count()
-    counts = {name: Count() for name in NAMES}
-    for width, height in ((60, 50), (100, 80), (1, 90), (90, 1), (40, 2000)):  # the last stays eager
+    rng, resized = np.random.default_rng(6), Count()
+    for width, height in ((60, 50), (40, 2000)):  # the second stays eager
         for _ in range(8):
             resizes(rng, picture(rng, width, height), 48, 8, CPU, runner, resized)
-    operations(rng, 48, CPU, runner, counts)
-    while whole.cases < 40:
-        whole_views(rng, CPU, runner, whole, size=48, longest=100)
-    assert [count.differ for count in (resized, whole, *counts.values())] == [0] * 11
+    assert (resized.cases > 0, resized.differ) == (True, 0)
     assert not runner.failed
 
 
