@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -113,8 +114,7 @@ class Run:
         self.delivery = DELIVERY
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
-        # Tune's own records, which nothing reads again
-        self.storage = tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True)
+        self.storage = ""  # where Tune puts records of its own, which nothing reads again
         self.watch = Watch(opened.pool, self._show, self._keeper_restarted, self._leave)
         self.conductor: Conductor = Conductor(
             space,
@@ -144,7 +144,8 @@ class Run:
             search_split=self.space.search.split,
             plugins=self.options.plugins,
         )
-        conduct(self.conductor, brief, self.storage.name)
+        self.storage = tempfile.mkdtemp(prefix="fpp_sweep-")
+        conduct(self.conductor, brief, self.storage)
         self.folder.write_info(tagged(self.folder.info(), {"ended": self.conductor.why_stopped or ""}))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")
@@ -167,7 +168,7 @@ class Run:
         self.watch.close()
         self.display.close()
         self.reporter.close()
-        self.storage.cleanup()
+        shutil.rmtree(self.storage, ignore_errors=True)
         left = self.shipper.close(self.delivery)
         if left:
             error = self.shipper.status().error or "it was too slow"
