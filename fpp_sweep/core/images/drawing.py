@@ -18,7 +18,7 @@ from fpp_sweep.core.images.augmix import Mixing
 from fpp_sweep.core.images.distorting import chains, mixed
 from fpp_sweep.core.images.fusing import fused
 from fpp_sweep.core.images.resampling import pack, resize, unpack
-from fpp_sweep.core.images.views import Plan, centre_crop, normalised
+from fpp_sweep.core.images.views import Plan, centre_crop, normalised, ready
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.core.text.compiling import Runner, eagerly
 from fpp_sweep.core.text.memory import halving
@@ -65,8 +65,7 @@ class Drawer:
                 pixels[row] = views
         for row, each in group.items():
             if isinstance(each, Tensor):
-                views = self._sent(each)
-                pixels[row] = normalised(views, self.preprocess) if views.dtype == torch.uint8 else views
+                pixels[row] = ready(self._sent(each), self.preprocess)
 
     def _count(self, images: int) -> None:
         """Compile once that pays; where it cannot be had, all stays as it was."""

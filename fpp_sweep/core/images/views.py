@@ -114,6 +114,11 @@ def normalised(views: Tensor, preprocess: Preprocess) -> Tensor:
     return views.float().div_(full).sub_(mean).div_(std)
 
 
+def ready(views: Tensor, preprocess: Preprocess) -> Tensor:
+    """Views for the tower; those that AugMix has mixed come normalised."""
+    return normalised(views, preprocess) if views.dtype == torch.uint8 else views
+
+
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
     """The shorter side resized to `size`, bicubic, and the square in the middle."""
     width, height = image.size
