@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, front_of
+from fpp_sweep.records.front import front_of
 from fpp_sweep.report.tables import write_configs, write_tables
+
+if TYPE_CHECKING:
+    from fpp_sweep.report.evidence import Evidence
 
 __all__ = ["write_report"]
 
 
-def write_report(folder: SweepFolder, *, pages: bool) -> Front:
-    """Bring `report/` up to date: tables and configs in milliseconds; `pages` adds picture, importances and page, which
-    take seconds, as do the libraries that draw them: the border to Optuna, matplotlib and plotly."""
+def write_report(folder: SweepFolder, *, pages: bool, evidence: Evidence | None = None) -> Evidence:
+    """Bring `report/` up to date: tables and configs, in milliseconds where an earlier report's evidence will do.
+
+    `pages` adds picture, importances and page, which take seconds, as do the libraries that draw them: the border to
+    Optuna, matplotlib and plotly.
+    """
     from fpp_sweep.report.evidence import evidence_of  # loads numpy
 
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    evidence = evidence_of(folder, info, front)
+    evidence = evidence_of(folder, info, front) if evidence is None else evidence
     write_tables(folder.report, info, front, evidence)
     write_configs(folder.report / "best", info, front)
     if pages:
@@ -30,4 +38,4 @@ def write_report(folder: SweepFolder, *, pages: bool) -> Front:
         write_json(folder.report / "importances.json", document)
         write_picture(folder.report / "front.png", info, front, evidence)
         write_page(folder.report / "sweep.html", info, records, front, evidence, rows)
-    return front
+    return evidence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,10 +13,13 @@ from fpp_sweep import catalogue
 from fpp_sweep.core import evidence as core
 from fpp_sweep.core.evidence import Drawn, Interval
 from fpp_sweep.core.sums import Numbers, Sums
+from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metrics_shown, splits_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.trial.artifacts import changed, read_sums
+
+NEAREST = 200  # trials that resamples are taken of: seconds, and some 30 MB
 
 _Rows = Mapping[str, tuple[tuple[bytes, ...], int, Mapping[str, Numbers]]]
 
@@ -29,6 +32,7 @@ class SplitEvidence:
     images: Mapping[str, int]  # of each dataset
     average: Mapping[str, Drawn]
     datasets: Mapping[str, Mapping[str, Drawn]]
+    far: frozenset[str] = frozenset()  # records that nothing is drawn of
 
     def found(self, metric: str) -> tuple[Mapping[str, Drawn], str, int]:
         """Where a metric's resamples are, its plain name, and the images of the smallest dataset in it."""
@@ -40,7 +44,8 @@ class SplitEvidence:
     def interval(self, name: str, metric: str) -> Interval | str:
         """A value's interval, or why none is honest."""
         if name not in self.places:
-            return "no interval: there are no sums of these images"
+            why = "it is far from the front" if name in self.far else "there are no sums of these images"
+            return f"no interval: {why}"
         found, stem, images = self.found(metric)
         return core.single(found, stem, self.places[name], images)
 
@@ -72,9 +77,10 @@ def evidence_of(folder: SweepFolder, info: SweepInfo, front: Front) -> Evidence:
     metrics = tuple(core.needed(dict.fromkeys(name.partition("/")[0] for name in metrics_shown(info.objectives))))
     splits = {}
     for split in splits_of(info, front.compared):
-        records = front.finished + list(front.baselines) if split == info.search_split else front.compared
+        records = _nearest(front) + list(front.baselines) if split == info.search_split else front.compared
         if found := _of_split(folder, records, split, metrics):
-            splits[split] = found
+            far = frozenset(record.name for record in front.finished) - {record.name for record in records}
+            splits[split] = replace(found, far=far)
     searched = splits.get(info.search_split)
     trials = [trial for trial in front.trials if searched and trial.name in searched.places]
     if searched is None or not trials:
@@ -89,6 +95,17 @@ def evidence_of(folder: SweepFolder, info: SweepInfo, front: Front) -> Evidence:
         _expected(front, better),
         _region(front, better),
     )
+
+
+def _nearest(front: Front) -> list[TrialRecord]:
+    """The trials of the front, of the front without those, and so on, until there are enough."""
+    near: list[TrialRecord] = []
+    left = list(front.finished)
+    while left and len(near) < NEAREST:
+        layer = set(pareto.front([values_of(record) for record in left], front.goals))
+        near += [record for place, record in enumerate(left) if place in layer]
+        left = [record for place, record in enumerate(left) if place not in layer]
+    return near
 
 
 def _of_split(
@@ -115,7 +132,7 @@ def _images(row: _Rows) -> dict[str, tuple[bytes, ...]]:
     return {dataset: digests for dataset, (digests, _, _) in row.items()}
 
 
-@lru_cache(maxsize=4096)  # a report is made again whenever a trial ends
+@lru_cache(maxsize=2 * NEAREST)  # a report is made again whenever a trial ends
 def _rows(path: Path, split: str, metrics: tuple[str, ...], at: int) -> _Rows:
     """By dataset: which images the seeds saw, how many, and the resamples of the trial."""
     seeds: dict[str, list[Sums]] = {}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from fpp_sweep.errors import escaped
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report import write_report
 from fpp_sweep.tracking import Shipper
 
+if TYPE_CHECKING:
+    from fpp_sweep.report.evidence import Evidence
+
 TABLES_EVERY, PAGES_EVERY = 2.0, 60.0  # seconds
+SHARE = 20  # times what the last pages took must pass before the next
 
 
 class Reporter:
@@ -19,7 +24,8 @@ class Reporter:
         self._folder, self._shipper = folder, shipper
         self._changed = threading.Event()
         self._over = threading.Event()
-        self._pages_at = time.monotonic()
+        self._evidence: Evidence | None = None  # of the last report that had any
+        self._next_pages = time.monotonic() + PAGES_EVERY
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
 
     def start(self) -> None:
@@ -39,15 +45,18 @@ class Reporter:
     def _work(self) -> None:
         while self._changed.wait() and not self._over.is_set():
             self._changed.clear()
-            pages = time.monotonic() - self._pages_at >= PAGES_EVERY
+            began = time.monotonic()
+            pages = began >= self._next_pages
             self._write(pages=pages)
             if pages:
-                self._pages_at = time.monotonic()
+                self._next_pages = began + max(PAGES_EVERY, SHARE * (time.monotonic() - began))
             self._over.wait(TABLES_EVERY)
 
     def _write(self, *, pages: bool) -> None:
+        """Evidence is worked out again with the pages only."""
         try:
-            write_report(self._folder, pages=pages)
+            known = None if pages else self._evidence
+            self._evidence = write_report(self._folder, pages=pages, evidence=known)
         except Exception as error:  # a report can be made again; a sweep goes on
             print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         self._shipper.nudge()

@@ -17,7 +17,8 @@ from tests.report.made import ACCURACY, BEGAN, ECE, HOSTILE, baseline, baselines
 
 def report(path, records, information=None):
     folder = write(path, information or info(), records)
-    return write_report(folder, pages=False), folder.report
+    write_report(folder, pages=False)
+    return front_of(folder.info(), folder.trials()), folder.report
 
 
 def document(folder):

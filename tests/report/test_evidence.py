@@ -12,6 +12,7 @@ from fpp_sweep.core.sums import Sums, packed, value_of
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
+from fpp_sweep.report import evidence as report
 from fpp_sweep.report import write_report
 from fpp_sweep.report.evidence import evidence_of
 from fpp_sweep.report.words import remarks, sentences
@@ -103,6 +104,22 @@ def test_where_nobody_beats_a_baseline_that_is_said_with_what_it_would_take(tmp_
     assert "ece: no interval: biased by few images (200 of a dataset, 1000 would do)" in notes
     assert any(re.match(r"trial-000\d cannot be told from trial-000\d", line) for line in notes)
     assert any(re.match(r"trial-000\d was chosen as the most accurate: expect .* on fresh", one) for one in notes)
+
+
+def test_of_many_trials_those_next_to_the_front_are_resampled(far, monkeypatch):
+    monkeypatch.setattr(report, "NEAREST", 1)
+    front, evidence = read(far)
+    assert set(evidence.support) == {member.name for member in front.members} == {"trial-0002"}
+    assert evidence.splits["val"].interval("trial-0003", "accuracy") == "no interval: it is far from the front"
+    assert not isinstance(evidence.splits["val"].interval("trial-0002", "accuracy"), str)
+
+
+def test_a_report_between_two_pages_uses_the_evidence_of_the_last(far):
+    first = write_report(far, pages=True)
+    for file in far.path.glob("artifacts/*/*/sums.npz"):
+        file.unlink()
+    assert write_report(far, pages=False, evidence=first) is first
+    assert json.loads((far.report / "front.json").read_text())["support"] == {"trial-0002": 1.0, "trial-0003": 0.0}
 
 
 def test_tables_page_picture_terminal_and_mlflow_show_it(far):
