@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # rooms by floor, the lowest first: a module imports from floors below its own, and from its own room
 FLOORS = (
-    ("errors", "version", "files", "progress"),
-    ("catalogue", "cli", "facts"),
+    ("errors", "version", "files"),
+    ("catalogue", "cli", "facts", "progress"),
     ("config", "plugins"),
     ("tasks",),
     ("keys",),
@@ -29,7 +29,8 @@ FLOORS = (
     ("search", "report", "tracking"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "report.__main__", ""),
+    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "show", "list", "report.__main__", ""),
+    ("__main__",),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
@@ -40,8 +41,20 @@ OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
     "open_clip": {"core", "tiny"},
 }
 LINES, MEDIAN, CORE_ROOT = 400, 150, 9
-COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "reproduce", "report", "tiny.making.train")
-HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly"]
+COMMANDS = (
+    "tune",
+    "evaluate",
+    "datasets",
+    "cache",
+    "sync",
+    "doctor",
+    "reproduce",
+    "report",
+    "show",
+    "list",
+    "tiny.making.train",
+)
+HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly", "rich"]
 
 
 def modules(folder):

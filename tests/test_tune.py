@@ -24,6 +24,7 @@ from tests.drivers import (
     environment,
     only_sweep,
     started,
+    told,
 )
 from tests.names import PLAIN, TPT
 from tests.tracking.stores import free_port
@@ -267,6 +268,20 @@ def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path,
     assert not list((tmp_path / "sweeps").glob("*/*")) if (tmp_path / "sweeps").exists() else True
 
 
+def assert_told(done, complaint):
+    (line,) = told(done.stderr)
+    assert line.startswith("error: ")
+    assert complaint in line
+
+
+@pytest.mark.parametrize("words", [[], ["--model", "ViT-B-16/openai"]])
+def test_a_data_root_that_is_not_there_is_told_before_ray_and_weights_are(tmp_path, words):
+    done = tune(tmp_path, "--data-root", "nowhere", "--datasets", "dtd", *words, code=2)
+    assert_told(done, "dtd: data root nowhere is not there")
+    assert " ...\n" not in done.stderr
+    assert not list((tmp_path / "sweeps").glob("*/*"))
+
+
 @pytest.mark.slow  # Ray is started first
 @pytest.mark.parametrize(
     ("words", "complaint"),
@@ -280,7 +295,5 @@ def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path,
 )
 def test_what_is_not_there_is_told_in_a_line_before_any_trial(tmp_path, words, complaint):
     done = tune(tmp_path, *(word.replace("PORT", str(free_port())) for word in words), code=2)
-    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
-    assert line.startswith("error: ")
-    assert complaint in line
+    assert_told(done, complaint)
     assert not list((tmp_path / "sweeps").glob("*/*"))

@@ -13,10 +13,12 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import ModelFacts
 from fpp_sweep.keys import TaskKeys
+from fpp_sweep.progress import Doing
 from fpp_sweep.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import Store, find
@@ -50,6 +52,7 @@ class KeeperStatus:
     held: float  # seconds that workers were held
     fatal: str | None
     notes: tuple[str, ...]  # what is wrong with some of the workers, while others work
+    doing: tuple[Doing, ...] = ()  # what workers are at
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +117,7 @@ class Keeper:
         return await self._result(task, order, self._turns)
 
     def status(self) -> KeeperStatus:
-        counts = {name: int(value) for name, value in self._counts.items() if name != "held"}
+        counts: dict[str, Any] = {name: int(value) for name, value in self._counts.items() if name != "held"}
         return KeeperStatus(
             workers=len(self.workers),
             pids=tuple(worker.facts.pid for worker in self.workers.values()),

@@ -1,6 +1,7 @@
 """What Ray is asked for and what its answers mean, without Ray: how many workers, on which machines, who repeats."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +237,21 @@ def test_a_worker_that_cannot_begin_says_why_whatever_it_is_asked(tmp_path):
     actor = WorkerActor(WorkerSpec(model="tiny", dataset_file=str(tmp_path / "none.yaml")))
     for method in ("facts", "describe"):
         assert "none.yaml" in actor.call(method).reason
+
+
+def test_a_worker_tells_from_another_thread_how_far_its_task_is(tmp_path):
+    actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
+    assert actor.doing() is None
+    task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
+    seen = []
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(actor.call, "run", task, ())
+        while not running.done():
+            seen += [actor.doing()]
+    features = [doing for doing in seen if doing and doing.label == "scenes: features"]
+    assert {(doing.total, doing.unit) for doing in features} == {(640, "images")}
+    assert any(0 < doing.done < 640 and doing.rate and doing.left for doing in features)
+    assert actor.doing() is None
 
 
 class Asked:
