@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = {  # each is `python -m fpp_sweep.COMMAND`, too
-    "tune": "search FPP's settings: a sweep, or going on with one",
+COMMANDS = {
+    "tune": "search FPP's settings: begin a sweep, or go on with one",
     "evaluate": "evaluate methods and prompts on this machine",
     "reproduce": "the paper's tables and figures",
     "report": "make the page of a sweep or a reproduction again",
@@ -19,30 +19,21 @@ COMMANDS = {  # each is `python -m fpp_sweep.COMMAND`, too
     "cache": "list and prune the cache of image features",
     "doctor": "what would break or spoil a sweep, before it does",
 }
+ELSEWHERE = {"reproduce": "reproduce.__main__", "report": "report.__main__", "list": "show"}  # than in its own module
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from fpp_sweep.errors import InputError, unknown
-    from fpp_sweep.version import VERSION
-
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
-        print(usage())
-        return
-    if words[0] == "--version":
-        print(VERSION)
+        lines = (f"    {name:<10} {what}\n" for name, what in COMMANDS.items())
+        print(f"usage: fpp-sweep COMMAND ...\n\n{''.join(lines)}\nfpp-sweep COMMAND --help tells more of each")
         return
     if words[0] not in COMMANDS:
-        raise InputError(f"{unknown('command', words[0], COMMANDS)} (--help lists them)")
-    name = f"fpp_sweep.{words[0]}"
-    module = import_module(f"{name}.__main__" if words[0] in ("reproduce", "report") else name)
-    module.main(words[1:])
+        from fpp_sweep.errors import unknown
 
-
-def usage() -> str:
-    width = max(map(len, COMMANDS))
-    lines = (f"    {name:<{width}}  {what}" for name, what in COMMANDS.items())
-    return "\n".join(["usage: fpp-sweep COMMAND ...", "", *lines, "", "fpp-sweep COMMAND --help tells more of each."])
+        raise unknown("command", words[0], COMMANDS)
+    module = import_module(f"fpp_sweep.{ELSEWHERE.get(words[0], words[0])}")
+    (module.list_sweeps if words[0] == "list" else module.main)(words[1:])
 
 
 def command() -> None:

@@ -8,24 +8,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self, TextIO
 
 from fpp_sweep.errors import escaped
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 REFRESH = 0.1  # seconds between two states of the line on a terminal
 LOG = 10.0  # seconds between two lines elsewhere
 KEEP = 1.0  # seconds: what was faster leaves no line behind on a terminal
 ENDLESS = 10_000  # columns of a log
+MOST_LINES = 12  # of a block: what is higher than the window cannot be cleared
 
 
 class Screen:
     """Lines that stay and, on a terminal, a block below them, drawn anew in place; from any thread.
 
-    Rich draws and measures. What it draws is written here: a window that was narrowed has wrapped the block, the cursor
-    stays visible however the process ends, and a stream that is closed or full is left alone from then on.
+    Rich draws and measures. It is written here, so that a window that was narrowed, which wraps the block, is cleared,
+    the cursor stays visible however the process ends, and a stream that is closed or full is left alone from then on.
     """
 
     def __init__(self, stream: TextIO, terminal: bool | None = None) -> None:
@@ -40,65 +42,43 @@ class Screen:
         """Lines that stay, above the block; another block, or the same again. Texts must be `escaped`."""
         with self._lock:
             self._block = self._block if block is None else block
-            columns, rows = self._size()
-            standing = sum(-(-max(width, 1) // columns) for width in self._widths)
+            standing = sum(-(-max(width, 1) // self.columns()) for width in self._widths)
             erase = f"\033[{standing}F\033[J" if standing else "\r\033[J" if self._block else ""
-            text = self._rendered(stay, columns, rows)
-            self._write(erase + text if self.terminal else text)
+            try:
+                if self._open:
+                    self._stream.write(erase + self.text(stay))
+                    self._stream.flush()
+            except (OSError, ValueError):  # its reader went away, its disk is full, or it was closed
+                self._open = False
 
-    def text(self, renderables: Iterable[RenderableType]) -> str:
-        """As they would stay, for whoever writes them."""
-        return self._rendered(renderables, *self._size())
-
-    def leave(self) -> None:
-        """Let the block stand where it is; what comes goes below."""
-        with self._lock:
-            self._block, self._widths = (), []
-
-    def columns(self) -> int:
-        return self._size()[0]
-
-    def _rendered(self, stay: Iterable[RenderableType], columns: int, rows: int) -> str:
+    def text(self, stay: Iterable[RenderableType]) -> str:
+        """What stays and the block, with a question mark for each character that the stream's encoding lacks."""
+        from rich.console import Console
         from rich.segment import Segment, Segments
+        from rich.text import Text
 
-        console, file = self._console(columns)
+        memory = io.BytesIO()
+        file = io.TextIOWrapper(memory, self._stream.encoding or "utf-8", "replace", newline="")
+        columns = self.columns()
+        console = Console(file=file, width=columns, height=100, force_terminal=self.terminal, highlight=False)
         for one in stay:
-            console.print(one, soft_wrap=isinstance(one, str) or hasattr(one, "plain"))
+            console.print(one, soft_wrap=isinstance(one, str | Text), markup=False, emoji=False)
         # the last column stays free: to write there makes some terminals wrap
         options = console.options.update(width=columns - 1, no_wrap=True)
         options.overflow = "crop" if options.ascii_only else "ellipsis"
-        lines = [line for one in self._block for line in console.render_lines(one, options, pad=False)][: rows - 1]
+        lines = [line for one in self._block for line in console.render_lines(one, options, pad=False)][:MOST_LINES]
         self._widths = [Segment.get_line_length(line) for line in lines]
         console.print(Segments([part for line in lines for part in (*line, Segment.line())]), end="", soft_wrap=True)
         file.flush()
-        text: str = file.buffer.getvalue().decode(file.encoding)  # type: ignore[attr-defined]
+        text = memory.getvalue().decode(file.encoding)
         return text if self.terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
-    def _console(self, columns: int) -> tuple[Console, io.TextIOWrapper]:
-        """One that draws into memory, with a question mark for each character that the stream's encoding lacks."""
-        from rich.console import Console
-
-        file = io.TextIOWrapper(io.BytesIO(), self._stream.encoding or "utf-8", "replace", newline="")
-        plain = {"highlight": False, "markup": False, "emoji": False, "legacy_windows": False}
-        return Console(file=file, width=columns, height=100, force_terminal=self.terminal, **plain), file  # type: ignore[arg-type]
-
-    def _size(self) -> tuple[int, int]:
+    def columns(self) -> int:
         if not self.terminal:
-            return ENDLESS, ENDLESS
-        try:
-            columns, rows = os.get_terminal_size(self._stream.fileno())
-        except (OSError, ValueError):
-            columns, rows = 0, 0  # one that does not say
-        return max(columns or 80, 2), max(rows or 24, 2)
-
-    def _write(self, text: str) -> None:
-        if not self._open:
-            return
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # its reader went away, its disk is full, or it was closed
-            self._open = False
+            return ENDLESS
+        with suppress(OSError, ValueError):
+            return max(2, os.get_terminal_size(self._stream.fileno()).columns or 80)
+        return 80  # one that does not say
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -106,26 +86,6 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
         return False
-
-
-class Doing(NamedTuple):
-    """How far a piece of work is; plain values, which travel."""
-
-    label: str
-    done: int
-    total: int
-    unit: str
-    rate: float  # units a second
-    seconds: float  # that it has taken
-
-    @property
-    def left(self) -> float | None:
-        """Seconds, once some work has shown the rate."""
-        return max(0, self.total - self.done) / self.rate if self.rate else None
-
-    def __str__(self) -> str:
-        left = "" if self.left is None else f", {duration(self.left)} left"
-        return f"{self.label}: {self.done}/{self.total} {self.unit}, {self.rate:.1f}/s{left}"
 
 
 class Bar:
@@ -174,8 +134,14 @@ class Bar:
         """Units a second, of those that took work."""
         return self._worked / self.seconds if self.seconds > 0 else 0.0
 
-    def doing(self) -> Doing:
-        return Doing(self.label, self.done, self.total, self.unit, self.rate, self.seconds)
+    @property
+    def remaining(self) -> float | None:
+        """Seconds, once some work has shown the rate."""
+        return max(0, self.total - self.done) / self.rate if self.rate else None
+
+    def __str__(self) -> str:
+        left = "" if self.remaining is None else f", {duration(self.remaining)} left"
+        return f"{self.label}: {self.done}/{self.total} {self.unit}, {self.rate:.1f}/s{left}"
 
     def found(self, count: int) -> None:
         """Units that are done and needed no work: they say nothing about the rate."""
@@ -187,7 +153,7 @@ class Bar:
         self._now = self._clock()
         if self._now - self._drawn >= self._pause:
             self._drawn = self._now
-            self._draw(str(self.doing()))
+            self._draw(escaped(str(self)))
 
     def note(self, line: str) -> None:
         """A line of its own."""
@@ -205,10 +171,8 @@ class Bar:
             self._screen.draw([escaped(last)] if self.seconds >= self._least else [], [])
 
     def _draw(self, text: str) -> None:
-        if self._screen and self._screen.terminal:
-            self._screen.draw(block=[escaped(text)])
-        elif self._screen:
-            self._screen.draw([escaped(text)])
+        if self._screen:
+            self._screen.draw(*(([], [text]) if self._screen.terminal else ([text],)))
 
 
 def duration(seconds: float) -> str:

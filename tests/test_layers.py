@@ -29,7 +29,7 @@ FLOORS = (
     ("search", "report", "tracking"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "show", "list", "report.__main__", ""),
+    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "show", "report.__main__", ""),
     ("__main__",),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -51,7 +51,6 @@ COMMANDS = (
     "reproduce",
     "report",
     "show",
-    "list",
     "tiny.making.train",
 )
 HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly", "rich"]
@@ -155,6 +154,18 @@ def test_config_and_errors_need_the_standard_library_only():
         assert outside <= {"fpp_sweep"}, name
 
 
+HEADER = """
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from fpp_sweep import tune
+from fpp_sweep.sweep.handle import Options
+space = tune.read_space(tune.parse(["--space", "search_spaces/smoke.yaml"]))
+with TemporaryDirectory() as folder:
+    tune.announced(space, Options(root=folder))
+"""
+ONE = "from fpp_sweep.__main__ import main\ntry: main(['tune', '--help'])\nexcept SystemExit: pass"
+
+
 @pytest.fixture(scope="module")
 def loaded():
     """What is loaded after some imports, and what each command's help prints; a process for each, all at once."""
@@ -162,6 +173,8 @@ def loaded():
         "a trial's process": "import fpp_sweep.trial.trial, fpp_sweep.trial.artifacts, fpp_sweep.records.folder",
         "the keeper": "import fpp_sweep.workers.keeper",
         "the core": "import fpp_sweep.trial.worker, fpp_sweep.report.evaluation",
+        "the header": HEADER,
+        "one command": ONE,
     }
     asked = {name: f"{code}\nimport sys" for name, code in imported.items()}
     for command in COMMANDS:
@@ -172,7 +185,7 @@ def loaded():
         )
     show = f"\nimport json; print(json.dumps(sorted(set({HEAVY}) & set(sys.modules))))"
     started = {
-        name: subprocess.Popen([sys.executable, "-c", code + show], stdout=subprocess.PIPE, text=True)
+        name: subprocess.Popen([sys.executable, "-c", code + show], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for name, code in asked.items()
     }
     printed = {name: process.communicate()[0] for name, process in started.items()}
@@ -191,3 +204,8 @@ def test_processes_load_what_they_need_and_no_more(loaded):
     assert loaded["a trial's process"][1] == {"numpy"}
     assert loaded["the keeper"][1] == {"numpy"}
     assert loaded["the core"][1] == {"numpy", "torch"}
+    assert loaded["one command"][1] == set()
+
+
+def test_a_sweep_is_announced_before_anything_heavy_is_loaded(loaded):
+    assert loaded["the header"][1] == {"rich"}  # which draws it

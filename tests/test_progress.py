@@ -1,6 +1,7 @@
 """Progress on a terminal and in a log."""
 
 import io
+import os
 import re
 
 from fpp_sweep.progress import Bar, Screen
@@ -50,7 +51,7 @@ def test_a_terminal_gets_one_line_that_is_refreshed_ten_times_a_second_at_most()
 
 
 def test_a_terminal_line_is_no_longer_than_the_terminal(monkeypatch):
-    monkeypatch.setattr("os.get_terminal_size", lambda _: (20, 30))
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
     stream = Terminal()
     stream.fileno = lambda: 1
     *refreshed, last = states(run(stream, 100, 0.05))
@@ -79,13 +80,13 @@ def test_what_was_found_is_done_but_says_nothing_about_the_rate():
     bar.found(80)
     clock.now = 5.0
     bar.advance(10)
-    assert (bar.done, bar.rate, bar.doing().left) == (90, 2.0, 5.0)
+    assert (bar.done, bar.rate, bar.remaining) == (90, 2.0, 5.0)
 
 
 def test_without_work_nothing_is_known_and_nothing_shown():
     bar = Bar("features", 100, stream=io.StringIO())
     bar.found(100)
-    assert (bar.rate, bar.doing().left) == (0.0, None)
+    assert (bar.rate, bar.remaining) == (0.0, None)
     bar.close()
 
 
@@ -104,7 +105,7 @@ def test_a_note_stands_on_a_line_of_its_own_above_the_bar():
 
 
 def test_wide_letters_count_as_the_two_columns_that_they_take(monkeypatch):
-    monkeypatch.setattr("os.get_terminal_size", lambda _: (20, 30))
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
     stream = Terminal()
     stream.fileno = lambda: 1
     screen = Screen(stream)

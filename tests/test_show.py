@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep import list as listing
 from fpp_sweep import show
 from fpp_sweep.cli import run
 from fpp_sweep.errors import InputError
@@ -102,7 +101,7 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     build_sweep(tmp_path / "empty", trials=0, baselines=(), state="interrupted")
     (build_sweep(tmp_path / "old", trials=1).info_file).write_text("not JSON\033[2J")
     (tmp_path / "other").mkdir()
-    text = shown(capsys, listing.main, tmp_path)
+    text = shown(capsys, show.list_sweeps, tmp_path)
     assert "\033" not in text
     header, *rows = ([cell.strip() for cell in line.split("  ") if cell] for line in text.splitlines())
     assert header == ["sweep", "state", "trials", "front", "changed"]
@@ -117,4 +116,4 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
 
 def test_a_folder_without_sweeps_is_told(tmp_path):
     with pytest.raises(InputError, match="has no sweeps; give the folder that --out named"):
-        listing.main([str(tmp_path)])
+        show.list_sweeps([str(tmp_path)])

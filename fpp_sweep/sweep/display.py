@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fpp_sweep.cli import plural
 from fpp_sweep.errors import escaped
-from fpp_sweep.progress import Doing, Screen, duration
+from fpp_sweep.progress import Screen, duration
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import (
     Front,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 REFRESH = 0.2  # seconds between two states of the block on a terminal
 LOG = 30.0  # seconds between two lines of status elsewhere
 WIDTH = 100  # columns of the last table
-SLOW = 2.0  # seconds after which a task is worth a line
 _BAR = 20  # cells, on a terminal wide enough for them
 _WIDE_ENOUGH = 60  # columns
 _TASKS = 3  # that have lines of their own
@@ -58,7 +57,7 @@ class Status:
     note: str | None  # such as how far MLflow is behind
     stopped: int = 0
     baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
-    doing: Sequence[Doing] = ()  # what workers are at
+    doing: Sequence[str] = ()  # what takes workers long
 
     @property
     def ended(self) -> int:
@@ -121,13 +120,13 @@ class Display:
         """Leave the last state where it is; in a log it is the last line."""
         with self._lock:
             if self._status is not None:
-                self._draw(self._status)
+                self._draw(self._status, last=True)
                 self._status = None
-                self._screen.leave()
 
-    def _draw(self, status: Status) -> None:
+    def _draw(self, status: Status, *, last: bool = False) -> None:
         if self._screen.terminal:
-            self._screen.draw(block=list(block(status, self._objectives, self._screen.columns())))
+            lines = list(block(status, self._objectives, self._screen.columns()))
+            self._screen.draw(*((lines, []) if last else ([], lines)))
         else:
             self._screen.draw([status_line(status, self._objectives)])
 
@@ -171,16 +170,8 @@ def _rates(status: Status) -> list[str]:
 
 
 def _tasks(status: Status) -> list[str]:
-    """What takes long, the same work of several workers on one line."""
-    slow: dict[tuple[str, str], list[Doing]] = {}
-    for one in status.doing:
-        if one.seconds >= SLOW:
-            slow.setdefault((one.label, one.unit), []).append(one)
-    lines = []
-    for (label, unit), same in slow.items():
-        done, total, rate = sum(one.done for one in same), sum(one.total for one in same), sum(one.rate for one in same)
-        lines.append(str(Doing(label, min(done, total), total, unit, rate, SLOW)))
-    return [*lines[:_TASKS], *([f"and {len(lines) - _TASKS} more"] if len(lines) > _TASKS else [])]
+    more = len(status.doing) - _TASKS
+    return [*status.doing[:_TASKS], *([f"and {plural(more, 'task')} more"] if more > 0 else [])]
 
 
 def _front_notes(status: Status, objectives: Sequence[Objective]) -> list[str]:

@@ -279,9 +279,7 @@ class Run:
             note="; ".join([f"MLflow is behind: {shipping.error}"] * bool(shipping.error) + [*workers.notes]) or None,
             stopped=progress.stopped,
             baselines={
-                record.label: record.values
-                for record in self.conductor.records()
-                if record.kind == "baseline" and record.state == "complete" and record.values
+                one.label: one.values for one in self.conductor.records() if one.kind == "baseline" and one.values
             },
             doing=workers.doing,
         )

@@ -18,7 +18,6 @@ from typing import Any
 from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import ModelFacts
 from fpp_sweep.keys import TaskKeys
-from fpp_sweep.progress import Doing
 from fpp_sweep.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import Store, find
@@ -52,7 +51,7 @@ class KeeperStatus:
     held: float  # seconds that workers were held
     fatal: str | None
     notes: tuple[str, ...]  # what is wrong with some of the workers, while others work
-    doing: tuple[Doing, ...] = ()  # what workers are at
+    doing: tuple[str, ...] = ()  # what takes workers long
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from fpp_sweep import plugins
 from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys, of_config
-from fpp_sweep.progress import Bar, Doing
+from fpp_sweep.progress import Bar
 from fpp_sweep.records.log import write_line
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
@@ -35,6 +35,7 @@ LOOK = 1.0  # seconds between two looks at whether who is asked can still answer
 DRAINING_EVERY = 1.0  # seconds between two looks at which nodes are to go
 FREED = 15.0  # seconds that a killed worker gets to end
 FOLLOW_EVERY = 1.0  # seconds between two looks at how far a worker is with its task
+SLOW = 2.0  # seconds after which that is told
 FORGOTTEN = 120.0  # seconds after which a trial that has not come back for its results has died
 
 
@@ -78,10 +79,10 @@ class WorkerActor:
         self._bar = Bar(label, total, unit, shown=False)
         return self._bar
 
-    def doing(self) -> Doing | None:
-        """What it is at, from a thread of its own."""
+    def doing(self) -> str:
+        """How far it is with what takes long, from a thread of its own."""
         bar = self._bar
-        return bar.doing()._replace(seconds=time.monotonic() - bar.started) if bar and not bar.closed else None
+        return str(bar) if bar and not bar.closed and time.monotonic() - bar.started > SLOW else ""
 
     def place(self) -> str:
         return " ".join(map(str, (ray.get_runtime_context().get_node_id(), *ray.get_gpu_ids())))
@@ -108,7 +109,7 @@ class _RayWorker:
         self.handle = handle
         self.facts = facts
         self.place = place
-        self.doing: Doing | None = None
+        self.doing = ""
         self._needs = needs
 
     @classmethod

@@ -1,6 +1,7 @@
 """What Ray is asked for and what its answers mean, without Ray: how many workers, on which machines, who repeats."""
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -239,19 +240,22 @@ def test_a_worker_that_cannot_begin_says_why_whatever_it_is_asked(tmp_path):
         assert "none.yaml" in actor.call(method).reason
 
 
-def test_a_worker_tells_from_another_thread_how_far_its_task_is(tmp_path):
+def test_a_worker_tells_from_another_thread_how_far_what_takes_long_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "SLOW", -1.0)
     actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
-    assert actor.doing() is None
+    assert actor.doing() == ""
     task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
-    seen = []
+    seen = set()
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(actor.call, "run", task, ())
         while not running.done():
-            seen += [actor.doing()]
-    features = [doing for doing in seen if doing and doing.label == "scenes: features"]
-    assert {(doing.total, doing.unit) for doing in features} == {(640, "images")}
-    assert any(0 < doing.done < 640 and doing.rate and doing.left for doing in features)
-    assert actor.doing() is None
+            seen.add(actor.doing())
+    features = {doing for doing in seen if re.fullmatch(r"scenes: features: \d+/640 images, [\d.]+/s, .* left", doing)}
+    assert features
+    assert actor.doing() == ""
+    monkeypatch.setattr(pool, "SLOW", 1e9)
+    actor._show("scenes: features", 3, "images").advance()
+    assert actor.doing() == ""
 
 
 class Asked:
