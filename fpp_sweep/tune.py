@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def announced(space: Space, options: Options) -> SweepFolder:
-    """The sweep's folder, once it is told what begins; what can be refused at once is."""
+    """The sweep's folder, once it is told what begins, if that cannot be refused at once."""
     folder = sweep_folder(space, options)
     known = None
     if options.resume:

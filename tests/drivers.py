@@ -41,7 +41,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def told(err):
     """What a driver said beyond its header, what it began, and notes."""
-    header = r"(sweep|question|searches|work|budget|folder|page) +\S.*|.* \.\.\.|note: .*"
+    header = r"(sweep|question|searches|work|budget|folder|page) +\S.*|(?!error: ).* \.\.\.|note: .*"
     return [line for line in err.splitlines() if not re.fullmatch(header, line)]
 
 

@@ -31,7 +31,7 @@ def sentences(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
     """How it ended, and how its trials stand beside the baselines."""
     states = Counter(record.state for record in records if record.kind == "trial")
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none was begun"
-    why = f" ({info.tags['ended']})" if info.tags.get("ended") else ""
+    why = f" ({info.tags['ended']})" if info.tags.get("ended") and info.finished else ""
     yield f"{info.name} is {info.state}{why}; trials: {counts}."
     front = front_of(info, records)
     if front.members and front.baselines:

@@ -71,17 +71,16 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
             try:
                 # importing MLflow takes seconds: its store is looked at while Ray starts
                 with ThreadPoolExecutor(1) as threads, ExitStack() as own:
-                    checked = threads.submit(check_store, uri)
+                    checked = threads.submit(check_store, uri).result
 
                     def opened() -> None:
-                        if not checked.done():
-                            stage("opening MLflow's store")
-                        checked.result()
+                        stage("opening MLflow's store")
+                        checked()
 
                     try:
                         if workers is None:
                             workers = own.enter_context(open_workers(space, options, folder.tasks, opened))
-                        opened()
+                        checked()
                         run = Run(space, folder, open_sweep(space, folder, workers), options, uri)
                     except KeyboardInterrupt:
                         stage("interrupted; ending what was begun")  # which waits for MLflow's import
