@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         told, again = "interrupted, and nothing was begun; to begin:", words
         if folder.info_file.is_file():
             told, again = "interrupted; to go on:", go_on
-            with suppress(InputError):  # it may be the disk that failed
+            if isinstance(error, KeyboardInterrupt):  # else the disk may be what failed
                 show_ending(folder)
         print(f"{told}\n    {command_line('fpp_sweep.tune', again)}", file=sys.stderr)
         if isinstance(error, MachineError):

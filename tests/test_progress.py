@@ -5,6 +5,7 @@ import os
 import re
 
 from fpp_sweep.progress import Bar, Screen
+from fpp_sweep.report.tables import aligned
 
 
 class Terminal(io.StringIO):
@@ -111,6 +112,7 @@ def test_wide_letters_count_as_the_two_columns_that_they_take(monkeypatch):
     screen = Screen(stream)
     screen.draw(block=["字" * 30])
     assert states(stream.getvalue()) == ["字" * 9 + "…\n"]
+    assert aligned([["data", "acc"], ["花", "1.0"]]) == ["data  acc", "花    1.0"]
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch):
