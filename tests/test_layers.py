@@ -155,13 +155,21 @@ def test_config_and_errors_need_the_standard_library_only():
 
 
 HEADER = """
-from pathlib import Path
+import io, sys
+from contextlib import redirect_stderr, suppress
 from tempfile import TemporaryDirectory
 from fpp_sweep import tune
-from fpp_sweep.sweep.handle import Options
-space = tune.read_space(tune.parse(["--space", "search_spaces/smoke.yaml"]))
-with TemporaryDirectory() as folder:
-    tune.announced(space, Options(root=folder))
+
+class Ends:
+    def find_spec(self, name, *_):
+        if name == "fpp_sweep.sweep.run":  # which loads what a sweep needs
+            raise SystemExit
+
+sys.meta_path.insert(0, Ends())
+with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()) as err, suppress(SystemExit):
+    tune.main(["--space", "search_spaces/smoke.yaml", "--out", folder])
+subjects = [line.split()[0] for line in err.getvalue().splitlines()]
+assert subjects == ["sweep", "question", "searches", "work", "budget", "folder", "page"], subjects
 """
 ONE = "from fpp_sweep.__main__ import main\ntry: main(['tune', '--help'])\nexcept SystemExit: pass"
 

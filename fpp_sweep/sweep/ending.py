@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from fpp_sweep.cli import command_line, printable
 from fpp_sweep.records import pareto
@@ -76,21 +77,34 @@ def failures(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord
 
 def once_more(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
     """The command that evaluates a trial again: of one that failed, only the dataset and seed that its reason names."""
-    work = as_mapping(info.space.get("work", {}))
-    datasets, seeds = info.tags.get("datasets", "").split(", "), info.tags.get("seeds", "0").split(", ")
+    datasets, seeds = _datasets(info), info.tags.get("seeds", "0").split(", ")
     reason = record.reason or ""
-    named = re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason)
-    if named:
+    if named := re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason):
         datasets, seeds = [named[1]], [named[2]]
     split = next((one for one in ("val", "test") if f"{one} samples" in reason), info.search_split)
-    words = ["--config", str(folder.trial_file(record.name)), "--model", work.get("model", "tiny")]
-    words += ["--datasets", *datasets, "--split", split, "--seed", *seeds]
-    asked = {key: work.get(key) for key in ("data_root", "dataset_file", "limit", "cache", "on_bad_image", "loaders")}
-    asked["threads"] = work.get("threads") or max(1, int(work.get("cpus_per_worker", 1)))
-    for key, value in asked.items():
-        words += [] if value is None else [f"--{key.replace('_', '-')}", str(value)]
+    work = as_mapping(info.space.get("work", {}))
+    threads = work.get("threads") or max(1, int(work.get("cpus_per_worker", 1)))
+    words = ["--split", split, "--seed", *seeds, "--threads", str(threads)]
     plugins = [f"{name.split()[0]}.py" for name in info.tags.get("plugins", "").split(", ") if name]
-    return command_line("fpp_sweep.evaluate", [*words, *(["--plugin", *plugins] if plugins else [])])
+    words += ["--plugin", *plugins] if plugins else []
+    return _evaluate(
+        info, folder.trial_file(record.name), datasets, words, ("limit", "cache", "on_bad_image", "loaders")
+    )
+
+
+def _evaluate(
+    info: SweepInfo, config: Path, datasets: Sequence[str], words: Sequence[str] = (), keys: Sequence[str] = ()
+) -> str:
+    work = as_mapping(info.space.get("work", {}))
+    words = ["--config", str(config), "--model", work.get("model", "tiny"), *words]
+    words += ["--datasets", *datasets] if datasets else []
+    for key in ("data_root", "dataset_file", *keys):
+        words += [] if work.get(key) is None else [f"--{key.replace('_', '-')}", str(work[key])]
+    return command_line("fpp_sweep.evaluate", words)
+
+
+def _datasets(info: SweepInfo) -> list[str]:
+    return [name for name in info.tags.get("datasets", "").split(", ") if name]
 
 
 def work_done(info: SweepInfo) -> Iterator[str]:
@@ -106,6 +120,5 @@ def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     if (page := folder.report / "sweep.html").is_file():
         yield f"page        {page.as_uri()}"
     if (knee := folder.report / "best" / "knee.yaml").is_file():
-        model = as_mapping(info.space.get("work", {})).get("model", "tiny")
-        yield f"use it      {command_line('fpp_sweep.evaluate', ['--config', str(knee), '--model', model])}"
+        yield f"use it      {_evaluate(info, knee, _datasets(info))}"
     yield f"MLflow      {parent_url(folder, info.tracking_uri) or ui_command(info.tracking_uri)}"

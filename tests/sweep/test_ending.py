@@ -62,8 +62,8 @@ def test_failures_are_told_with_cause_traceback_and_command_and_many_in_brief(tm
     words = shlex.split(lines[2].removeprefix("    once more   "))
     assert words[:5] == ["python", "-m", "fpp_sweep.evaluate", "--config", str(folder.trial_file("trial-0000"))]
     assert words[5:] == shlex.split(
-        "--model ViT-B-16/openai --datasets pets --split val --seed 1 --data-root 'my data' --limit 10 --threads 1 "
-        "--plugin mine.py"
+        "--model ViT-B-16/openai --split val --seed 1 --threads 1 --plugin mine.py --datasets pets "
+        "--data-root 'my data' --limit 10"
     )
 
 
@@ -71,8 +71,12 @@ def test_a_trial_is_repeated_on_all_that_it_ran_on_and_of_a_test_that_failed_on_
     whole = trial(0, test=True)
     tested = replace(whole, reason="on test: dtd, test samples 0..64, seed 0, worker 7 on here: OSError", details="T")
     folder = write(tmp_path, info(space=SPACE, tags=TAGS), [whole])
-    assert " --datasets dtd pets --split val --seed 0 1 " in once_more(folder, folder.info(), whole)
-    assert " --datasets dtd --split test --seed 0 " in once_more(folder, folder.info(), tested)
+    again = once_more(folder, folder.info(), whole)
+    assert " --split val --seed 0 1 " in again
+    assert " --datasets dtd pets " in again
+    again = once_more(folder, folder.info(), tested)
+    assert " --split test --seed 0 " in again
+    assert " --datasets dtd --data-root " in again
     assert list(failures(folder, folder.info(), [tested]))
 
 
@@ -83,7 +87,7 @@ def test_a_record_serves_as_a_config(tmp_path):
 
 
 def test_sentences_come_first_then_the_table_then_what_to_open(tmp_path):
-    folder = write(tmp_path, info(), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
+    folder = write(tmp_path, info(space=SPACE, tags=TAGS), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
     (folder.report / "best").mkdir(parents=True)
     for name in ("sweep.html", "best/knee.yaml"):
         (folder.report / name).touch()
@@ -97,4 +101,5 @@ def test_sentences_come_first_then_the_table_then_what_to_open(tmp_path):
         "MLflow ",
     ]
     assert sorted(parts, key=text.index) == parts
-    assert f"python -m fpp_sweep.evaluate --config {folder.report}/best/knee.yaml --model tiny\n" in text
+    words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data'"
+    assert f"python -m fpp_sweep.evaluate --config {folder.report}/best/knee.yaml {words}\n" in text
