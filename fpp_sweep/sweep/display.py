@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
@@ -256,17 +255,18 @@ def _width(text: str) -> int:
     >>> _width("a"), _width("字"), _width("e\u0301")
     (1, 2, 1)
     """
-    letters = (letter for letter in text if not unicodedata.combining(letter))
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in letters)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
-def _cut(text: str, columns: int, more: str = "…") -> str:
+def _cut(text: str, columns: int) -> str:
     """
     >>> _cut("accuracy", 4), _cut("ece", 4)
     ('acc…', 'ece')
     """
-    if _width(text) <= columns:
-        return text
-    while text and _width(text) > columns - 1:
-        text = text[:-1]
-    return f"{text}{more}"
+    from rich.text import Text
+
+    cut = Text(text)
+    cut.truncate(columns, overflow="ellipsis")
+    return cut.plain
