@@ -86,6 +86,15 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def stage(text: object) -> None:
+    """What begins now and may take long."""
+    print(f"{printable(text)} ...", file=sys.stderr, flush=True)
+
+
 def note(text: object) -> None:
     """A line beside the results."""
     print(f"note: {printable(text)}", file=sys.stderr)

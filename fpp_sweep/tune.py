@@ -15,16 +15,20 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, command_line, parser, run, sleep_when_idle
+from fpp_sweep.errors import InputError, MachineError
+from fpp_sweep.progress import Screen
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.display import final_table
-from fpp_sweep.sweep.handle import InterruptedSweep, Options
-from fpp_sweep.tracking import parent_url, ui_command
+from fpp_sweep.sweep.display import heading
+from fpp_sweep.sweep.handle import Options, require_same, sweep_folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,8 +42,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         print(dry_run([space]))
         return
-    from fpp_sweep.sweep.run import run_sweep  # loads numpy, and what else a sweep needs
-
     words = sys.argv[1:] if argv is None else argv
     options = Options(
         root=args.out,
@@ -51,24 +53,45 @@ def main(argv: Sequence[str] | None = None) -> None:
         command=command_line("fpp_sweep.tune", words),
         plugins=files,
     )
+    folder = announced(space, options)
+    options = replace(options, name=folder.path.name)
+    go_on = [*words, *([] if args.name else ["--name", folder.path.name]), *([] if args.resume else ["--resume"])]
     try:
-        sweep = run_sweep(space, options)
-    except InterruptedSweep:
-        again = words if args.resume else [*words, "--resume"]
-        print(f"interrupted; to go on:\n    {command_line('fpp_sweep.tune', again)}", file=sys.stderr)
+        from fpp_sweep.sweep.run import run_sweep  # loads numpy, and what else a sweep needs
+
+        run_sweep(space, options)
+    except (KeyboardInterrupt, MachineError) as error:
+        told, again = "interrupted, and nothing was begun; to begin:", words
+        if folder.info_file.is_file():
+            told, again = "interrupted; to go on:", go_on
+            if isinstance(error, KeyboardInterrupt):  # else the disk may be what failed
+                show_ending(folder)
+        print(f"{told}\n    {command_line('fpp_sweep.tune', again)}", file=sys.stderr)
+        if isinstance(error, MachineError):
+            raise
         sys.exit(130)
-    info = sweep.info
-    if info.tags.get("ended"):
-        print(f"ended: {info.tags['ended']}", file=sys.stderr)
-    print(final_table(info, sweep.trials(), sweep.evidence()))
-    tags = info.tags
-    work = f"{tags['work_tasks']} tasks run, {tags['work_at_hand']} results at hand"
-    print(f"\nwork: {work}, {tags['work_model_loads']} model loads, {tags['work_workers_lost']} workers lost")
-    print(f"sweep: {sweep.folder.path}   best configs: {sweep.folder.report / 'best'}")
-    url = parent_url(sweep.folder, info.tracking_uri)
-    print(f"MLflow: {url}" if url else f"MLflow UI: {ui_command(info.tracking_uri)}")
-    if info.state != "finished":
+    show_ending(folder)
+    if folder.info().state != "finished":
         raise SystemExit(1)
+
+
+def announced(space: Space, options: Options) -> SweepFolder:
+    """The sweep's folder, once it is told what begins, if that cannot be refused at once."""
+    folder = sweep_folder(space, options)
+    known = None
+    if options.resume:
+        with suppress(InputError):  # what is damaged is mended later
+            known = folder.info()
+    if known:
+        require_same(known, space, options, folder)
+    Screen(sys.stderr).draw(heading(folder, space.plain(), space.objectives, space.search.split))
+    return folder
+
+
+def show_ending(folder: SweepFolder) -> None:
+    from fpp_sweep.sweep.ending import ending
+
+    print("\n".join(ending(folder)))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,6 +1,7 @@
 """Sweeps as their users start them: the main command in a process of its own, and looks at what it does."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,12 @@ def command(folder, *words, space=SMALL):
 def environment(folder: Path) -> dict[str, str]:
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def told(err):
+    """What a driver said beyond its header, what it began, and notes."""
+    header = r"(sweep|question|searches|work|budget|folder|page) +\S.*|(?!error: ).* \.\.\.|note: .*"
+    return [line for line in err.splitlines() if not re.fullmatch(header, line)]
 
 
 def only_sweep(folder) -> SweepFolder:

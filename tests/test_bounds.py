@@ -10,6 +10,7 @@ from fpp_sweep import cache, cli, datasets, evaluate, tune
 from fpp_sweep.errors import LONGEST, escaped
 from fpp_sweep.reproduce import __main__ as reproduce
 from tests.drivers import ROOT, environment
+from tests.drivers import told as drivers_told
 
 HOSTILE = "\x1b[2Jgone\n\u202e\x9b31m"
 COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "datasets": datasets}
@@ -36,7 +37,7 @@ def told(capsys, command, *words):
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    (line,) = err.splitlines()
+    (line,) = drivers_told(err)
     assert line.startswith("error: ")
     assert line.isprintable()
     assert len(line) < LONGEST + 100

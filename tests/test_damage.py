@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from tests.drivers import SMALL, command, environment
+from tests.drivers import SMALL, command, environment, told
 from tests.names import PLAIN
 from tests.test_tune import study_states
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_made_again_is_told_in_a_line_before_anything_is_started(
         os.truncate(file, 100)
     done = tune(tmp_path, "--resume")
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    (line,) = told(done.stderr)
     assert "sweep.json: not readable as a record of a sweep" in line
     assert f"begin another with --name; {sweep.tasks}, moved to its folder, saves computing again" in line
     shutil.copytree(sweep.tasks, tmp_path / "sweeps/two/tasks")
@@ -101,4 +101,4 @@ def test_what_cannot_be_made_again_is_told_in_a_line_before_anything_is_started(
         command(tmp_path, "--name", "two", space=SPACE), cwd=tmp_path, env=environment(tmp_path), capture_output=True
     )
     assert done.returncode == 0, done.stderr
-    assert b"work: 0 tasks run" in done.stdout
+    assert b"work        0 tasks run" in done.stdout

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # rooms by floor, the lowest first: a module imports from floors below its own, and from its own room
 FLOORS = (
-    ("errors", "version", "files", "progress"),
-    ("catalogue", "cli", "facts"),
+    ("errors", "version", "files"),
+    ("catalogue", "cli", "facts", "progress"),
     ("config", "plugins"),
     ("tasks",),
     ("keys",),
@@ -30,7 +30,8 @@ FLOORS = (
     ("search", "report", "tracking"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "report.__main__", ""),
+    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "show", "report.__main__", ""),
+    ("__main__",),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
@@ -41,8 +42,19 @@ OUTSIDE = {  # who may load what is heavy, or belongs to a cluster
     "open_clip": {"core", "tiny"},
 }
 LINES, MEDIAN, CORE_ROOT = 400, 150, 9
-COMMANDS = ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "reproduce", "report", "tiny.making.train")
-HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly"]
+COMMANDS = (
+    "tune",
+    "evaluate",
+    "datasets",
+    "cache",
+    "sync",
+    "doctor",
+    "reproduce",
+    "report",
+    "show",
+    "tiny.making.train",
+)
+HEAVY = ["torch", "open_clip", "numpy", "sklearn", "matplotlib", "ray", "mlflow", "optuna", "plotly", "rich"]
 
 
 def modules(folder):
@@ -143,6 +155,26 @@ def test_config_and_errors_need_the_standard_library_only():
         assert outside <= {"fpp_sweep"}, name
 
 
+HEADER = """
+import io, sys
+from contextlib import redirect_stderr, suppress
+from tempfile import TemporaryDirectory
+from fpp_sweep import tune
+
+class Ends:
+    def find_spec(self, name, *_):
+        if name == "fpp_sweep.sweep.run":  # which loads what a sweep needs
+            raise SystemExit
+
+sys.meta_path.insert(0, Ends())
+with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()) as err, suppress(SystemExit):
+    tune.main(["--space", "search_spaces/smoke.yaml", "--out", folder])
+subjects = [line.split()[0] for line in err.getvalue().splitlines()]
+assert subjects == ["sweep", "question", "searches", "work", "budget", "folder", "page"], subjects
+"""
+ONE = "from fpp_sweep.__main__ import main\ntry: main(['tune', '--help'])\nexcept SystemExit: pass"
+
+
 @pytest.fixture(scope="module")
 def loaded():
     """What is loaded after some imports, and what each command's help prints; a process for each, all at once."""
@@ -150,6 +182,8 @@ def loaded():
         "a trial's process": "import fpp_sweep.trial.trial, fpp_sweep.trial.artifacts, fpp_sweep.records.folder",
         "the keeper": "import fpp_sweep.workers.keeper",
         "the core": "import fpp_sweep.trial.worker, fpp_sweep.report.evaluation",
+        "the header": HEADER,
+        "one command": ONE,
     }
     asked = {name: f"{code}\nimport sys" for name, code in imported.items()}
     for command in COMMANDS:
@@ -160,7 +194,7 @@ def loaded():
         )
     show = f"\nimport json; print(json.dumps(sorted(set({HEAVY}) & set(sys.modules))))"
     started = {
-        name: subprocess.Popen([sys.executable, "-c", code + show], stdout=subprocess.PIPE, text=True)
+        name: subprocess.Popen([sys.executable, "-c", code + show], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for name, code in asked.items()
     }
     printed = {name: process.communicate()[0] for name, process in started.items()}
@@ -179,3 +213,8 @@ def test_processes_load_what_they_need_and_no_more(loaded):
     assert loaded["a trial's process"][1] == {"numpy"}
     assert loaded["the keeper"][1] == {"numpy"}
     assert loaded["the core"][1] == {"numpy", "torch"}
+    assert loaded["one command"][1] == set()
+
+
+def test_a_sweep_is_announced_before_anything_heavy_is_loaded(loaded):
+    assert loaded["the header"][1] == {"rich"}  # which draws it

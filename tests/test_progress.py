@@ -1,8 +1,11 @@
 """Progress on a terminal and in a log."""
 
 import io
+import os
+import re
 
-from fpp_sweep.progress import Bar
+from fpp_sweep.progress import Bar, Screen
+from fpp_sweep.report.tables import aligned
 
 
 class Terminal(io.StringIO):
@@ -27,6 +30,11 @@ def run(stream, steps, seconds, **options):
     return stream.getvalue()
 
 
+def states(text):
+    """What stood on the terminal, one after the other."""
+    return [state for state in re.split(r"\r\033\[J|\033\[1F\033\[J", text) if state]
+
+
 def test_a_log_gets_a_line_every_ten_seconds_and_a_last_one():
     lines = run(io.StringIO(), 50, 0.5).splitlines()
     assert lines == [
@@ -37,30 +45,34 @@ def test_a_log_gets_a_line_every_ten_seconds_and_a_last_one():
 
 
 def test_a_terminal_gets_one_line_that_is_refreshed_ten_times_a_second_at_most():
-    text = run(Terminal(), 1000, 0.01)
-    assert text.count("\n") == 1
-    assert text.endswith("\n")
-    assert 90 <= text.count("images") <= 101
+    shown = states(run(Terminal(), 1000, 0.01))
+    assert all(state.count("\n") == 1 and state.endswith("\n") for state in shown)
+    assert 90 <= len(shown) <= 101
+    assert shown[-1] == "features: 1000/1000 images in 10 s, 100.0/s\n"
 
 
 def test_a_terminal_line_is_no_longer_than_the_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    states = run(Terminal(), 100, 0.05).rstrip("\n").split("\r\033[K")
-    assert len(states) > 10
-    assert max(len(state) for state in states) == 19
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
+    stream = Terminal()
+    stream.fileno = lambda: 1
+    *refreshed, last = states(run(stream, 100, 0.05))
+    assert len(refreshed) > 10
+    assert max(len(state) for state in refreshed) == 20  # a newline, and the last column stays free
+    assert last.startswith("features: 100/100 images in 5 s")  # it stays, and is whole
 
 
 def test_quick_work_leaves_nothing_behind():
     assert run(io.StringIO(), 10, 0.5) == ""
-    assert run(Terminal(), 10, 0.05).endswith("\r\033[K")
+    assert run(Terminal(), 10, 0.05).endswith("\033[1F\033[J")
 
 
-def test_a_hidden_bar_is_silent():
+def test_a_hidden_bar_is_silent(capfd):
     for stream in (io.StringIO(), Terminal()):
         with Bar("features", 2, stream=stream, shown=False) as bar:
             bar.advance(1)
             bar.note("a line")
         assert stream.getvalue() == ""
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_was_found_is_done_but_says_nothing_about_the_rate():
@@ -79,11 +91,42 @@ def test_without_work_nothing_is_known_and_nothing_shown():
     bar.close()
 
 
-def test_a_note_stands_on_a_line_of_its_own():
+def test_a_note_stands_on_a_line_of_its_own_above_the_bar():
     stream = Terminal()
     clock = Clock()
     bar = Bar("features", 10, stream=stream, clock=clock)
     clock.now = 1.0
     bar.advance(1)
     bar.note("a shard is damaged")
-    assert stream.getvalue().endswith("\r\033[Ka shard is damaged\n")
+    bar.note("bad\033[2J")
+    assert states(stream.getvalue())[-2:] == [
+        "a shard is damaged\nfeatures: 1/10 images, 1.0/s, 9 s left\n",
+        "bad\\x1b[2J\nfeatures: 1/10 images, 1.0/s, 9 s left\n",
+    ]
+
+
+def test_wide_letters_count_as_the_two_columns_that_they_take(monkeypatch):
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
+    stream = Terminal()
+    stream.fileno = lambda: 1
+    screen = Screen(stream)
+    screen.draw(block=["字" * 30])
+    assert states(stream.getvalue()) == ["字" * 9 + "…\n"]
+    assert aligned([["data", "acc"], ["花", "1.0"]]) == ["data  acc", "花    1.0"]
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch):
+    from rich.text import Text
+
+    def drawn(stream):
+        Screen(stream).draw([Text("a line", "red")])
+        return stream.getvalue()
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as some CI does
+    assert drawn(io.StringIO()) == "a line\n"
+    assert "\033[31ma line" in drawn(Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert drawn(Terminal()) == "a line\n"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert drawn(Terminal()) == "a line\n"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ from tests.drivers import (
     environment,
     only_sweep,
     started,
+    told,
 )
 from tests.names import PLAIN, TPT
 from tests.tracking.stores import free_port
@@ -48,8 +50,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     done = tune(tmp_path, space=(ROOT / "search_spaces/smoke.yaml").read_text())
     sweep = only_sweep(tmp_path)
     assert sweep.info().state == "finished"
-    assert "front of small-" in done.stdout
-    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db" in done.stdout
+    assert_told_from_the_first_second_to_the_last(done, sweep)
     assert sweep.info().tags["work_model_loads"] == "1"  # as many as there are workers, not trials
     assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
     records = {record.name: record for record in sweep.trials()}
@@ -87,6 +88,34 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     subprocess.run([sys.executable, "-m", "fpp_sweep.evaluate", *words], check=True, capture_output=True, cwd=ROOT)
 
 
+def assert_told_from_the_first_second_to_the_last(done, sweep):
+    """On what a pipe gets: the header, what is begun, then sentences, table, and what to open."""
+    subjects = ["sweep", "question", "searches", "work", "budget", "folder", "page"]
+    assert [line.split()[0] for line in done.stderr.splitlines()[:7]] == subjects
+    begun = [line for line in done.stderr.splitlines() if line.endswith(" ...")]
+    first, *rest = [line for line in begun if line != "opening MLflow's store ..."]
+    assert first == "starting Ray ..."
+    assert rest == [
+        "loading tiny on 1 worker ...",
+        "looking at datasets and prompts ...",
+        "loading Ray Tune and Optuna ...",
+        "writing the report, bringing MLflow up to date ...",
+    ]
+    assert "\033" not in done.stderr + done.stdout
+    parts = [
+        f"{sweep.path.name} is finished (all 4 trials); trials: 4 complete.",
+        " every baseline in accuracy and ece",
+    ]
+    parts += [
+        "front of small-",
+        "\nwork        ",
+        "\npage        file://",
+        "\nuse it      python -m fpp_sweep.evaluate ",
+    ]
+    parts += [f"\nMLflow      mlflow ui --backend-store-uri sqlite:///{sweep.path.parent.parent}/mlflow.db"]
+    assert sorted(parts, key=done.stdout.index) == parts
+
+
 def assert_logged(sweep, record):
     """A trial's log has its key, its tasks and its end; that of the worker that is named there has the task, too."""
     lines = (sweep.artifacts(record.name) / "log.txt").read_text().splitlines()
@@ -110,7 +139,8 @@ def test_killed_drivers_change_nothing_but_the_time():
 @pytest.mark.slow  # two drivers
 def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
     processes, err = interrupted(tmp_path, signal.SIGINT)
-    assert "--resume" in err.splitlines()[-1]
+    words = f"--space small.yaml --trials 1000 --name {only_sweep(tmp_path).path.name} --resume"
+    assert err.splitlines()[-2:] == ["interrupted; to go on:", f"    python -m fpp_sweep.tune {words}"]
     wait_for(lambda: not any(line == _line(pid) for pid, line in processes.items()))
     before = {path.name: path.read_text() for path in complete(tmp_path)}
     sweep = only_sweep(tmp_path)
@@ -149,7 +179,27 @@ def interrupted(folder, kind):
     sweep = only_sweep(folder)
     assert sweep.info().state == "interrupted"
     assert not [record for record in sweep.trials() if record.state == "running"]
+    parts = [f"{sweep.path.name} is interrupted; trials: ", "front of small-", "\npage        file://"]
+    assert sorted(parts, key=out.index) == parts
     return processes, err
+
+
+@pytest.mark.slow  # Ray is being started
+def test_an_interrupt_while_ray_starts_says_how_to_go_on(tmp_path):
+    with ended(started(tmp_path)) as driver:
+        while (line := driver.stderr.readline()) != "starting Ray ...\n":
+            assert line
+        driver.send_signal(signal.SIGINT)
+        out, err = driver.communicate(timeout=LONG)
+    assert driver.returncode == 130, out + err
+    assert "Traceback" not in err
+    sweep = only_sweep(tmp_path)
+    assert sweep.info().state == "interrupted"
+    assert out.startswith(f"{sweep.path.name} is interrupted; trials: none was begun.\n")
+    assert err.splitlines()[-2:] == [
+        "interrupted; to go on:",
+        f"    python -m fpp_sweep.tune --space small.yaml --name {sweep.path.name} --resume",
+    ]
 
 
 def _line(pid):
@@ -229,6 +279,15 @@ work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1, plugins
     assert bad.values is None
     assert sorted(study_states(sweep)) == ["COMPLETE", "FAIL"]
     assert bad.reason in done.stderr
+    told_failure = (
+        f"{bad.name} failed: {bad.reason}\n    traceback   {sweep.artifacts(bad.name)}/log.txt\n    once more   "
+    )
+    words = shlex.split(done.stdout.partition(told_failure)[2].splitlines()[0])
+    again = subprocess.run(
+        [sys.executable, *words[1:]], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert again.returncode == 2
+    assert re.fullmatch(r"error: scenes, pretraining, seed 0, .*finite.*", again.stderr.splitlines()[-1])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FAILED'").fetchone() == (1,)
         assert store.execute("SELECT count(*) FROM tags WHERE key = 'reason'").fetchone() == (1,)
@@ -267,6 +326,20 @@ def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path,
     assert not list((tmp_path / "sweeps").glob("*/*")) if (tmp_path / "sweeps").exists() else True
 
 
+def assert_told(done, complaint):
+    (line,) = told(done.stderr)
+    assert line.startswith("error: ")
+    assert complaint in line
+
+
+@pytest.mark.parametrize("words", [[], ["--model", "ViT-B-16/openai"]])
+def test_a_data_root_that_is_not_there_is_told_before_ray_and_weights_are(tmp_path, words):
+    done = tune(tmp_path, "--data-root", "nowhere", "--datasets", "dtd", *words, code=2)
+    assert_told(done, "dtd: data root nowhere is not there")
+    assert " ...\n" not in done.stderr
+    assert not list((tmp_path / "sweeps").glob("*/*"))
+
+
 @pytest.mark.slow  # Ray is started first
 @pytest.mark.parametrize(
     ("words", "complaint"),
@@ -280,7 +353,5 @@ def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path,
 )
 def test_what_is_not_there_is_told_in_a_line_before_any_trial(tmp_path, words, complaint):
     done = tune(tmp_path, *(word.replace("PORT", str(free_port())) for word in words), code=2)
-    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
-    assert line.startswith("error: ")
-    assert complaint in line
+    assert_told(done, complaint)
     assert not list((tmp_path / "sweeps").glob("*/*"))

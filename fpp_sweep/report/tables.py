@@ -36,10 +36,13 @@ def aligned(rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> li
     dataset    acc
     dtd      44.50
     """
+    from rich.cells import cell_len  # wide letters take two columns
+
     columns = []
     for index, column in enumerate(zip(*(map(escaped, row) for row in rows), strict=True)):
-        width = max(map(len, column))
-        columns.append([cell.ljust(width) if index in words else cell.rjust(width) for cell in column])
+        width = max(map(cell_len, column))
+        gaps = [" " * (width - cell_len(cell)) for cell in column]
+        columns.append([cell + gap if index in words else gap + cell for cell, gap in zip(column, gaps, strict=True)])
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 

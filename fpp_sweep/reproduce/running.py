@@ -21,8 +21,8 @@ from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.handle import Options
-from fpp_sweep.sweep.preflight import Workers, mended, open_workers, require_named, require_same
+from fpp_sweep.sweep.handle import Options, require_same
+from fpp_sweep.sweep.preflight import Workers, mended, open_workers, require_named
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.tracking import WHOLE, one_line, recorded, ship, ship_whole
 

@@ -43,9 +43,10 @@ def space_of(plain: Mapping[str, Any], where: str, loaded: Iterable[str] | None 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Settings by dotted key from a file with `config:`, as a sweep's report writes its best ones."""
-    entries = read(path, "config").mapping(["config"])
+    known = None if path.suffix == ".json" else ["config"]  # a trial's record has more
+    entries = read(path, "config").mapping(known)
     if "config" not in entries:
-        raise InputError(f"{path}: has no `config:`; a sweep's best/*.yaml does")
+        raise InputError(f"{path}: has no `config:`; a sweep's best/*.yaml and trials/*.json do")
     node = entries["config"]
     with node.locating():
         return check_settings(node.plain(), TrialConfig())

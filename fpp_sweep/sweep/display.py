@@ -1,20 +1,21 @@
-"""A sweep on the terminal: a few lines kept up to date in place, or plain lines for a log; and the table at its end."""
+"""A sweep on the terminal: its header, a few lines kept up to date, or plain lines for a log; the table at its end."""
 
 from __future__ import annotations
 
-import os
 import textwrap
 import threading
 import time
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
 
+from fpp_sweep.cli import plural
 from fpp_sweep.errors import escaped
-from fpp_sweep.progress import duration
+from fpp_sweep.progress import Screen, duration
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import (
     Front,
+    format_metric,
     format_result,
     format_setting,
     format_values,
@@ -26,8 +27,11 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.report.words import beside, remarks, sentences
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.rules import as_mapping
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fpp_sweep.report.evidence import Evidence
 
 REFRESH = 0.2  # seconds between two states of the block on a terminal
@@ -35,6 +39,7 @@ LOG = 30.0  # seconds between two lines of status elsewhere
 WIDTH = 100  # columns of the last table
 _BAR = 20  # cells, on a terminal wide enough for them
 _WIDE_ENOUGH = 60  # columns
+_TASKS = 3  # that have lines of their own
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,34 @@ class Status:
     workers: int
     note: str | None  # such as how far MLflow is behind
     stopped: int = 0
+    baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
+    doing: Sequence[str] = ()  # what takes workers long
 
     @property
     def ended(self) -> int:
         return self.finished + self.failed + self.stopped
 
 
+def heading(folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[Objective], split: str) -> list[str]:
+    """What a sweep is, from what the space says: lines that begin with their subject."""
+    work, search = (as_mapping(space.get(part, {})) for part in ("work", "search"))
+    goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in objectives)
+    trials, clock, hours = (search.get(key) for key in ("trials", "wall_clock", "gpu_hours"))
+    budget = [f"{trials} trials" * bool(trials), f"{duration(clock or 0)} of wall clock" * bool(clock)]
+    rows = {
+        "sweep": folder.path.name,
+        "question": " ".join(str(space.get("question", "")).split()),
+        "searches": f"{goals} on {split}",
+        "work": f"{work.get('model', '')} on {', '.join(work.get('datasets', ())) or work.get('dataset_file', '')}",
+        "budget": ", ".join(filter(None, [*budget, f"{hours} GPU-hours" * bool(hours)])),
+        "folder": str(folder.path),
+        "page": (folder.report / "sweep.html").as_uri(),
+    }
+    return [escaped(f"{subject:<9} {text}") for subject, text in rows.items() if text]
+
+
 class Display:
-    """Writes to a stream from any thread; one that is closed or full is left alone from then on."""
+    """Writes to a stream from any thread."""
 
     def __init__(
         self,
@@ -70,122 +95,66 @@ class Display:
         objectives: Sequence[Objective],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream = stream
-        self._terminal = _is_terminal(stream) if interactive is None else interactive
+        self._screen = Screen(stream, interactive)
         self._objectives = objectives
         self._clock = clock
         self._lock = threading.RLock()
-        self._block: list[str] = []  # the lines that stand on the terminal now
         self._status: Status | None = None
         self._last: tuple[str, float] | None = None  # phase and time of the last status written
-        self._open = True
 
     def update(self, status: Status) -> None:
         """Show it, if the last one has been there for long enough; a new phase at once."""
         with self._lock:
             self._status = status
             now = self._clock()
-            if (
-                self._last is None
-                or self._last[0] != status.phase
-                or now - self._last[1] >= (REFRESH if self._terminal else LOG)
-            ):
+            pause = REFRESH if self._screen.terminal else LOG
+            if self._last is None or self._last[0] != status.phase or now - self._last[1] >= pause:
                 self._last = (status.phase, now)
-                self._write_status()
+                self._draw(status)
 
-    def event(self, line: str) -> None:
+    def event(self, line: str, style: str = "") -> None:
         """A line that stays."""
-        with self._lock:
-            self._write(self._redrawn([line]) if self._terminal else f"{self._encodable(escaped(line))}\n")
+        from rich.text import Text
+
+        self._screen.draw([Text(escaped(line), style)])
 
     def close(self) -> None:
-        """Leave the last state of the block where it is; in a log it is the last line."""
+        """Leave the last state where it is; in a log it is the last line."""
         with self._lock:
             if self._status is not None:
-                self._write_status()
-            self._block, self._status = [], None
+                self._draw(self._status, last=True)
+                self._status = None
 
-    def _write_status(self) -> None:
-        assert self._status is not None
-        line = status_line(self._status, self._best)
-        self._write(self._redrawn([]) if self._terminal else f"{self._encodable(line)}\n")
-
-    def _best(self, points: Sequence[Sequence[float]]) -> str:
-        columns = zip(self._objectives, zip(*points, strict=True), strict=True)
-        best = [max(values) if objective.goal == "max" else min(values) for objective, values in columns]
-        return format_values(self._objectives, best)
-
-    def _redrawn(self, above: Sequence[str]) -> str:
-        """Erases the block, writes lines where it stood, and draws it again below them."""
-        columns = self._columns()
-        rows = sum(-(-max(_width(line), 1) // columns) for line in self._block)  # a narrowed window wraps lines
-        erase = f"\033[{rows}F\033[J" if rows else "\r\033[J"
-        self._block = []
-        if self._status is not None:
-            # the last column stays free: to write there makes some terminals wrap
-            lines = block(self._status, self._best, columns, fancy=self._can_encode("█·"))
-            more = "…" if self._can_encode("…") else "."
-            self._block = [_cut(self._encodable(escaped(line)), columns - 1, more) for line in lines]
-        stay = [self._encodable(escaped(line)) for line in above]
-        return erase + "".join(f"{line}\n" for line in (*stay, *self._block))
-
-    def _columns(self) -> int:
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        except (OSError, ValueError):
-            columns = 0  # not a terminal, or one that does not say
-        return max(columns or 80, 2)
-
-    def _can_encode(self, text: str) -> bool:
-        return self._encodable(text) == text
-
-    def _encodable(self, text: str) -> str:
-        """The text with a question mark for each character that the stream's encoding lacks."""
-        encoding = self._stream.encoding or "utf-8"
-        return text.encode(encoding, "replace").decode(encoding, "replace")
-
-    def _write(self, text: str) -> None:
-        if not self._open:
-            return
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # its reader went away, its disk is full, or it was closed
-            self._open = False
+    def _draw(self, status: Status, *, last: bool = False) -> None:
+        if self._screen.terminal:
+            lines = list(block(status, self._objectives, self._screen.columns()))
+            self._screen.draw(*((lines, []) if last else ([], lines)))
+        else:
+            self._screen.draw([status_line(status, self._objectives)])
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # closed
-        return False
-
-
-Best = Callable[[Sequence[Sequence[float]]], str]
-
-
-def status_line(status: Status, best: Best) -> str:
+def status_line(status: Status, objectives: Sequence[Objective]) -> str:
     """Everything on one line, for a log."""
-    fields = [f"{status.phase}: {_counts(status)}", *_rates(status), *_front_notes(status, best), status.note]
-    return escaped("; ".join(field for field in fields if field))
+    rest = (*_rates(status), *_tasks(status), *_front_notes(status, objectives), status.note)
+    return escaped("; ".join(text for text in (f"{status.phase}: {_counts(status)}", *rest) if text))
 
 
-def block(status: Status, best: Best, columns: int, *, fancy: bool) -> Iterator[str]:
+def block(status: Status, objectives: Sequence[Objective], columns: int) -> Iterator[RenderableType]:
     """The same on a few lines, with a bar where there is room and an end."""
-    bar = f"{_bar(status, fancy=fancy)} " if status.total and columns >= _WIDE_ENOUGH else ""
-    yield f"{status.phase:<9} {bar}{_counts(status)}"
-    if rates := _rates(status):
-        yield f"{'':<9} {', '.join(rates)}"
-    if lines := _front_notes(status, best):
-        yield f"{'':<9} {'; '.join(lines)}"
-    if status.note:
-        yield f"{'':<9} {status.note}"
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _bar(status: Status, *, fancy: bool) -> str:
-    full, empty = "█·" if fancy else "#-"
-    cells = min(_BAR, _BAR * status.ended // (status.total or 1))
-    return full * cells + empty * (_BAR - cells)
+    first = Table.grid(padding=(0, 1, 0, 0))
+    cells: list[RenderableType] = [Text(f"{escaped(status.phase):<9}", "bold"), Text(_counts(status), no_wrap=True)]
+    if status.total and columns >= _WIDE_ENOUGH:
+        bar = ProgressBar(status.total, status.ended, _BAR, complete_style="green", finished_style="green")
+        cells.insert(1, bar)
+    first.add_row(*cells)
+    yield first
+    for line in (", ".join(_rates(status)), *_tasks(status), *_front_notes(status, objectives), status.note):
+        if line:
+            yield Text(f"{'':<9} {escaped(line)}")
 
 
 def _counts(status: Status) -> str:
@@ -196,19 +165,37 @@ def _counts(status: Status) -> str:
 
 
 def _rates(status: Status) -> list[str]:
-    workers = f"{status.workers} worker{'' if status.workers == 1 else 's'}"
+    workers = plural(status.workers, "worker")
     rate = None if status.images_per_second is None else f"{status.images_per_second:.3g} images/s on {workers}"
     left = None if status.seconds_left is None else f"{duration(status.seconds_left)} left"
     return [text for text in (rate or workers, left) if text]
 
 
-def _front_notes(status: Status, best: Best) -> list[str]:
+def _tasks(status: Status) -> list[str]:
+    more = len(status.doing) - _TASKS
+    return [*status.doing[:_TASKS], *([f"and {plural(more, 'task')} more"] if more > 0 else [])]
+
+
+def _front_notes(status: Status, objectives: Sequence[Objective]) -> list[str]:
+    """The best of the front in each objective, with the baseline that is better, if one is."""
     notes = []
     if status.front:
-        notes.append(f"front of {len(status.front)}, best {best(status.front)}")
+        best = ", ".join(_best(status, place, objective) for place, objective in enumerate(objectives))
+        notes.append(f"front of {len(status.front)}, best {best}")
     if status.hypervolume is not None:
-        notes.append(f"hypervolume {status.hypervolume:.4g}")
+        none = "" if status.hypervolume else " (no trial beats its corner in every objective)"
+        notes.append(f"hypervolume {status.hypervolume:.4g}{none}")
     return notes
+
+
+def _best(status: Status, place: int, objective: Objective) -> str:
+    better = max if objective.goal == "max" else min
+    best = better(point[place] for point in status.front)
+    text = f"{objective.metric} {format_metric(objective.metric, best)}"
+    name, values = better(status.baselines.items(), key=lambda item: item[1][place], default=("", ()))
+    if not values or better(best, values[place]) == best:
+        return text
+    return f"{text} ({name} {format_metric(objective.metric, values[place])})"
 
 
 def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front: bool = False) -> str:
@@ -277,17 +264,18 @@ def _width(text: str) -> int:
     >>> _width("a"), _width("字"), _width("e\u0301")
     (1, 2, 1)
     """
-    letters = (letter for letter in text if not unicodedata.combining(letter))
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in letters)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
-def _cut(text: str, columns: int, more: str = "…") -> str:
+def _cut(text: str, columns: int) -> str:
     """
     >>> _cut("accuracy", 4), _cut("ece", 4)
     ('acc…', 'ece')
     """
-    if _width(text) <= columns:
-        return text
-    while text and _width(text) > columns - 1:
-        text = text[:-1]
-    return f"{text}{more}"
+    from rich.text import Text
+
+    cut = Text(text)
+    cut.truncate(columns, overflow="ellipsis")
+    return cut.plain

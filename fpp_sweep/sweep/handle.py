@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.space.reading import space_of
+from fpp_sweep.space.space import Space
 
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence
@@ -35,6 +39,48 @@ class Options:
     @property
     def on_cluster(self) -> bool:
         return self.address not in (None, "local")
+
+
+def sweep_folder(space: Space, options: Options) -> SweepFolder:
+    """The folder of a new sweep, or of the one to be resumed."""
+    root = Path(options.root)
+    if options.resume:
+        return SweepFolder.open(root / options.name if options.name else _newest(root, space.name))
+    name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise InputError(f"--name {name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
+    folder = SweepFolder(root / name)
+    if any(path.exists() for path in (folder.info_file, folder.info_copy, folder.study_file)):
+        raise InputError(f"sweep {root / name} exists; --resume goes on with it, another --name begins a new one")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {root}: {error.strerror}") from error
+    return folder
+
+
+def _newest(root: Path, name: str) -> Path:
+    """The last sweep that was begun of this space."""
+    pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
+    begun = sorted(path.parent for path in root.glob("*/sweep.json*") if pattern.fullmatch(path.parent.name))
+    if not begun:
+        raise InputError(f"nothing to resume: {root} has no sweep {name}-<time>; --name gives the name of another")
+    return begun[-1]
+
+
+def plugin_digests(options: Options) -> str:
+    return ", ".join(f"{file.name} {file.digest}" for file in sorted(options.plugins, key=lambda file: file.name))
+
+
+def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepFolder) -> None:
+    """What decides results must be what it was; budgets and machines may change."""
+    before, now = info.tags.get("plugins", ""), plugin_digests(options)
+    changes = [f"plugins: {before or 'none'} -> {now or 'none'}"] if before != now else []
+    if changes := changes or space_of(info.space, str(folder.info_file)).difference(space):
+        changed = "; ".join(changes)
+        raise InputError(
+            f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin another with --name"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +135,12 @@ class Sweep:
                 row |= {f"{prefix}{metric}": value for metric, value in result.average.items()}
             rows.append(row)
         return rows
+
+
+def last_change(folder: SweepFolder) -> float:
+    """When the driver, a trial or a worker last wrote, wherever it runs."""
+    files = (path for part in ("*.json", "trials/*", "logs/*") for path in folder.path.glob(part))
+    return max((path.stat().st_mtime for path in files), default=0.0)
 
 
 class InterruptedSweep(KeyboardInterrupt):

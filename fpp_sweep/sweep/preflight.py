@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fpp_sweep.cli import cores, note, terminable
+from fpp_sweep.cli import cores, note, plural, stage, terminable
 from fpp_sweep.config import TrialConfig, require_prompt
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
@@ -23,9 +21,8 @@ from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.handle import Options
+from fpp_sweep.sweep.handle import Options, plugin_digests, require_same
 from fpp_sweep.sweep.provenance import commit, plain, tagged, versions
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Plan
@@ -67,48 +64,6 @@ class Opened:
     gpus_per_worker: float
 
 
-def sweep_folder(space: Space, options: Options) -> SweepFolder:
-    """The folder of a new sweep, or of the one to be resumed."""
-    root = Path(options.root)
-    if options.resume:
-        return SweepFolder.open(root / options.name if options.name else _newest(root, space.name))
-    name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
-        raise InputError(f"--name {name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
-    folder = SweepFolder(root / name)
-    if any(path.exists() for path in (folder.info_file, folder.info_copy, folder.study_file)):
-        raise InputError(f"sweep {root / name} exists; --resume goes on with it, another --name begins a new one")
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {root}: {error.strerror}") from error
-    return folder
-
-
-def _newest(root: Path, name: str) -> Path:
-    """The last sweep that was begun of this space."""
-    pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
-    begun = sorted(path.parent for path in root.glob("*/sweep.json*") if pattern.fullmatch(path.parent.name))
-    if not begun:
-        raise InputError(f"nothing to resume: {root} has no sweep {name}-<time>; --name gives the name of another")
-    return begun[-1]
-
-
-def plugin_digests(options: Options) -> str:
-    return ", ".join(f"{file.name} {file.digest}" for file in sorted(options.plugins, key=lambda file: file.name))
-
-
-def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepFolder) -> None:
-    """What decides results must be what it was; budgets and machines may change."""
-    before, now = info.tags.get("plugins", ""), plugin_digests(options)
-    changes = [f"plugins: {before or 'none'} -> {now or 'none'}"] if before != now else []
-    if changes := changes or space_of(info.space, str(folder.info_file)).difference(space):
-        changed = "; ".join(changes)
-        raise InputError(
-            f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin another with --name"
-        )
-
-
 def known_info(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
     """The record of a sweep that goes on, once all that was damaged in its folder is made whole."""
     info, problem = folder.restored_info()
@@ -119,6 +74,7 @@ def known_info(space: Space, options: Options, folder: SweepFolder) -> SweepInfo
 
 def mended(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
     """Make the folder of a sweep whole, and tell what was wrong."""
+    stage("reading what is done")
     from fpp_sweep.search.mending import mend  # loads Optuna, which takes a second
 
     for told in (*([problem] if problem else []), *mend(folder, info, space)):
@@ -164,6 +120,7 @@ def open_workers(
     if not options.on_cluster and work.cpus_per_worker > cores():
         told = f"work.cpus_per_worker={work.cpus_per_worker:g}: this machine has {cores()} CPUs"
         raise InputError(f"{told}; ask for no more than that")
+    stage(f"joining the Ray cluster at {options.address}" if options.on_cluster else "starting Ray")
     cpus = max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
     with (
         session(options.address, cpus=cpus, verbose=options.verbose),
@@ -186,6 +143,7 @@ def open_workers(
         if options.on_cluster:
             look_at_nodes(spec, env)
         pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout)
+        stage(f"loading {work.model} on {'a first worker' if work.workers is None else plural(work.workers, 'worker')}")
         try:
             model = pool.open()
         except TaskFailed as error:
@@ -216,6 +174,7 @@ def look_at_nodes(spec: WorkerSpec, env: Mapping[str, str]) -> None:
 def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
     """Check that all that the space names exists and has not changed, and tell the workers what they work on."""
     pool, model = workers.pool, workers.model
+    stage("looking at datasets and prompts")
     try:
         plan = make_plan(space, pool)
         checks = check(space, pool, plan)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import sleep_when_idle, terminable
+from fpp_sweep.cli import sleep_when_idle, stage, terminable
 from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
@@ -24,7 +24,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.sweep.display import Display, Status, trial_line
-from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep
+from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep, sweep_folder
 from fpp_sweep.sweep.preflight import (
     Opened,
     Workers,
@@ -34,7 +34,6 @@ from fpp_sweep.sweep.preflight import (
     open_workers,
     removed_if_refused,
     require_named,
-    sweep_folder,
 )
 from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
@@ -74,10 +73,20 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
                 # importing MLflow takes seconds: its store is looked at while Ray starts
                 with ThreadPoolExecutor(1) as threads, ExitStack() as own:
                     checked = threads.submit(check_store, uri).result
-                    if workers is None:
-                        workers = own.enter_context(open_workers(space, options, folder.tasks, checked))
-                    checked()
-                    _go(Run(space, folder, open_sweep(space, folder, workers), options, uri))
+
+                    def opened() -> None:
+                        stage("opening MLflow's store")
+                        checked()
+
+                    try:
+                        if workers is None:
+                            workers = own.enter_context(open_workers(space, options, folder.tasks, opened))
+                        checked()
+                        run = Run(space, folder, open_sweep(space, folder, workers), options, uri)
+                    except KeyboardInterrupt:
+                        stage("interrupted; ending what was begun")  # which waits for MLflow's import
+                        raise
+                    _go(run)
             except (KeyboardInterrupt, MachineError) as error:
                 if (info := folder.info()).state == "running":  # it came while all was opened
                     with suppress(OSError):
@@ -103,7 +112,8 @@ class Run:
     """A sweep that is under way."""
 
     def __init__(self, space: Space, folder: SweepFolder, opened: Opened, options: Options, uri: str) -> None:
-        # Ray Tune and Optuna take seconds to load, and Ray must not be loaded before `session` has set its environment
+        stage("loading Ray Tune and Optuna")
+        # which take seconds, and Ray must not be loaded before `session` has set its environment
         from fpp_sweep.search.conductor import Conductor
         from fpp_sweep.search.study import SweepStudy
 
@@ -167,6 +177,7 @@ class Run:
         """Report, deliver, and let go; in whatever state things are."""
         self.watch.close()
         self.display.close()
+        stage("writing the report, bringing MLflow up to date")
         self.reporter.close()
         shutil.rmtree(self.storage, ignore_errors=True)
         left = self.shipper.close(self.delivery)
@@ -204,7 +215,8 @@ class Run:
         if split == self.space.search.split:
             self._set_reference()
             joined = record.kind == "trial" and record.name in {member.name for member in self.conductor.front()}
-            self.display.event(trial_line(record, self.space.objectives, on_front=joined))
+            style = "red" if record.state == "failed" else "green" if joined else ""
+            self.display.event(trial_line(record, self.space.objectives, on_front=joined), style)
         elif split in record.results:
             average = record.results[split].average
             averages = (
@@ -266,6 +278,10 @@ class Run:
             workers=workers.workers,
             note="; ".join([f"MLflow is behind: {shipping.error}"] * bool(shipping.error) + [*workers.notes]) or None,
             stopped=progress.stopped,
+            baselines={
+                one.label: one.values for one in self.conductor.records() if one.kind == "baseline" and one.values
+            },
+            doing=workers.doing,
         )
         self.display.update(status)
 

@@ -13,6 +13,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import ModelFacts
@@ -50,6 +51,7 @@ class KeeperStatus:
     held: float  # seconds that workers were held
     fatal: str | None
     notes: tuple[str, ...]  # what is wrong with some of the workers, while others work
+    doing: tuple[str, ...] = ()  # what takes workers long
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +116,7 @@ class Keeper:
         return await self._result(task, order, self._turns)
 
     def status(self) -> KeeperStatus:
-        counts = {name: int(value) for name, value in self._counts.items() if name != "held"}
+        counts: dict[str, Any] = {name: int(value) for name, value in self._counts.items() if name != "held"}
         return KeeperStatus(
             workers=len(self.workers),
             pids=tuple(worker.facts.pid for worker in self.workers.values()),

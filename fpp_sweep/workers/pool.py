@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +20,7 @@ from fpp_sweep import plugins
 from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys, of_config
+from fpp_sweep.progress import Bar
 from fpp_sweep.records.log import write_line
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
@@ -33,6 +34,8 @@ RESTARTS = 3  # of a keeper; one that dies again would die once more
 LOOK = 1.0  # seconds between two looks at whether who is asked can still answer
 DRAINING_EVERY = 1.0  # seconds between two looks at which nodes are to go
 FREED = 15.0  # seconds that a killed worker gets to end
+FOLLOW_EVERY = 1.0  # seconds between two looks at how far a worker is with its task
+SLOW = 2.0  # seconds after which that is told
 FORGOTTEN = 120.0  # seconds after which a trial that has not come back for its results has died
 
 
@@ -59,8 +62,9 @@ class WorkerActor:
 
         if spec.folder and Path(spec.folder).is_dir():
             os.chdir(spec.folder)
+        self._bar: Bar | None = None
         try:
-            self._worker: Worker | None = Worker(spec)
+            self._worker: Worker | None = Worker(spec, self._show)
         except Exception as error:
             self._worker, self._failure = None, TaskFailed.of(error)
 
@@ -70,6 +74,15 @@ class WorkerActor:
         while node not in _draining():
             time.sleep(DRAINING_EVERY)
         return True
+
+    def _show(self, label: str, total: int, unit: str) -> Bar:
+        self._bar = Bar(label, total, unit, shown=False)
+        return self._bar
+
+    def doing(self) -> str:
+        """How far it is with what takes long, from a thread of its own."""
+        bar = self._bar
+        return str(bar) if bar and not bar.closed and time.monotonic() - bar.started > SLOW else ""
 
     def place(self) -> str:
         return " ".join(map(str, (ray.get_runtime_context().get_node_id(), *ray.get_gpu_ids())))
@@ -96,6 +109,7 @@ class _RayWorker:
         self.handle = handle
         self.facts = facts
         self.place = place
+        self.doing = ""
         self._needs = needs
 
     @classmethod
@@ -106,7 +120,7 @@ class _RayWorker:
         # a lost call is the keeper's to repeat, and a lost worker the keeper's to replace
         options |= {"max_restarts": 0, "max_task_retries": 0}
         remote: Any = ray.remote
-        handle = remote(concurrency_groups={"watch": 1}, **options)(WorkerActor).remote(spec)
+        handle = remote(concurrency_groups={"watch": 1, "tell": 1}, **options)(WorkerActor).remote(spec)
         facts = await _answer(handle.call.remote("facts"))
         if isinstance(facts, TaskFailed):
             ray.kill(handle)
@@ -131,10 +145,19 @@ class _RayWorker:
         return result
 
     async def gone(self) -> bool:
+        following = asyncio.create_task(self._follow())
         try:
             return bool(await self.handle.watch.options(concurrency_group="watch").remote())
         except Exception:  # it is dead
             return False
+        finally:
+            following.cancel()
+
+    async def _follow(self) -> None:
+        with suppress(Exception):  # it is dead, which `gone` tells
+            while True:
+                self.doing = await self.handle.doing.options(concurrency_group="tell").remote()
+                await asyncio.sleep(FOLLOW_EVERY)
 
     def kill(self) -> None:
         with suppress(Exception):  # it may be gone
@@ -259,7 +282,10 @@ class KeeperActor:
 
     async def status(self) -> KeeperStatus | None:
         """None if this keeper has followed one that died, and does not know the keys yet."""
-        return self._keeper.status() if self._begun else None
+        if not self._begun:
+            return None
+        workers = [worker for worker in self._keeper.workers.values() if isinstance(worker, _RayWorker)]
+        return replace(self._keeper.status(), doing=tuple(worker.doing for worker in workers if worker.doing))
 
     @property
     def _begun(self) -> bool:

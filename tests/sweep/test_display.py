@@ -68,14 +68,14 @@ class Terminal:
     def screen(self):
         """Rows, wrapped at the present width as a terminal that was resized would have them."""
         rows = [""]
-        for token in re.findall(r"\033\[\d*[FJ]|\r\n|\r|\n|[^\033\r\n]+", self.text()):
+        for token in re.findall(r"\033\[\d*[FJ]|\033\[[\d;]*m|\r\n|\r|\n|[^\033\r\n]+", self.text()):
             if token.endswith("F") and token.startswith("\033"):
                 above = int(token[2:-1])
                 assert above < len(rows), "it went above the top of the screen"
                 rows = [*rows[: len(rows) - 1 - above], ""]
             elif token == "\r\n":
                 rows.append("")
-            elif not token.startswith(("\033", "\r")):
+            elif not token.startswith(("\033", "\r")):  # colours take no room
                 words = rows.pop() + token
                 rows += [words[start : start + self.columns] for start in range(0, len(words), self.columns)]
         return rows[:-1] if rows[-1] == "" else rows
@@ -103,9 +103,10 @@ def test_a_terminal_keeps_one_block_that_is_redrawn_in_place(terminal):
         clock.now += 1
         display.update(replace(STATUS, finished=finished))
     assert screen.screen() == [
-        "search    ██████·············· 13/40 trials, 1 failed, 2 running",
+        "search    ━━━━━━╸━━━━━━━━━━━━━ 13/40 trials, 1 failed, 2 running",
         "          41.3 images/s on 2 workers, 3:13 left",
-        "          front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4",
+        "          front of 2, best accuracy 71.00, ece 4.00",
+        "          hypervolume 123.4",
         "          MLflow is 12 records behind",
     ]
 
@@ -121,7 +122,7 @@ def test_events_stand_above_the_block(terminal):
     rows = screen.screen()
     assert rows[:3] == ["before", "trial-0001  accuracy 70.00", "trial-0002  failed: no memory"]
     assert rows[3].startswith("search")
-    assert len(rows) == 7
+    assert len(rows) == 8
 
 
 def test_a_block_fits_a_narrow_terminal_and_one_that_was_narrowed(terminal):
@@ -131,14 +132,14 @@ def test_a_block_fits_a_narrow_terminal_and_one_that_was_narrowed(terminal):
     display.update(STATUS)
     wide = screen.screen()
     assert max(map(len, wide)) <= 59
-    assert "·" in wide[0]
+    assert "━" in wide[0]
     screen.resize(30)
     clock.now += 1
     display.update(STATUS)
     narrow = screen.screen()
-    assert len(narrow) == 4
+    assert len(narrow) == 5
     assert max(map(len, narrow)) <= 29
-    assert "·" not in narrow[0]
+    assert "━" not in narrow[0]
     assert narrow[-1].endswith("…")
 
 
@@ -149,8 +150,8 @@ def test_a_terminal_without_such_letters_gets_plain_ones(terminal):
     display.event("trial-0001  naïve")
     rows = screen.screen()
     assert rows[0] == "trial-0001  na?ve"
-    assert "######--------------" in rows[1]
-    assert rows[-1].endswith(".")
+    assert "------ -------------" in rows[1]
+    assert rows[-1] == f"          {'fa?ade ' * 20}"[:61]
 
 
 def test_a_log_gets_every_event_and_a_status_now_and_then():
@@ -199,7 +200,14 @@ def test_texts_cannot_steer_the_terminal(terminal):
     display.update(replace(STATUS, note="\033[2Jgone\r\nmore"))
     display.event("bad\033]0;title\a\nline")
     display.update(replace(STATUS, phase="\033[1mtest"))
-    assert set(re.findall(r"\033\[[\d;]*\w|\033.", screen.text())) <= {"\033[J", "\033[4F"}
+    assert set(re.findall(r"\033\[[\d;]*\w|\033.", screen.text())) <= {
+        "\033[J",
+        "\033[5F",
+        "\033[1m",
+        "\033[0m",
+        "\033[32m",
+        "\033[90m",
+    }
     assert screen.screen()[0] == r"bad\x1b]0;title\x07\nline"
 
 
@@ -246,13 +254,13 @@ def test_a_stream_that_failed_once_is_not_written_to_again():
 def test_the_bar_counts_trials_that_failed_as_done(terminal):
     screen = terminal()
     Display(screen.stream, objectives=GOALS).update(replace(STATUS, finished=10, failed=10))
-    assert screen.screen()[0] == "search    ██████████·········· 20/40 trials, 10 failed, 2 running"
+    assert screen.screen()[0] == "search    ━━━━━━━━━━╺━━━━━━━━━ 20/40 trials, 10 failed, 2 running"
 
 
 def test_stopped_trials_are_counted_once_there_are_any(terminal):
     screen = terminal()
     Display(screen.stream, objectives=GOALS).update(replace(STATUS, finished=10, failed=0, stopped=10))
-    assert screen.screen()[0] == "search    ██████████·········· 20/40 trials, 10 stopped, 2 running"
+    assert screen.screen()[0] == "search    ━━━━━━━━━━╺━━━━━━━━━ 20/40 trials, 10 stopped, 2 running"
     line = trial_line(failed(4, "lower after 2 of 5 datasets", state="stopped"), GOALS)
     assert line == "trial-0004  stopped: lower after 2 of 5 datasets"
 
@@ -271,9 +279,25 @@ def test_lines_of_several_threads_stay_whole(terminal):
         thread.start()
     for thread in threads:
         thread.join()
-    lines = re.sub(r"\033\[\d*[FJ]|\r", "", stream.getvalue()).splitlines()
+    lines = re.sub(r"\033\[[\d;]*[FJm]|\r", "", stream.getvalue()).splitlines()
     assert [line for line in lines if line.startswith("a-")] == [f"a-{number:03d}" for number in range(50)]
     assert lines[-1].strip() == STATUS.note
+
+
+def test_a_baseline_that_is_better_stands_beside_the_best_of_the_front():
+    stream = io.StringIO()
+    known = {"tpt": (70.5, 3.5), "zero_shot": (60.0, 3.0)}
+    Display(stream, objectives=GOALS).update(replace(STATUS, baselines=known, hypervolume=0.0))
+    assert "front of 2, best accuracy 71.00, ece 4.00 (zero_shot 3.00); hypervolume 0 (no trial beats its" in (
+        stream.getvalue()
+    )
+
+
+def test_what_takes_workers_long_is_told_and_of_many_how_many_more():
+    stream = io.StringIO()
+    doing = [f"set{number}: features: 30/100 images, 2.0/s, 35 s left" for number in range(5)]
+    Display(stream, objectives=GOALS).update(replace(STATUS, doing=doing))
+    assert f"; {'; '.join(doing[:3])}; and 2 tasks more; front" in stream.getvalue()
 
 
 def test_a_trials_line_tells_values_time_and_place():

@@ -1,6 +1,8 @@
 """What Ray is asked for and what its answers mean, without Ray: how many workers, on which machines, who repeats."""
 
 import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +238,24 @@ def test_a_worker_that_cannot_begin_says_why_whatever_it_is_asked(tmp_path):
     actor = WorkerActor(WorkerSpec(model="tiny", dataset_file=str(tmp_path / "none.yaml")))
     for method in ("facts", "describe"):
         assert "none.yaml" in actor.call(method).reason
+
+
+def test_a_worker_tells_from_another_thread_how_far_what_takes_long_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "SLOW", -1.0)
+    actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
+    assert actor.doing() == ""
+    task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
+    seen = set()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(actor.call, "run", task, ())
+        while not running.done():
+            seen.add(actor.doing())
+    features = {doing for doing in seen if re.fullmatch(r"scenes: features: \d+/640 images, [\d.]+/s, .* left", doing)}
+    assert features
+    assert actor.doing() == ""
+    monkeypatch.setattr(pool, "SLOW", 1e9)
+    actor._show("scenes: features", 3, "images").advance()
+    assert actor.doing() == ""
 
 
 class Asked:

@@ -1,0 +1,119 @@
+"""`show` and `list`: what a sweep looks like, from its folder alone."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep import show
+from fpp_sweep.cli import run
+from fpp_sweep.errors import InputError
+from tests.sweeps import build_sweep
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a sweep that ran elsewhere."""
+    made = build_sweep(tmp_path / "there" / "perturb-1", trials=6, failed=(3,))
+    (made.artifacts("trial-0003") / "log.txt").parent.mkdir(parents=True, exist_ok=True)
+    (made.artifacts("trial-0003") / "log.txt").write_text("".join(f"line {number}\n" for number in range(9)))
+    shutil.move(made.path, tmp_path / "here")
+    return type(made)(tmp_path / "here")
+
+
+def shown(capsys, main, *words):
+    main([str(word) for word in words])
+    return capsys.readouterr().out
+
+
+def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
+    text = shown(capsys, show.main, folder.path)
+    lines = text.splitlines()
+    assert lines[:3] == ["sweep     here", "question  How much noise?", "searches  accuracy (max) and ece (min) on val"]
+    assert "budget    6 trials" in lines
+    assert f"page      {(folder.report / 'sweep.html').as_uri()}" in lines
+    assert "perturb-1 is finished; trials: 5 complete, 1 failed." in lines
+    assert "front of perturb-1: 1 of 6 trials, by accuracy (max) and ece (min) on val" in lines
+    assert "trial-0003 failed: FloatingPointError: non-finite objectives ['ece']" in lines
+    assert f"    traceback   {folder.artifacts('trial-0003') / 'log.txt'}" in lines
+    assert "there" not in text
+
+
+def test_a_running_sweep_says_when_it_last_changed(capsys, folder):
+    folder.write_info(replace(folder.info(), state="running", finished=None))
+    text = shown(capsys, show.main, folder.path)
+    assert "\nperturb-1 is running; trials: " in text
+    assert "\nchanged   " in text
+
+
+def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_it(capsys, folder):
+    text = shown(capsys, show.main, folder.path, "trial-0005")
+    assert text.startswith("trial-0005  complete, begun 2026-11-20 ")
+    assert "\n    fpp.class_var = 0.006\n" in text
+    assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/tiny_shapes-0.safetensors\n" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["val", "accuracy", "ece", "sce", "brier"] in rows
+    assert ["tiny_digits", "58.00", "8.00", "2.1500", "0.4100"] in rows
+    assert ["average", "58.00", "8.00", "2.1500", "0.4100"] in rows
+    assert ["test", "accuracy", "ece", "sce", "brier"] in rows
+    command = text.splitlines()[-1]
+    assert command.startswith("once more   python -m fpp_sweep.evaluate --config ")
+    assert f" --config {folder.path}/trials/trial-0005.json --model tiny " in command
+
+
+def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(capsys, folder):
+    lines = shown(capsys, show.main, folder.path, "trial-0003").splitlines()
+    assert "reason      FloatingPointError: non-finite objectives ['ece']" in lines
+    assert [line for line in lines if "line" in line] == [f"    line {number}" for number in range(4, 9)]
+
+
+def test_what_is_in_a_folder_cannot_steer_the_terminal(capsys, folder):
+    hostile = "\033[2Jgone\n"
+    folder.write_info(replace(folder.info(), space={"question": hostile, "search": {"trials": 6}}))
+    folder.write_trial(replace(folder.trial("trial-0003"), reason=hostile, params={hostile: hostile}))
+    (folder.artifacts("trial-0003") / "log.txt").write_text(hostile)
+    for words in ([], ["trial-0003"]):
+        assert "\033" not in shown(capsys, show.main, folder.path, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["."], r"\. is not a sweep's folder \(it has no sweep\.json\)"),
+        (["nowhere"], "nowhere is not a sweep's folder"),
+        (["here", "trial-0050"], r"unknown trial of here 'trial-0050', did you mean 'trial-000\d'\? known: baseline-"),
+        (["here", "../sweep"], "unknown trial of here '../sweep'"),
+    ],
+)
+def test_what_is_not_there_is_told_in_a_line(capsys, monkeypatch, folder, words, complaint):
+    monkeypatch.chdir(folder.path.parent)
+    with pytest.raises(InputError, match=complaint):
+        show.main(words)
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: show.main(words))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
+    build_sweep(tmp_path / "b", trials=4, failed=(1,))
+    build_sweep(tmp_path / "a", trials=3, failed=(), running=(2,), state="running")
+    build_sweep(tmp_path / "empty", trials=0, baselines=(), state="interrupted")
+    (build_sweep(tmp_path / "old", trials=1).info_file).write_text("not JSON\033[2J")
+    (tmp_path / "other").mkdir()
+    text = shown(capsys, show.list_sweeps, tmp_path)
+    assert "\033" not in text
+    header, *rows = ([cell.strip() for cell in line.split("  ") if cell] for line in text.splitlines())
+    assert header == ["sweep", "state", "trials", "front", "changed"]
+    assert [row[:4] for row in rows[:2]] == [
+        ["a", "running", "2/6", "1 trial, knee accuracy 54.00, ece 10.80"],
+        ["b", "finished", "3/6, 1 failed", "1 trial, knee accuracy 56.00, ece 9.40"],
+    ]
+    assert rows[2][:4] == ["empty", "interrupted", "0/6", "0 trials"]
+    assert rows[3][:2] == ["old", "damaged"]
+    assert all(row[-1].endswith(" ago") for row in rows)
+
+
+def test_a_folder_without_sweeps_is_told(tmp_path):
+    with pytest.raises(InputError, match="has no sweeps; give the folder that --out named"):
+        show.list_sweeps([str(tmp_path)])
