@@ -36,7 +36,7 @@ def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
     assert "front of perturb-1: 1 of 6 trials, by accuracy (max) and ece (min) on val" in lines
     assert "trial-0003 failed: FloatingPointError: non-finite objectives ['ece']" in lines
     assert f"    traceback   {folder.artifacts('trial-0003') / 'log.txt'}" in lines
-    assert "there" not in text
+    assert "/there" not in text
 
 
 def test_a_running_sweep_says_when_it_last_changed(capsys, folder):

@@ -301,15 +301,7 @@ def test_a_second_sigterm_does_not_disturb_what_the_first_has_begun():
 def under_way(monkeypatch):
     """Makes a driver's own split of a sweep, before anything runs."""
     monkeypatch.setattr("fpp_sweep.search.study.SweepStudy", lambda *words: None)
-    made = []
-
-    def make(folder, asked):
-        made.append(Run(asked, folder, Opened(None, None, 0.0), Options(), "sqlite:///none.db"))
-        return made[-1]
-
-    yield make
-    for run in made:
-        run.storage.cleanup()
+    return lambda folder, asked: Run(asked, folder, Opened(None, None, 0.0), Options(), "sqlite:///none.db")
 
 
 @pytest.mark.parametrize(
