@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, command_line, parser, run, sleep_when_idle
+from fpp_sweep.errors import InputError
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         verbose=args.verbose,
         command=command_line("fpp_sweep.tune", words),
         plugins=files,
+        finish=tuple(args.finish),
     )
     try:
         sweep = run_sweep(space, options)
@@ -60,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     info = sweep.info
     if info.tags.get("ended"):
         print(f"ended: {info.tags['ended']}", file=sys.stderr)
+    if info.tags.get("race"):
+        print(f"race: {info.tags['race']}", file=sys.stderr)
     print(final_table(info, sweep.trials(), sweep.evidence()))
     tags = info.tags
     work = f"{tags['work_tasks']} tasks run, {tags['work_at_hand']} results at hand"
@@ -85,9 +89,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, default=Path("sweeps"), metavar="DIR", help="folder of sweeps; default: sweeps")
     add("--name", metavar="NAME", help="of the sweep; default: the space's and the time")
     add("--resume", action="store_true", help="go on with this space's last sweep, or with that of --name")
+    add("--finish", nargs="+", default=[], metavar="TRIAL", help="run trials that lost a race to their end")
     add("--dry-run", action="store_true", help="show resolved configs, tasks and an estimate of the cost; run nothing")
     add("--verbose", action="store_true", help="let Ray's workers talk")
-    return options.parse_args(argv)
+    args = options.parse_args(argv)
+    if args.finish and not args.resume:
+        raise InputError("--finish goes with --resume, and --name where it is not the last sweep")
+    return args
 
 
 def read_space(args: argparse.Namespace) -> Space:

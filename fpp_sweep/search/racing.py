@@ -1,0 +1,363 @@
+"""Racing: a trial is stopped after a part of its images where another beats it in every objective, beyond chance.
+
+All trials of a sweep run block by block, the same blocks of all datasets for all. After each block a trial leaves the
+sums of what it has seen in `race/<name>/`, and looks at those of the others: they have seen the same images, so that
+differences are paired. What it decides is written there before anybody acts on it, and is not decided again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from statistics import NormalDist, fmean
+from typing import Any
+
+import numpy as np
+
+from fpp_sweep.catalogue import sign
+from fpp_sweep.core.evidence import resampled
+from fpp_sweep.core.metrics import concatenate
+from fpp_sweep.core.sums import ADDITIVE, Numbers, Sums, packed, unpacked
+from fpp_sweep.errors import InputError, MachineError
+from fpp_sweep.facts import DatasetFacts
+from fpp_sweep.files import write_json, written_whole
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import format_metric
+from fpp_sweep.records.pareto import front
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.work import Race
+from fpp_sweep.tasks import BATCH, EvalTask, Task
+from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.trial import Driver, Plan, measured
+
+DRAWS = 200
+LEAST_SD = 1e-6
+NEVER_STOPPED = ("point", "code", "paper")  # origins of trials that somebody asked for by their values
+
+
+# --- what is decided, of numbers alone --------------------------------------------------------------
+
+
+def margin(race: Race, objectives: int) -> float:
+    """How many standard deviations make a difference.
+
+    >>> round(margin(Race(), 2), 2), round(margin(Race(), 1), 2)
+    (1.96, 2.33)
+    """
+    return NormalDist().inv_cdf(race.confidence or (0.975 if objectives > 1 else 0.99))
+
+
+def beaten(trial: Numbers, others: Numbers, least: float) -> tuple[int, Numbers, Numbers] | None:
+    """Which of the others beats the trial most clearly, by how much in each objective, and the standard deviations.
+
+    Of the trial (objectives, 1 + draws) and of others (others, objectives, 1 + draws), more being better; the first
+    column is of all images. Only those on the others' front are asked, and one must be ahead in everything.
+    """
+    members = front(others[:, :, 0].tolist(), ["max"] * len(trial)) if len(others) else []
+    if not members:
+        return None
+    gaps = others[members] - trial
+    gains, deviations = gaps[:, :, 0], np.maximum(gaps[:, :, 1:].std(axis=2), LEAST_SD)
+    clearness = (gains / deviations).min(axis=1)
+    best = int(clearness.argmax())
+    return (members[best], gains[best], deviations[best]) if clearness[best] > least else None
+
+
+# --- blocks -----------------------------------------------------------------------------------------
+
+
+def rungs(race: Race, datasets: Sequence[DatasetFacts]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Where the blocks of each dataset end: whole batches, and one at least; the same number for all."""
+    cuts = [
+        tuple(min(facts.size, BATCH * math.ceil(max(share * facts.size, 1) / BATCH)) for facts in datasets)
+        for share in race.rungs
+    ]
+    whole = tuple(facts.size for facts in datasets)
+    kept = [cut for cut in dict.fromkeys(cuts) if cut != whole]
+    most, name = max((facts.size, facts.name) for facts in datasets)
+    if not kept:
+        told = f"{name} has {most} images in split {datasets[0].split}, which is one block"
+        raise InputError(f"{told}; a race needs two, of {BATCH} images: raise work.limit, or leave it", "search.race")
+    if len(race.rungs) >= most:
+        raise InputError(f"{len(race.rungs) + 1} blocks of {most} images; ask for fewer", "search.race.rungs")
+    return {(facts.name, facts.split): ends for facts, ends in zip(datasets, zip(*kept, strict=True), strict=True)}
+
+
+def require_additive(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
+    """A part of the images must say something of the metric."""
+    for metric in [goal.metric for goals in (objectives, constraints) for goal in goals]:
+        if metric.partition("/")[0] not in ADDITIVE:
+            problem = f"{metric} of a part of the images says nothing of {metric} of all"
+            raise InputError(f"{problem}; race with {', '.join(ADDITIVE)}, or not", "search.race")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A trial's metrics on its first blocks: of all images, then of every draw."""
+
+    images: bytes  # which ones
+    values: Mapping[str, Numbers]  # (1 + draws,)
+
+
+@lru_cache(maxsize=4096)  # every trial looks at those that ended before
+def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
+    """ValueError if that is no file of sums."""
+    seeds: dict[str, list[Sums]] = {}
+    for (dataset, _), one in sorted(unpacked(file.read_bytes()).items(), key=lambda item: item[0]):
+        seeds.setdefault(dataset, []).append(one)
+    stems = sorted({metric.partition("/")[0] for metric in metrics})
+    found = {dataset: resampled(dataset, split, given, stems, DRAWS) for dataset, given in seeds.items()}
+    images = b"".join(one.digests.tobytes() for given in seeds.values() for one in given)
+    return Seen(images, {metric: _averaged(found, *metric.partition("/")[::2]) for metric in metrics})
+
+
+def _averaged(found: Mapping[str, Mapping[str, Numbers]], stem: str, dataset: str) -> Numbers:
+    rows = [found[dataset]] if dataset else list(found.values())
+    mean: Numbers = np.mean([row[stem] for row in rows], axis=0)
+    return mean
+
+
+@lru_cache(maxsize=4096)  # what has ended is read once
+def _record(folder: Path, name: str, at: int) -> TrialRecord:
+    return SweepFolder(folder).trial(name)
+
+
+# --- a trial in its race ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What all trials of a sweep race by."""
+
+    race: Race
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+    split: str
+
+    @property
+    def least(self) -> float:
+        return margin(self.race, len(self.objectives))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(goal.metric for goals in (self.objectives, self.constraints) for goal in goals))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a trial decided after a block."""
+
+    share: float  # of its images, so far
+    reason: str | None = None  # why it was stopped there
+    against: str = ""  # the trial that beats it
+    gains: Sequence[float] = ()  # of that one, by objective
+    deviations: Sequence[float] = ()
+    estimate: Sequence[float] | None = None  # of its own objectives on all images
+    constraints: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another trial, as it was after the same block."""
+
+    record: TrialRecord
+    seen: Seen
+
+
+class Racer(Driver):
+    """Runs a trial in stages, and looks after each whether it goes on."""
+
+    def __init__(self, rules: Rules, folder: SweepFolder, record: TrialRecord) -> None:
+        self._rules, self._folder, self._record = rules, folder, record
+        self._looks_file = folder.race(record.name) / "looks.json"
+        self._looks = self._known_looks()
+        self._done: dict[EvalTask, TaskResult] = {}
+        self._stages: list[list[EvalTask]] = []
+        self._block = 0
+        self._total = 0
+        self._held = 0.0
+        self._last: Look | None = None
+
+    def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
+        """Block by block, across all datasets and seeds."""
+        blocks: dict[int, list[EvalTask]] = {}
+        for task in self.ordered(plan, tasks):
+            ends = plan.rungs[task.dataset, task.split]
+            blocks.setdefault(sum(end < task.stop for end in ends), []).append(task)
+        self._total = sum(task.stop - task.start for task in tasks)
+        self._stages = [blocks[block] for block in sorted(blocks)]
+        return self._stages
+
+    def stops(self, task: Task, result: TaskResult) -> str | None:
+        self._held += result.held
+        if isinstance(task, EvalTask):
+            self._done[task] = result
+        if self._block + 1 >= len(self._stages) or not all(task in self._done for task in self._stages[self._block]):
+            return None
+        self._block += 1
+        try:
+            self._last = self._look()
+        except OSError as error:  # no verdict on the trial
+            raise MachineError.of(error) from error
+        return self._last.reason
+
+    def marked(self, record: TrialRecord) -> TrialRecord:
+        """The record of a trial that was stopped here."""
+        look = self._last
+        assert look is not None
+        told = replace(record, estimate=look.estimate, fidelity=look.share, constraints=look.constraints)
+        return replace(told, held=record.held + self._held)
+
+    def _look(self) -> Look:
+        """As it was decided before, else now."""
+        sums = dict(self._sums())
+        readable = all(sums.values())
+        if readable:
+            with written_whole(self._file(self._record.name)) as partial:
+                partial.write_bytes(packed({key: one for key, one in sums.items() if one}))
+        share = sum(task.stop - task.start for task in self._done) / self._total
+        if self._record.estimate is not None:  # it was stopped before, and is to be finished
+            return Look(share=share)
+        if self._block <= len(self._looks):
+            return self._looks[self._block - 1]
+        look = self._decided(share) if readable and self._may_stop() else Look(share=share)
+        self._looks.append(look)
+        write_json(self._looks_file, [asdict(each) for each in self._looks])
+        return look
+
+    def _known_looks(self) -> list[Look]:
+        """Those of an earlier process; of a damaged file none."""
+        try:
+            return [Look(**row) for row in json.loads(self._looks_file.read_text("utf-8"))]
+        except (OSError, ValueError, TypeError):
+            return []
+
+    def _sums(self) -> Iterator[tuple[tuple[str, int], Sums | None]]:
+        """By dataset and seed, of all blocks so far; none where no image could be read."""
+        parts: dict[tuple[str, int], list[Any]] = {}
+        for task in sorted(self._done, key=lambda task: (task.dataset, task.seed, task.start)):
+            found = parts.setdefault((task.dataset, task.seed), [])
+            if (predictions := self._done[task].predictions) is not None:
+                found.append(predictions)
+        for (dataset, seed), given in parts.items():
+            yield (dataset, seed), Sums.of_predictions(dataset, concatenate(given)) if given else None
+
+    def _file(self, name: str) -> Path:
+        return self._folder.race(name) / f"block-{self._block}.npz"
+
+    def _may_stop(self) -> bool:
+        return self._record.kind == "trial" and self._record.origin not in NEVER_STOPPED
+
+    def _decided(self, share: float) -> Look:
+        rules, own = self._rules, self._seen_of(self._record.name)
+        rivals = list(self._rivals(own))
+        finished = [rival for rival in rivals if rival.record.state == "complete"]
+        if own is None or len(finished) < rules.race.reserve:
+            return Look(share=share)
+        anchor = min(finished, key=lambda rival: self._distance(rival.seen, own))
+        feasible = [rival for rival in rivals if rival.record.feasible]
+        better = np.array([self._signed(rival.seen) for rival in feasible])
+        lost = beaten(self._signed(own), better, rules.least)
+        broken = {constraint.name: self._violation(constraint, own, anchor) for constraint in rules.constraints}
+        look = Look(share=share, constraints={name: value for name, (value, _) in broken.items()})
+        if lost is not None:
+            winner, gains, deviations = feasible[lost[0]], lost[1].tolist(), lost[2].tolist()
+            anchor = winner if winner in finished else anchor
+            reason = f"beaten by {winner.record.name}{self._by(gains, deviations)}"
+            look = replace(look, reason=reason, against=winner.record.name, gains=gains, deviations=deviations)
+        else:
+            told = [
+                f"breaks {name} by {value:.2f} ± {rules.least * sd:.2f}"
+                for name, (value, sd) in broken.items()
+                if value > rules.least * sd
+            ]
+            look = replace(look, reason=" and ".join(told) or None)
+        if look.reason is None:
+            return Look(share=share)
+        estimate = [self._estimated(objective.metric, own, anchor)[0] for objective in rules.objectives]
+        return replace(look, reason=f"{look.reason}, after {share:.0%} of the images", estimate=estimate)
+
+    def _rivals(self, own: Seen | None) -> Iterator[Rival]:
+        """Trials that have ended, finished or stopped later on, and that saw the same images in these blocks."""
+        for file in self._folder.trial_files():
+            seen = self._seen_of(file.stem)
+            if own is None or seen is None or seen.images != own.images or file.stem == self._record.name:
+                continue
+            with suppress(InputError):  # damaged: --resume mends it
+                record = _record(self._folder.path, file.stem, file.stat().st_mtime_ns)
+                if record.kind == "trial" and record.state in ("complete", "stopped"):
+                    yield Rival(record, seen)
+
+    def _seen_of(self, name: str) -> Seen | None:
+        file = self._file(name)
+        try:
+            return _seen(file, file.stat().st_mtime_ns, self._rules.split, self._rules.metrics)
+        except (FileNotFoundError, ValueError):  # stopped before, or damaged
+            return None
+
+    def _signed(self, seen: Seen) -> Numbers:
+        """More being better."""
+        goals = self._rules.objectives
+        return np.stack([seen.values[objective.metric] * sign(objective.goal) for objective in goals])
+
+    def _distance(self, seen: Seen, own: Seen) -> float:
+        """Least for the one whose differences to this trial are known best, in whatever units."""
+        gaps = self._signed(seen) - self._signed(own)
+        return float(np.log(np.maximum(gaps[:, 1:].std(axis=1), LEAST_SD)).sum())
+
+    def _estimated(self, metric: str, own: Seen, anchor: Rival) -> tuple[float, float]:
+        """A metric on all images: the other's, less what it is ahead on those that both have seen."""
+        gaps = anchor.seen.values[metric] - own.values[metric]
+        full = measured(anchor.record.results[self._rules.split], metric)
+        return float(full - gaps[0]), max(float(gaps[1:].std()), LEAST_SD)
+
+    def _violation(self, constraint: Constraint, own: Seen, anchor: Rival) -> tuple[float, float]:
+        """By how much it is broken, as estimated, and the standard deviation; a baseline named in it is the anchor."""
+        known = None
+        if constraint.baseline is not None:
+            name = f"baseline-{constraint.baseline}"
+            record, seen = self._folder.trial(name), self._seen_of(name)
+            if record.state != "complete" or seen is None or seen.images != own.images:
+                return 0.0, math.inf  # nobody knows
+            anchor = Rival(record, seen)
+            known = measured(record.results[self._rules.split], constraint.metric)
+        value, sd = self._estimated(constraint.metric, own, anchor)
+        return constraint.violation(value, known), sd
+
+    def _by(self, gains: Sequence[float], deviations: Sequence[float]) -> str:
+        metrics, least = [objective.metric for objective in self._rules.objectives], self._rules.least
+        shown = [
+            f"{format_metric(metric, gain)} ± {format_metric(metric, least * sd)} in {metric}"
+            for metric, gain, sd in zip(metrics, gains, deviations, strict=True)
+        ]
+        return f" by {' and '.join(shown)}"
+
+
+# --- what it saves ----------------------------------------------------------------------------------
+
+
+def saved(records: Sequence[TrialRecord], split: str) -> str | None:
+    """What the trials that were stopped did not cost, in a line; none if there was none, or nothing to go by."""
+    finished = [record for record in records if record.kind == "trial" and split in record.results]
+    stopped = [record for record in records if record.state == "stopped" and record.estimate is not None]
+    if not finished or not stopped:
+        return None
+    spent = math.fsum(record.results[split].device_seconds for record in finished if split in record.results)
+    spent += math.fsum(record.held for record in records)
+    adaptation = fmean(_seconds(record, split, "adapt") for record in finished)
+    less = math.fsum(1 - record.fidelity for record in stopped)
+    of_all = less * adaptation / (spent + less * adaptation or 1.0)
+    ended = len(finished) + len(stopped)
+    told = f"{len(stopped)} of {ended} trials stopped early; that saved {less / ended:.0%} of adaptation"
+    return f"{told}, {of_all:.0%} of all device time of trials (pretraining is not saved)"
+
+
+def _seconds(record: TrialRecord, split: str, stage: str) -> float:
+    result = record.results[split]
+    return math.fsum(stages.get(stage, 0.0) for stages in result.costs.values()) * max(1, len(result.by_seed))
