@@ -2,23 +2,23 @@
 
 RESULTS is the folder of a run with zero_shot, tpt, ctpt and otpt from the words and from fpp (docs/claims.md has the
 command). Trials saw the same images, so their differences are compared on resamples of the images, the same
-for both sides and all seeds; a difference is the mean over datasets and seeds.
+for both sides and all seeds, and seeds are drawn, too; a difference is the mean over datasets and seeds, that of ECE
+between debiased values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from pyarrow import parquet
-
 from fpp_sweep.cli import parser, run
-from fpp_sweep.core.metrics import EDGES
+from fpp_sweep.core.evidence import Interval, averaged, difference, drawn, needed
+from fpp_sweep.core.sums import Sums
+from fpp_sweep.trial.artifacts import read_sums
 
 DRAWS = 2000
+METRICS = ("accuracy", "ece")
 WORDS = "a photo of a"
 # the claim, then (method, prompt) of the two sides: the first minus the second
 CLAIMS = (
@@ -31,61 +31,40 @@ CLAIMS = (
     ("FPP prompt against words, no tuning", ("zero_shot", "fpp"), ("zero_shot", WORDS)),
 )
 
-Terms = NDArray[np.float64]  # (images, bins + 1): correct minus confidence in the bin's column; then correct
 Side = tuple[str, str]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.claims", __doc__ or "")
     options.add_argument("results", type=Path)
-    terms = read(options.parse_args(argv).results)
+    sides, split = read(options.parse_args(argv).results)
     print("| claim | accuracy | ECE |\n| --- | --- | --- |")
     for claim, first, second in CLAIMS:
-        accuracy, ece = differences(terms[first], terms[second])
-        print(f"| {claim} | {shown(accuracy)} | {shown(ece)} |")
+        gaps = differences(sides[first], sides[second], split)
+        print(f"| {claim} | {' | '.join(shown(gaps[metric]) for metric in METRICS)} |")
 
 
-def read(folder: Path) -> dict[Side, list[list[Terms]]]:
-    """By side: datasets, and for each the seeds' terms, images in one order."""
-    sides: dict[Side, dict[str, list[Terms]]] = {}
+def read(folder: Path) -> tuple[dict[Side, dict[str, list[Sums]]], str]:
+    """By side and dataset the sums of each seed; and the split."""
+    sides: dict[Side, dict[str, list[Sums]]] = {}
     document = json.loads((folder / "results.json").read_text())
     for trial in document["trials"]:
         side = sides.setdefault((trial["config"]["method"], trial["config"]["prompt"]), {})
-        for dataset in trial["datasets"]:
-            name = f"{dataset}.seed{trial['seed']}.predictions.parquet"
-            rows = parquet.read_table(folder / trial["files"] / document["split"] / name).sort_by("id")
-            correct = rows["label"].to_numpy() == rows["predicted"].to_numpy()
-            side.setdefault(dataset, []).append(terms_of(rows["confidence"].to_numpy(), correct))
-    return {side: list(datasets.values()) for side, datasets in sides.items()}
+        for (dataset, _), one in read_sums(folder / trial["files"], document["split"]).items():
+            side.setdefault(dataset, []).append(one)
+    return sides, document["split"]
 
 
-def terms_of(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Terms:
-    terms = np.zeros((len(correct), len(EDGES)))
-    terms[np.arange(len(correct)), np.searchsorted(EDGES, confidence) - 1] = correct - confidence.astype(np.float64)
-    terms[:, -1] = correct
-    return terms
+def differences(
+    first: Mapping[str, list[Sums]], second: Mapping[str, list[Sums]], split: str = "test"
+) -> dict[str, Interval]:
+    """The first side minus the second in accuracy and ECE, the mean over datasets and seeds."""
+    found = averaged([drawn(name, split, [first[name], second[name]], needed(METRICS), DRAWS) for name in first])
+    return {metric: gap for metric in METRICS if (gap := difference(found, metric, 0, 1))}
 
 
-def differences(first: list[list[Terms]], second: list[list[Terms]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Accuracy and ECE of the first side minus the second's, in percent: of all images, then of each resample."""
-    generator = np.random.default_rng(0)
-    total = np.zeros((2, 1 + DRAWS))
-    for left, right in zip(first, second, strict=True):
-        images = len(left[0])
-        weights = np.concatenate(
-            [np.ones((1, images)), generator.multinomial(images, np.full(images, 1 / images), size=DRAWS)]
-        )
-        for sign, seeds in ((1, left), (-1, right)):
-            for terms in seeds:
-                sums = weights @ terms * (100 / images)
-                scores = np.stack([sums[:, -1], np.abs(sums[:, :-1]).sum(1)])
-                total += sign * scores / (len(seeds) * len(first))
-    return total[0], total[1]
-
-
-def shown(values: NDArray[np.float64]) -> str:
-    low, high = np.quantile(values[1:], [0.025, 0.975])
-    return f"{values[0]:+.2f} [{low:+.2f}, {high:+.2f}]"
+def shown(gap: Interval) -> str:
+    return f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
 
 
 if __name__ == "__main__":

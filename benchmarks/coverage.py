@@ -18,7 +18,10 @@ import numpy as np
 from fpp_sweep.catalogue import Goal
 from fpp_sweep.cli import parser, run
 from fpp_sweep.core.evidence import (
+    DRAWS,
     JUDGED_BY,
+    REACH,
+    UNLIKELY,
     Drawn,
     averaged,
     difference,
@@ -27,6 +30,7 @@ from fpp_sweep.core.evidence import (
     optimism,
     signed,
     single,
+    weights,
 )
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.core.sums import Sums, block_size, value_of
@@ -54,8 +58,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{trials} trials on {datasets} datasets; ECE {low:.1f} to {high:.1f}; {args.splits} splits")
     for images in args.images:
         print(f"\n{images} images of each dataset")
+        print(accuracy_alone(pool, images))
         for line in table(pool, truth, apart, images, args.splits):
             print(line)
+
+
+def accuracy_alone(pool: Pool, images: int, splits: int = 2000) -> str:
+    """Of the first trial, and of the second less the first: intervals of all trials of a split miss together, so that
+    it takes thousands of splits to count them."""
+    generator = np.random.default_rng(0)
+    sides = [np.stack([one.correct for one in trials[:2]], 1).astype(float) for trials in pool.values()]
+    truth = np.mean([side.mean(axis=0) for side in sides], axis=0)
+    held = np.zeros(2)
+    for _ in range(splits):
+        means = []
+        for name, side in zip(pool, sides, strict=True):
+            starts = np.arange(0, images, block_size(images))
+            blocks = np.add.reduceat(side[generator.integers(0, len(side), images)], starts)
+            weighted = np.concatenate([np.ones((1, len(starts))), weights(name, "", len(starts), DRAWS)])
+            means.append(weighted @ blocks / (weighted @ np.diff([*starts, images]))[:, None])
+        mean = np.mean(means, axis=0)
+        for index, (values, wanted) in enumerate(((mean[:, 0], truth[0]), (mean @ [-1, 1], truth[1] - truth[0]))):
+            rare = index * np.sqrt(2) * 100 / images / len(pool)  # as core.evidence has it
+            held[index] += 100 * abs(values[0] - wanted) <= REACH * np.hypot(100 * values[1:].std(), rare)
+    alone, paired = 100 * held / splits
+    return f"{splits} splits: accuracy of one trial {alone:.1f} %, of a difference {paired:.1f} %"
 
 
 def read(args: argparse.Namespace) -> Pool:
@@ -155,7 +182,7 @@ def judged(found: Mapping[str, Drawn], members: np.ndarray, truth: Mapping[str, 
     better = signed(found, OBJECTIVES, GOALS)
     support = front_support(better)
     naive = ~beaten(better.mean(axis=2))
-    unlikely = support < 0.02
+    unlikely = support < UNLIKELY
     best = int(found["accuracy"].values.argmax())
     gap = float(found["accuracy"].values[best] - truth["accuracy"][best])
     by_ece = {

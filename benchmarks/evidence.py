@@ -80,7 +80,7 @@ def evidence(folder: Path, objectives: Sequence[str]) -> dict[str, float]:
     for file in sorted(folder.iterdir()):
         for (dataset, _), one in unpacked(file.read_bytes()).items():
             trials.setdefault(dataset, []).append(resampled(dataset, "val", [one], needed(objectives)))
-    by_dataset = {dataset: stacked(rows) for dataset, rows in trials.items()}
+    by_dataset = {dataset: stacked(rows, 5000) for dataset, rows in trials.items()}
     found = averaged(list(by_dataset.values()))
     marks["read and resampled"] = time.process_time()
     count = len(trials[next(iter(trials))])

@@ -45,13 +45,15 @@ def test_a_run_prints_tables_and_writes_everything_that_it_names(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "tpt from fpp, seed 1" in done.stdout
     assert "mean over 2 seeds" in done.stdout
+    assert len(re.findall("from .*: .*(better|worse|not told apart).* than|not told apart from", done.stdout)) >= 3
     results = json.loads((out / "results.json").read_text())
     assert len(results["trials"]) == 8
     for trial in results["trials"]:
         assert set(trial["datasets"]) == {"digits", "scenes"}
         for name, found in trial["datasets"].items():
-            low, high = found["intervals"]["ece"].values()
-            assert low <= found["metrics"]["ece"] <= high
+            low, high = found["intervals"]["accuracy"].values()
+            assert low <= found["metrics"]["accuracy"] <= high
+            assert found["intervals"]["ece"].startswith("no interval: biased by few images (12 of a dataset")
             folder = out / trial["files"]
             seeded = f"{name}.seed{trial['seed']}"
             rows = parquet.read_table(folder / "test" / f"{seeded}.predictions.parquet").to_pydict()

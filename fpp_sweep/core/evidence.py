@@ -17,13 +17,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.catalogue import Goal, sign
+from fpp_sweep.catalogue import ACCURACY, Goal, sign
 from fpp_sweep.core.sums import ADDITIVE, Numbers, Sums, on_shared_blocks
 from fpp_sweep.errors import InputError
 
 DRAWS = 500
 REACH = 1.96  # standard deviations to both sides: 95 %
 CLEAR, UNLIKELY = 0.8, 0.02  # support for being on the front
+# of draws for that: the values, which they are around, vary once more; the Brier score of support is lower, and fewer
+# members are called unlikely (benchmarks/coverage.py)
+SPREAD = math.sqrt(2)
 # a metric's intervals are those of another, whose estimate is not biased by few images
 JUDGED_BY = {"ece": "debiased_ece"}
 # alone these are biased by few images; in a difference the bias is much the same on both sides. Where resampling adds
@@ -61,6 +64,7 @@ class Drawn:
 
     values: Numbers  # (trials,)
     draws: Numbers  # (trials, draws)
+    image: float = 0.0  # what one image counts in an accuracy
 
     @property
     def recentred(self) -> Numbers:
@@ -79,11 +83,16 @@ class Drawn:
     def difference(self, first: int, second: int) -> Interval:
         """First minus second, on the same images."""
         gap = self.draws[first] - self.draws[second]
-        return Interval(float(self.values[first] - self.values[second]), float(gap.std()))
+        return Interval(float(self.values[first] - self.values[second]), math.hypot(gap.std(), self._rare))
+
+    @property
+    def _rare(self) -> float:
+        """Two images more on which trials differ (Agresti and Min): where they are few, resamples vary too little."""
+        return math.sqrt(2) * self.image
 
     def against(self, other: int) -> tuple[Numbers, Numbers]:
         """Of every trial, its difference to one of them and the difference's standard deviation."""
-        return self.values - self.values[other], (self.draws - self.draws[other]).std(axis=1)
+        return self.values - self.values[other], np.hypot((self.draws - self.draws[other]).std(axis=1), self._rare)
 
 
 @lru_cache(maxsize=32)  # all trials ask for those of the same few datasets
@@ -126,10 +135,13 @@ def _over_seeds(values: Numbers, dataset: str, split: str) -> Numbers:
     return mean
 
 
-def stacked(trials: Sequence[Mapping[str, Numbers]]) -> dict[str, Drawn]:
-    """What `resampled` gave for each of several trials."""
+def stacked(trials: Sequence[Mapping[str, Numbers]], images: int) -> dict[str, Drawn]:
+    """What `resampled` gave for each of several trials on so many images."""
     tables = {name: np.stack([trial[name] for trial in trials]) for name in trials[0]}
-    return {name: Drawn(table[:, 0], table[:, 1:]) for name, table in tables.items()}
+    return {
+        name: Drawn(table[:, 0], table[:, 1:], 100 / images if name == ACCURACY else 0.0)
+        for name, table in tables.items()
+    }
 
 
 def drawn(
@@ -139,8 +151,10 @@ def drawn(
     seeds = {len(trial) for trial in trials}
     if len(seeds) != 1:
         raise InputError(f"{dataset}: trials with {min(seeds)} and with {max(seeds)} seeds cannot be paired")
-    shared = iter(on_shared_blocks([one for trial in trials for one in trial]))
-    return stacked([resampled(dataset, split, [next(shared) for _ in trial], metrics, draws) for trial in trials])
+    shared = on_shared_blocks([one for trial in trials for one in trial])
+    each = iter(shared)
+    rows = [resampled(dataset, split, [next(each) for _ in trial], metrics, draws) for trial in trials]
+    return stacked(rows, shared[0].total)
 
 
 def averaged(datasets: Sequence[Mapping[str, Drawn]]) -> dict[str, Drawn]:
@@ -149,6 +163,7 @@ def averaged(datasets: Sequence[Mapping[str, Drawn]]) -> dict[str, Drawn]:
         name: Drawn(
             np.mean([one[name].values for one in datasets], axis=0),
             np.mean([one[name].draws for one in datasets], axis=0),
+            max(one[name].image for one in datasets) / len(datasets),
         )
         for name in datasets[0]
     }
@@ -186,8 +201,10 @@ def signed(found: Mapping[str, Drawn], metrics: Sequence[str], goals: Sequence[G
     return np.stack([found[name].recentred * sign(goal) for name, goal in zip(metrics, goals, strict=True)])
 
 
-def front_support(better: Numbers) -> Numbers:
-    """The share of draws in which each trial is on the front, where more is better."""
+def front_support(better: Numbers, spread: float = SPREAD) -> Numbers:
+    """The share of draws, so much wider, in which each trial is on the front, where more is better."""
+    centres = better.mean(axis=2, keepdims=True)
+    better = centres + spread * (better - centres)
     beaten = sum(_beaten(points).astype(np.float64) for points in np.moveaxis(better, 2, 0))
     return np.asarray(1 - beaten / better.shape[2])
 

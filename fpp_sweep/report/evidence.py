@@ -105,7 +105,7 @@ def _of_split(
     if not rows:
         return None
     first = next(iter(rows.values()))
-    datasets = {name: core.stacked([row[name][2] for row in rows.values()]) for name in first}
+    datasets = {name: core.stacked([row[name][2] for row in rows.values()], first[name][1]) for name in first}
     places = {name: place for place, name in enumerate(rows)}
     images = {name: count for name, (_, count, _) in first.items()}
     return SplitEvidence(places, images, core.averaged(list(datasets.values())), datasets)

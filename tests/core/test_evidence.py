@@ -233,12 +233,23 @@ def test_datasets_are_drawn_each_on_its_own_so_that_errors_average_out():
     assert four["accuracy"].interval(0).sd == pytest.approx(alone["accuracy"].interval(0).sd / 2, rel=0.2)
 
 
-def test_equal_trials_differ_by_nothing_at_all():
+def test_equal_trials_differ_by_nothing():
     found = drawn("dtd", "val", [[made(100)], [made(100)]], ["accuracy", "debiased_ece"])
-    for metric in ("accuracy", "ece"):
-        gap = difference(found, metric, 0, 1)
-        assert (gap.low, gap.value, gap.high, gap.sign) == (0, 0, 0, 0)
+    gap = difference(found, "ece", 0, 1)
+    assert (gap.low, gap.value, gap.high, gap.sign) == (0, 0, 0, 0)
+    assert difference(found, "accuracy", 0, 1).value == 0
     assert alike(found, ["accuracy", "ece"], 0).tolist() == [True, True]
+
+
+@pytest.mark.parametrize(("images", "told"), [(1, 0), (4, 0), (5, 0), (7, 1)])
+def test_few_images_that_one_gets_right_and_the_other_does_not_prove_nothing(images, told):
+    """Of 5 that all speak for one side, chance alone does as much in one case of 16; of 7 in one of 64."""
+    right = np.arange(400) < 200
+    more = np.arange(400) < 200 + images
+    sides = [[sums_of(Confidences(np.full(400, 0.5, np.float32), one))] for one in (more, right)]
+    gap = difference(drawn("dtd", "val", sides, ["accuracy"]), "accuracy", 0, 1)
+    assert gap.value == images / 4
+    assert gap.sign == told
 
 
 def test_seeds_that_differ_widen_an_interval_by_what_they_differ():
@@ -293,7 +304,7 @@ def cloud(means, generator, sd=0.5, draws=400):
 def test_support_is_the_share_of_draws_in_which_nothing_beats_a_trial():
     better = np.array([[[2.0, 0.0], [1.0, 1.0], [1.0, 3.0]], [[2.0, 5.0], [3.0, 1.0], [1.0, 3.0]]])
     # draw 0: (2, 2), (1, 3), (1, 1): the last is beaten; draw 1: (0, 5), (1, 1), (3, 3): the middle is
-    assert front_support(better).tolist() == [1.0, 0.5, 0.5]
+    assert front_support(better, spread=1.0).tolist() == [1.0, 0.5, 0.5]
 
 
 def test_equal_trials_do_not_take_each_other_off_the_front():

@@ -12,10 +12,11 @@ from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
+from fpp_sweep.core.sums import value_of
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.tasks import EvalTask, PretrainTask
-from fpp_sweep.trial.artifacts import write_artifacts
+from fpp_sweep.trial.artifacts import read_sums, write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt, views_for
 from fpp_sweep.trial.trial import DatasetResult, Driver, Plan, TrialStopped, joined, measured, run_trial, summary
@@ -401,9 +402,12 @@ def test_artifacts_are_readable_and_right(small, tmp_path):
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(
         [f"prompts/{stem}.safetensors" for stem in stems]
         + [f"val/{stem}.predictions.parquet" for stem in stems]
-        + ["val/reliability.png"]
+        + ["val/reliability.png", "val/sums.npz"]
     )
+    sums = read_sums(folder, "val")
+    assert list(sums) == [(each.facts.name, each.seed) for each in parts]
     for each in parts:
+        assert value_of("ece", sums[each.facts.name, each.seed]) == score(each.predictions)["ece"]
         stem = f"{each.facts.name}.seed{each.seed}"
         table = parquet.read_table(folder / "val" / f"{stem}.predictions.parquet").to_pydict()
         assert tuple(table["id"]) == each.predictions.ids
