@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fpp_sweep.catalogue import sign
-from fpp_sweep.core.evidence import resampled
+from fpp_sweep.catalogue import Goal, sign
+from fpp_sweep.core.evidence import Drawn, averaged, resampled, stacked
 from fpp_sweep.core.metrics import concatenate
 from fpp_sweep.core.sums import ADDITIVE, Numbers, Sums, packed, unpacked
 from fpp_sweep.errors import InputError, MachineError
@@ -53,20 +53,23 @@ def margin(race: Race, objectives: int) -> float:
     return NormalDist().inv_cdf(race.confidence or (0.975 if objectives > 1 else 0.99))
 
 
-def beaten(trial: Numbers, others: Numbers, least: float) -> tuple[int, Numbers, Numbers] | None:
-    """Which of the others beats the trial most clearly, by how much in each objective, and the standard deviations.
+def beaten(found: Sequence[Drawn], goals: Sequence[Goal], least: float) -> tuple[int, list[float], list[float]] | None:
+    """Which trial beats the first most clearly, by how much in each objective, and the standard deviations.
 
-    Of the trial (objectives, 1 + draws) and of others (others, objectives, 1 + draws), more being better; the first
-    column is of all images. Only those on the others' front are asked, and one must be ahead in everything.
+    Of each objective all trials. Only those on the others' front are asked, and one must be ahead in everything.
     """
-    members = front(others[:, :, 0].tolist(), ["max"] * len(trial)) if len(others) else []
-    if not members:
+    signs = np.array([sign(goal) for goal in goals])
+    values = np.stack([row.values for row in found], axis=1) * signs
+    members = 1 + np.array(front(values[1:].tolist(), ["max"] * len(goals)), np.int64)
+    if not len(members):
         return None
-    gaps = others[members] - trial
-    gains, deviations = gaps[:, :, 0], np.maximum(gaps[:, :, 1:].std(axis=2), LEAST_SD)
+    gains, deviations = (
+        np.stack(rows, axis=1)[members] for rows in zip(*(row.against(0) for row in found), strict=True)
+    )
+    gains, deviations = gains * signs, np.maximum(deviations, LEAST_SD)
     clearness = (gains / deviations).min(axis=1)
     best = int(clearness.argmax())
-    return (members[best], gains[best], deviations[best]) if clearness[best] > least else None
+    return (int(members[best]), gains[best].tolist(), deviations[best].tolist()) if clearness[best] > least else None
 
 
 # --- blocks -----------------------------------------------------------------------------------------
@@ -99,10 +102,10 @@ def require_additive(objectives: Sequence[Objective], constraints: Sequence[Cons
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """A trial's metrics on its first blocks: of all images, then of every draw."""
+    """A trial's metrics on its first blocks, by dataset: of all images, then of every draw."""
 
-    images: bytes  # which ones
-    values: Mapping[str, Numbers]  # (1 + draws,)
+    images: tuple[tuple[str, bytes, int], ...]  # which ones, and how many: by dataset
+    values: Mapping[str, Mapping[str, Numbers]]
 
 
 @lru_cache(maxsize=4096)  # every trial looks at those that ended before
@@ -112,15 +115,21 @@ def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
     for (dataset, _), one in sorted(unpacked(file.read_bytes()).items(), key=lambda item: item[0]):
         seeds.setdefault(dataset, []).append(one)
     stems = sorted({metric.partition("/")[0] for metric in metrics})
-    found = {dataset: resampled(dataset, split, given, stems, DRAWS) for dataset, given in seeds.items()}
-    images = b"".join(one.digests.tobytes() for given in seeds.values() for one in given)
-    return Seen(images, {metric: _averaged(found, *metric.partition("/")[::2]) for metric in metrics})
+    images = (
+        (dataset, b"".join(one.digests.tobytes() for one in given), given[0].total) for dataset, given in seeds.items()
+    )
+    return Seen(
+        tuple(images), {dataset: resampled(dataset, split, given, stems, DRAWS) for dataset, given in seeds.items()}
+    )
 
 
-def _averaged(found: Mapping[str, Mapping[str, Numbers]], stem: str, dataset: str) -> Numbers:
-    rows = [found[dataset]] if dataset else list(found.values())
-    mean: Numbers = np.mean([row[stem] for row in rows], axis=0)
-    return mean
+def together(trials: Sequence[Seen], metrics: Sequence[str]) -> dict[str, Drawn]:
+    """Metrics of trials that have seen the same images, by name: averages, or of one dataset."""
+    counts = {dataset: images for dataset, _, images in trials[0].images}
+    datasets = {name: stacked([trial.values[name] for trial in trials], count) for name, count in counts.items()}
+    average = averaged(list(datasets.values()))
+    split = {metric: metric.partition("/") for metric in metrics}
+    return {metric: (datasets[name] if name else average)[stem] for metric, (stem, _, name) in split.items()}
 
 
 @lru_cache(maxsize=4096)  # what has ended is read once
@@ -153,7 +162,7 @@ class Rules:
 class Look:
     """What a trial decided after a block."""
 
-    share: float  # of its images, so far
+    share: float = 0.0  # of its images, so far
     reason: str | None = None  # why it was stopped there
     against: str = ""  # the trial that beats it
     gains: Sequence[float] = ()  # of that one, by objective
@@ -257,31 +266,46 @@ class Racer(Driver):
     def _decided(self, share: float) -> Look:
         rules, own = self._rules, self._seen_of(self._record.name)
         rivals = list(self._rivals(own))
-        finished = [rival for rival in rivals if rival.record.state == "complete"]
-        if own is None or len(finished) < rules.race.reserve:
+        if own is None or sum(rival.record.state == "complete" for rival in rivals) < rules.race.reserve:
             return Look(share=share)
-        anchor = min(finished, key=lambda rival: self._distance(rival.seen, own))
-        feasible = [rival for rival in rivals if rival.record.feasible]
-        better = np.array([self._signed(rival.seen) for rival in feasible])
-        lost = beaten(self._signed(own), better, rules.least)
+        anchor = self._nearest(own, [rival for rival in rivals if rival.record.state == "complete"])
         broken = {constraint.name: self._violation(constraint, own, anchor) for constraint in rules.constraints}
-        look = Look(share=share, constraints={name: value for name, (value, _) in broken.items()})
-        if lost is not None:
-            winner, gains, deviations = feasible[lost[0]], lost[1].tolist(), lost[2].tolist()
-            anchor = winner if winner in finished else anchor
-            reason = f"beaten by {winner.record.name}{self._by(gains, deviations)}"
-            look = replace(look, reason=reason, against=winner.record.name, gains=gains, deviations=deviations)
-        else:
-            told = [
-                f"breaks {name} by {value:.2f} ± {rules.least * sd:.2f}"
-                for name, (value, sd) in broken.items()
-                if value > rules.least * sd
-            ]
-            look = replace(look, reason=" and ".join(told) or None)
-        if look.reason is None:
+        look = self._lost(own, [rival for rival in rivals if rival.record.feasible]) or self._broke(broken)
+        if look is None:
             return Look(share=share)
+        winner = next((rival for rival in rivals if rival.record.name == look.against), anchor)
+        anchor = winner if winner.record.state == "complete" else anchor
         estimate = [self._estimated(objective.metric, own, anchor)[0] for objective in rules.objectives]
-        return replace(look, reason=f"{look.reason}, after {share:.0%} of the images", estimate=estimate)
+        constraints = {name: value for name, (value, _) in broken.items()}
+        reason = f"{look.reason}, after {share:.0%} of the images"
+        return replace(look, share=share, reason=reason, estimate=estimate, constraints=constraints)
+
+    def _lost(self, own: Seen, rivals: Sequence[Rival]) -> Look | None:
+        """Whether one of them beats this trial in every objective."""
+        objectives = self._rules.objectives
+        found = together([own, *(rival.seen for rival in rivals)], [goal.metric for goal in objectives])
+        lost = beaten(list(found.values()), [goal.goal for goal in objectives], self._rules.least)
+        if lost is None:
+            return None
+        index, gains, deviations = lost
+        name = rivals[index - 1].record.name
+        rows = zip((goal.metric for goal in objectives), gains, deviations, strict=True)
+        shown = [
+            f"{format_metric(metric, gain)} ± {format_metric(metric, self._rules.least * sd)} in {metric}"
+            for metric, gain, sd in rows
+        ]
+        reason = f"beaten by {name} by {' and '.join(shown)}"
+        return Look(reason=reason, against=name, gains=gains, deviations=deviations)
+
+    def _broke(self, broken: Mapping[str, tuple[float, float]]) -> Look | None:
+        """Whether it breaks a constraint."""
+        reach = {name: self._rules.least * sd for name, (_, sd) in broken.items()}
+        told = [
+            f"breaks {name} by {value:.2f} ± {reach[name]:.2f}"
+            for name, (value, _) in broken.items()
+            if value > reach[name]
+        ]
+        return Look(reason=" and ".join(told)) if told else None
 
     def _rivals(self, own: Seen | None) -> Iterator[Rival]:
         """Trials that have ended, finished or stopped later on, and that saw the same images in these blocks."""
@@ -301,21 +325,16 @@ class Racer(Driver):
         except (FileNotFoundError, ValueError):  # stopped before, or damaged
             return None
 
-    def _signed(self, seen: Seen) -> Numbers:
-        """More being better."""
-        goals = self._rules.objectives
-        return np.stack([seen.values[objective.metric] * sign(objective.goal) for objective in goals])
-
-    def _distance(self, seen: Seen, own: Seen) -> float:
-        """Least for the one whose differences to this trial are known best, in whatever units."""
-        gaps = self._signed(seen) - self._signed(own)
-        return float(np.log(np.maximum(gaps[:, 1:].std(axis=1), LEAST_SD)).sum())
+    def _nearest(self, own: Seen, rivals: Sequence[Rival]) -> Rival:
+        """The one whose differences to this trial are known best, in whatever units."""
+        found = together([own, *(rival.seen for rival in rivals)], [goal.metric for goal in self._rules.objectives])
+        deviations = np.array([row.against(0)[1][1:] for row in found.values()])
+        return rivals[int(np.log(np.maximum(deviations, LEAST_SD)).sum(axis=0).argmin())]
 
     def _estimated(self, metric: str, own: Seen, anchor: Rival) -> tuple[float, float]:
         """A metric on all images: the other's, less what it is ahead on those that both have seen."""
-        gaps = anchor.seen.values[metric] - own.values[metric]
-        full = measured(anchor.record.results[self._rules.split], metric)
-        return float(full - gaps[0]), max(float(gaps[1:].std()), LEAST_SD)
+        gap = together([own, anchor.seen], [metric])[metric].difference(1, 0)
+        return measured(anchor.record.results[self._rules.split], metric) - gap.value, max(gap.sd, LEAST_SD)
 
     def _violation(self, constraint: Constraint, own: Seen, anchor: Rival) -> tuple[float, float]:
         """By how much it is broken, as estimated, and the standard deviation; a baseline named in it is the anchor."""
@@ -329,14 +348,6 @@ class Racer(Driver):
             known = measured(record.results[self._rules.split], constraint.metric)
         value, sd = self._estimated(constraint.metric, own, anchor)
         return constraint.violation(value, known), sd
-
-    def _by(self, gains: Sequence[float], deviations: Sequence[float]) -> str:
-        metrics, least = [objective.metric for objective in self._rules.objectives], self._rules.least
-        shown = [
-            f"{format_metric(metric, gain)} ± {format_metric(metric, least * sd)} in {metric}"
-            for metric, gain, sd in zip(metrics, gains, deviations, strict=True)
-        ]
-        return f" by {' and '.join(shown)}"
 
 
 # --- what it saves ----------------------------------------------------------------------------------
