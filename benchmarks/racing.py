@@ -176,8 +176,8 @@ def made_up(trials: int) -> Pool:
             own = np.where(generator.random(POPULATION) < 0.1, generator.random(POPULATION), luck)
             confidence = 1 / (1 + np.exp(-np.abs(logit) * np.exp(surer[trial])))
             given = Confidences(confidence.astype(np.float32), own < likely)
-            losses = np.zeros((2, POPULATION))
-            pool.setdefault(f"set{number}", []).append(Sums.of(f"set{number}", ids, given, *losses, size=1))
+            none = np.zeros(POPULATION)
+            pool.setdefault(f"set{number}", []).append(Sums.of(f"set{number}", ids, given, none, none, size=1))
     return pool
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +30,7 @@ from fpp_sweep.files import write_json, written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
 from fpp_sweep.tasks import BATCH, EvalTask, Task
@@ -63,10 +64,8 @@ def beaten(found: Sequence[Drawn], goals: Sequence[Goal], least: float) -> tuple
     members = 1 + np.array(front(values[1:].tolist(), ["max"] * len(goals)), np.int64)
     if not len(members):
         return None
-    gains, deviations = (
-        np.stack(rows, axis=1)[members] for rows in zip(*(row.against(0) for row in found), strict=True)
-    )
-    gains, deviations = gains * signs, np.maximum(deviations, LEAST_SD)
+    gaps, sds = (np.stack(rows, axis=1)[members] for rows in zip(*(row.against(0) for row in found), strict=True))
+    gains, deviations = gaps * signs, np.maximum(sds, LEAST_SD)
     clearness = (gains / deviations).min(axis=1)
     best = int(clearness.argmax())
     return (int(members[best]), gains[best].tolist(), deviations[best].tolist()) if clearness[best] > least else None
@@ -115,12 +114,8 @@ def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
     for (dataset, _), one in sorted(unpacked(file.read_bytes()).items(), key=lambda item: item[0]):
         seeds.setdefault(dataset, []).append(one)
     stems = sorted({metric.partition("/")[0] for metric in metrics})
-    images = (
-        (dataset, b"".join(one.digests.tobytes() for one in given), given[0].total) for dataset, given in seeds.items()
-    )
-    return Seen(
-        tuple(images), {dataset: resampled(dataset, split, given, stems, DRAWS) for dataset, given in seeds.items()}
-    )
+    images = [(name, b"".join(one.digests.tobytes() for one in given), given[0].total) for name, given in seeds.items()]
+    return Seen(tuple(images), {name: resampled(name, split, given, stems, DRAWS) for name, given in seeds.items()})
 
 
 def together(trials: Sequence[Seen], metrics: Sequence[str]) -> dict[str, Drawn]:
@@ -235,17 +230,22 @@ class Racer(Driver):
             return Look(share=share)
         if self._block <= len(self._looks):
             return self._looks[self._block - 1]
-        look = self._decided(share) if readable and self._may_stop() else Look(share=share)
+        may_stop = readable and self._record.kind == "trial" and self._record.origin not in NEVER_STOPPED
+        look = self._decided(share) if may_stop else Look(share=share)
         self._looks.append(look)
-        write_json(self._looks_file, [asdict(each) for each in self._looks])
+        write_json(self._looks_file, {"config": self._record.key, "looks": [asdict(each) for each in self._looks]})
         return look
 
     def _known_looks(self) -> list[Look]:
-        """Those of an earlier process; of a damaged file none."""
+        """Those of an earlier process; of a damaged file none, nor where the trial's values have been drawn anew."""
         try:
-            return [Look(**row) for row in json.loads(self._looks_file.read_text("utf-8"))]
-        except (OSError, ValueError, TypeError):
-            return []
+            known = json.loads(self._looks_file.read_text("utf-8"))
+            if known["config"] == self._record.key:
+                return [Look(**row) for row in known["looks"]]
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        shutil.rmtree(self._looks_file.parent, ignore_errors=True)
+        return []
 
     def _sums(self) -> Iterator[tuple[tuple[str, int], Sums | None]]:
         """By dataset and seed, of all blocks so far; none where no image could be read."""
@@ -259,9 +259,6 @@ class Racer(Driver):
 
     def _file(self, name: str) -> Path:
         return self._folder.race(name) / f"block-{self._block}.npz"
-
-    def _may_stop(self) -> bool:
-        return self._record.kind == "trial" and self._record.origin not in NEVER_STOPPED
 
     def _decided(self, share: float) -> Look:
         rules, own = self._rules, self._seen_of(self._record.name)
@@ -359,16 +356,16 @@ def saved(records: Sequence[TrialRecord], split: str) -> str | None:
     stopped = [record for record in records if record.state == "stopped" and record.estimate is not None]
     if not finished or not stopped:
         return None
-    spent = math.fsum(record.results[split].device_seconds for record in finished if split in record.results)
-    spent += math.fsum(record.held for record in records)
-    adaptation = fmean(_seconds(record, split, "adapt") for record in finished)
+    spent = math.fsum(record.held for record in records)
+    spent += math.fsum(result.device_seconds for record in records for result in record.results.values())
     less = math.fsum(1 - record.fidelity for record in stopped)
-    of_all = less * adaptation / (spent + less * adaptation or 1.0)
+    seconds = less * fmean(_adaptation(record.results[split]) for record in finished)
+    of_all = seconds / (spent + seconds or 1.0)
     ended = len(finished) + len(stopped)
     told = f"{len(stopped)} of {ended} trials stopped early; that saved {less / ended:.0%} of adaptation"
-    return f"{told}, {of_all:.0%} of all device time of trials (pretraining is not saved)"
+    return f"{told}, {of_all:.0%} of all device time (pretraining is not saved)"
 
 
-def _seconds(record: TrialRecord, split: str, stage: str) -> float:
-    result = record.results[split]
-    return math.fsum(stages.get(stage, 0.0) for stages in result.costs.values()) * max(1, len(result.by_seed))
+def _adaptation(result: SplitResult) -> float:
+    """Seconds, over all datasets and seeds."""
+    return math.fsum(stages.get("adapt", 0.0) for stages in result.costs.values()) * max(1, len(result.by_seed))

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.core.evidence import Drawn
+from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.core.sums import Sums, value_of
 from fpp_sweep.errors import InputError
@@ -18,18 +18,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.search.conductor import Conductor
 from fpp_sweep.search.coordinator import Brief, run_job
 from fpp_sweep.search.mending import mend
-from fpp_sweep.search.racing import (
-    Racer,
-    Rules,
-    Seen,
-    beaten,
-    margin,
-    require_additive,
-    resampled,
-    rungs,
-    saved,
-    together,
-)
+from fpp_sweep.search.racing import Racer, Rules, Seen, beaten, margin, require_additive, rungs, saved, together
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.reading import parse_space
@@ -179,7 +168,11 @@ def test_all_datasets_have_as_many_blocks():
     ("race", "sizes", "told"),
     [
         (Race(), {"one": 64}, "search.race: one has 64 images in split val, which is one block; a race needs two"),
-        (Race(rungs=[n / 301 for n in range(1, 301)]), {"one": 200}, "search.race.rungs: 301 blocks of 200 images"),
+        (
+            Race(rungs=tuple(n / 301 for n in range(1, 301))),
+            {"one": 200},
+            "search.race.rungs: 301 blocks of 200 images",
+        ),
     ],
 )
 def test_datasets_that_cannot_be_raced_on(race, sizes, told):
@@ -266,7 +259,12 @@ class Sweep:
         return [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in trials]
 
     def looks(self):
-        return {path.parent.name: json.loads(path.read_text()) for path in self.folder.path.glob("race/*/looks.json")}
+        return looks(self.folder)
+
+
+def looks(folder):
+    files = folder.path.glob("race/*/looks.json")
+    return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
 
 
 class Killed(BaseException):
@@ -443,8 +441,9 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
     folder = SweepFolder(path)
     file = folder.race("trial-0005") / "looks.json"
-    (look,) = json.loads(file.read_text())
-    file.write_text(json.dumps([look | {"reason": "as it was decided then", "estimate": [1.0, 2.0]}]))
+    known = json.loads(file.read_text())
+    known["looks"][0] |= {"reason": "as it was decided then", "estimate": [1.0, 2.0]}
+    file.write_text(json.dumps(known))
     folder.write_trial(replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0))
     (path / "study.db").unlink()
     later = Sweep(path, worker, mended=True).run()
@@ -452,6 +451,24 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     assert (record.state, record.reason, record.estimate) == ("stopped", "as it was decided then", [1.0, 2.0])
     assert later.told()[5][1:3] == ([1.0, 2.0], "0.3333")
     assert later.told()[:5] == raced.told()[:5]
+
+
+@pytest.mark.parametrize("damage", ["another trial's", "cut off", "no looks"])
+def test_what_another_trial_decided_or_cannot_be_read_is_decided_anew(raced, worker, tmp_path, damage):
+    """As where record and study are lost, and other values are drawn."""
+    folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
+    file = folder.race("trial-0005") / "looks.json"
+    known = json.loads(file.read_text())
+    known["looks"][0]["reason"] = None
+    texts = {"another trial's": json.dumps(known | {"config": "other"}), "cut off": "{", "no looks": "[]"}
+    file.write_text(texts[damage])
+    (file.parent / "block-2.npz").write_bytes(b"of another trial, which went further")
+    record = replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0)
+    folder.write_trial(record)
+    folder.study_file.unlink()
+    later = Sweep(folder.path, worker, mended=True).run()
+    assert later.looks() == raced.looks()
+    assert not (file.parent / "block-2.npz").exists()
 
 
 @pytest.mark.parametrize(("last", "left"), [(1, 3), (3, 2), (5, 1)])
