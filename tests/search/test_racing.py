@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, value_of
+from fpp_sweep.core.sums import Sums, unpacked, value_of
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.search.conductor import Conductor
@@ -21,12 +21,13 @@ from fpp_sweep.search.mending import mend
 from fpp_sweep.search.racing import Racer, Rules, Seen, beaten, margin, require_additive, rungs, saved, together
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.objectives import Constraint, Objective
-from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.reading import parse_space, space_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.preflight import known_info, make_plan
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial.trial import run_trial
+from fpp_sweep.tune import parse
 from tests.names import PLAIN, named
 from tests.sweeps import sweep_info
 from tests.trial.conftest import executing, make_worker  # noqa: F401 - a fixture
@@ -120,8 +121,14 @@ def test_a_difference_within_chance_stops_nobody():
 
 
 def test_only_the_front_of_the_others_is_asked():
-    """The third is ahead of the first, too, but the second is ahead of it."""
-    index, *_ = beaten([drawn(60.0, 80.0, 79.0), drawn(10.0, 2.0, 3.0, seed=1)], ["max", "min"], Z)
+    """The last is ahead of the first by most deviations, having its very noise, but the second is ahead of it."""
+
+    def sharing(*values, seed):
+        row = drawn(*values, seed=seed)
+        row.draws[2] = row.draws[0] + values[2] - values[0]
+        return row
+
+    index, *_ = beaten([sharing(60.0, 80.0, 79.0, seed=0), sharing(10.0, 2.0, 3.0, seed=1)], ["max", "min"], Z)
     assert index == 1
 
 
@@ -186,6 +193,53 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
         InputError, match=r"search.race: seconds of a part of the images says nothing of seconds of all"
     ):
         require_additive(space.objectives, ())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["search.race.confidence=0.5"], "search.race.confidence: must be above 0.5 and below 1, got 0.5"),
+        (["search.race.confidence=1"], "search.race.confidence: must be above 0.5 and below 1, got 1.0"),
+        (["search.race.rungs=[]"], "search.race.rungs: must have at least 1 entry, is empty"),
+        (["search.race.rungs=[1/2, 1/4]"], "search.race.rungs: must rise"),
+        (["search.race.rungs=[3/2]"], "search.race.rungs.0: must be a number above 0 and below 1, such as 1/16, got"),
+        (["search.race.rungs=[x]"], "search.race.rungs.0: must be a number above 0 and below 1, such as 1/16, got 'x'"),
+        (["search.race.rung=[1/2]"], "search.race: unknown key 'rung', did you mean 'rungs'?"),
+        (["search.race.reserve=0"], "search.race.reserve: must be >= 1, got 0"),
+        (["search.race=7"], "search.race: must be a mapping"),
+        (
+            ["base.method=dynaprompt"],
+            "search.race: dynaprompt learns from sample to sample, so that no part of its str",
+        ),
+        (["work.baselines=[dynaprompt]"], "search.race: dynaprompt learns from sample to sample"),
+        (["search.patience=0"], "search.patience: must be >= 1, got 0"),
+        (["search.patience=5", "work.baselines=[]"], "search.patience: there are neither baselines nor references"),
+    ],
+)
+def test_what_cannot_be_raced_by_is_told_in_a_line(overrides, told):
+    with pytest.raises(InputError) as caught:
+        parse_space(SPACE, "space.yaml", overrides)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_race_is_written_in_few_words():
+    def race(value):
+        return parse_space(SPACE, "space.yaml", [f"search.race={value}"]).search.race
+
+    assert race("true") == race("{}") == Race()
+    assert race("false") is race("null") is None
+    assert race("{rungs: [1/4, 0.5], reserve: 3}") == Race(rungs=(0.25, 0.5), reserve=3)
+    space = parse_space(SPACE, "space.yaml")
+    assert space_of(space.plain(), "space").search == space.search
+    assert space.difference(parse_space(SPACE, "space.yaml", ["search.race.reserve=3"])) == [
+        "search.race.reserve: 2 -> 3"
+    ]
+
+
+def test_finishing_needs_a_sweep_to_go_on_with():
+    with pytest.raises(InputError, match="--finish goes with --resume"):
+        parse(["--space", "space.yaml", "--finish", "trial-0001"])
 
 
 # ------------------------------------------------------------ trials that race
@@ -335,6 +389,17 @@ def test_a_trial_that_is_beaten_is_stopped_and_told_as_an_estimate(raced):
 
 def looks_that_stop(sweep):
     return [name for name, looks in sweep.looks().items() if looks[-1]["reason"]]
+
+
+def test_several_seeds_race_together(worker, tmp_path):
+    sweep = Sweep(tmp_path / "sweep", worker, "work.seeds=[0, 1]", "work.datasets=[digits]").run()
+    losers = stopped(sweep)
+    assert losers
+    for record in losers:
+        sums = unpacked((sweep.folder.race(record.name) / "block-1.npz").read_bytes())
+        assert {key: one.total for key, one in sums.items()} == {("digits", 0): 64, ("digits", 1): 64}
+        (look,) = sweep.looks()[record.name]
+        assert (look["share"], len(look["estimate"])) == (1 / 3, 2)
 
 
 def predictions(raced, worker, record):
