@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 raw[f"{clip.name}, AugMix {augmix}"] = timings
                 rows.append(row(args, clip, augmix, timings))
     notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
-    notes.append("Shares of the naive side's time: decode, views, tower.")
+    notes.append("Decode, views, tower: shares of the naive side's time, and the rate of each alone in one process.")
     finish(args, rows, raw, notes)
 
 
@@ -122,7 +122,11 @@ def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path)
     equal(engine(args.workers[0]), expected, f"{clip.name}, features")
     works = {f"{workers} workers": (lambda workers=workers: engine(workers), len(dataset)) for workers in args.workers}
     timings = rounds({"naive": (naive, len(dataset)), **works}, args.repeats, args.device)
-    return {**timings, "stages": [dict(zip(STAGES, spent, strict=True)) for spent in stages]}
+    shares = 1 / len(dataset)
+    return {
+        **timings,
+        "stages": [dict(zip(STAGES, (each * shares for each in spent), strict=True)) for spent in stages],
+    }
 
 
 def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> tuple[Tensor, tuple[Spent, ...]]:
@@ -149,7 +153,9 @@ def row(args: Any, clip: Clip, augmix: str, timings: dict[str, Any]) -> dict[str
     }
     cells: dict[str, object] = {"model": clip.name, "AugMix": augmix}
     for stage, share in shares.items():
+        rate = Spread.of([1 / spent[stage].wall for spent in timings["stages"]])
         cells[f"{stage}, %"] = f"{100 * share.median:.0f}"
+        cells[f"{stage}, images/s"] = f"{rate.median:.3g}"
     for workers in args.workers:
         cells[f"{workers} workers"] = Ratio.of(timings["naive"], timings[f"{workers} workers"]).wall
     rate = Spread.of([1 / spent.wall for spent in timings[f"{args.workers[0]} workers"]])

@@ -24,10 +24,10 @@ Made by `python -m benchmarks.findings` from `python -m fpp_sweep.reproduce --ta
 {ran}. Every setting is as shipped; nothing was tuned on these images.
 This is a small CLIP on drawn pictures: agreement is no replication, and disagreement no refutation.
 
-A verdict is on our own numbers alone. Accuracy and ECE: the difference on the same images for all seeds, ± 1.96
-standard deviations over resampled images. Other columns: two standard deviations over seeds. *Holds*: better than every
-row that the sentence names, beyond that; *does not hold*: worse than one of them, beyond that; *not told apart*:
-neither. Behind the verdict, how much better the row is than each of the others, in the column's unit.
+A verdict is on our own numbers alone. Accuracy and (debiased) ECE: the difference on the same images for all seeds, ±
+1.96 standard deviations over resampled images and seeds. Other columns: two standard deviations over seeds. *Holds*:
+better than every row that the sentence names, beyond that; *does not hold*: worse than one of them, beyond that; *not
+told apart*: neither. Behind the verdict, how much better the row is than each of the others, in the column's unit.
 
 | verdict | sentences |
 | --- | --- |

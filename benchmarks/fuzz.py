@@ -38,9 +38,10 @@ from fpp_sweep.core.prompt import from_file
 from fpp_sweep.errors import LONGEST, InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.experiments import made_from
+from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
-from fpp_sweep.tracking.shipper import _Delivery
+from fpp_sweep.tracking.shipper import _Delivery, _read_front
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"
@@ -89,6 +90,10 @@ def _delivery(path: Path) -> None:
     _Delivery(SweepFolder(path.parent), "sqlite:///none.db", "x", restore=False)
 
 
+def _reproduction(path: Path) -> None:
+    Reproduction(folder=path.parent, experiments={}).identity()
+
+
 TARGETS = {
     "space": Target(load_space, "yaml", "space.yaml", 20),
     "config": Target(read_config, "yaml", "config.yaml", 20),
@@ -107,6 +112,8 @@ TARGETS = {
     "sweep": Target(lambda path: SweepFolder(path.parent).info(), "json", "sweep.json", 20),
     "trial": Target(lambda path: SweepFolder(path.parent.parent).trial("t"), "json", "trials/t.json", 20),
     "shipped": Target(_delivery, "json", "shipped.json", 20),
+    "front": Target(_read_front, "json", "front.json", 10),
+    "reproduction": Target(_reproduction, "json", "reproduction.json", 10),
     "experiment": Target(_experiment, "json", "table.json", 10),
 }
 

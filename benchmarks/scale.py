@@ -242,11 +242,11 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
 
         pool = start_light_pool(folder.tasks, workers, args)
         pool.open()
+        pool.begin(TaskKeys(model_facts(), plan.known()))
         while pool.status().workers < workers:
             time.sleep(0.1)
         folder.path.mkdir(parents=True)
         folder.write_info(info_at_start(None, space, Options(), folder, uri))
-        pool.begin(TaskKeys(model_facts(), plan.known()))
         book = Book(os.getpid())
         book.look(0)
         before, began = book.cpu(), time.monotonic()

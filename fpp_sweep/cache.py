@@ -112,7 +112,7 @@ def read_entry(folder: Path) -> Listed:
     try:
         manifest = json.loads(path.read_text())
         used = path.stat().st_mtime
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         manifest, used = {}, folder.stat().st_mtime
     files = tuple(sorted(folder.iterdir()))
     facts = manifest if isinstance(manifest, dict) else {}

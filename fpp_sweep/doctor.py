@@ -20,7 +20,6 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
 
 import yaml
 
@@ -30,6 +29,7 @@ from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.tracking import check_store
+from fpp_sweep.tracking.address import is_server, version_at
 
 if TYPE_CHECKING:
     from fpp_sweep.sweep.findings import Finding
@@ -101,10 +101,7 @@ def look_everywhere(args: argparse.Namespace) -> dict[str, Facts]:
 def mlflow_versions(uri: str) -> tuple[str, str]:
     """The server's and ours; of a database, ours twice."""
     check_store(uri)
-    if not uri.startswith("http"):
-        return version("mlflow"), version("mlflow")
-    with urlopen(f"{uri.rstrip('/')}/version", timeout=10) as answer:
-        return answer.read().decode(), version("mlflow")
+    return version_at(uri) if is_server(uri) else version("mlflow"), version("mlflow")
 
 
 def undecided(text: str) -> list[str]:

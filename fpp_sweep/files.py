@@ -33,6 +33,11 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def no_link(path: str | Path, flags: int) -> int:
+    """An opener of a file that may be made; of a link to one, an OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+
+
 def read_at_most(path: Path, most: int = WRITTEN_BY_HAND) -> bytes:
     """A file's content; an OSError where there are more bytes than that, whatever size the file has on record."""
     with path.open("rb") as file:
@@ -40,6 +45,12 @@ def read_at_most(path: Path, most: int = WRITTEN_BY_HAND) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"larger than {most / 2**20:g} MiB")
     return content
+
+
+def stamp_of(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written: files here are replaced, never edited."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def set_aside(path: Path) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -21,13 +22,19 @@ from fpp_sweep.tasks import EvalTask, PretrainTask, Task
 ENGINE = 2  # to be raised when the same task gives other bits
 VIEWS = 2  # to be raised when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the form of cached features
+REMEMBERED = 4096  # texts that keys are made from; those of a trial are asked for again and again
 
 
 def digest(*facts: Any, length: int = 24) -> str:
     """A short name for some plain values."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:length]
+    return hashlib.sha256(_text(facts).encode()).hexdigest()[:length]
 
 
+def _text(facts: Any) -> str:
+    return json.dumps(facts, sort_keys=True)
+
+
+@lru_cache
 def of_config(config: TrialConfig) -> str:
     """A config's name everywhere.
 
@@ -68,13 +75,14 @@ class TaskKeys:
     model: ModelFacts
     datasets: Mapping[tuple[str, str], DatasetFacts]  # by name and split
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files
+    _texts: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, task: Task) -> str:
         """Equal for tasks with equal results: settings that are not read do not matter."""
         if isinstance(task, PretrainTask):
-            return self._named("pretrain", self._prompt(task), self._classes(task.dataset))
+            return self._named("pretrain", task, lambda: (self._prompt(task), self._classes(task.dataset)))
         cut = (task.split, task.start, task.stop, sorted(task.columns))
-        return self._named("evaluate", self._evaluation(task), cut)
+        return self._named("evaluate", task, lambda: (self._evaluation(task),), cut)
 
     def serving(self, task: Task) -> Iterator[str]:
         """Its key, then those of the same task with more optional columns, whose results hold this one's."""
@@ -88,16 +96,27 @@ class TaskKeys:
 
     def of_adapter(self, task: EvalTask) -> str:
         """Equal for tasks that start from the same method set up for the same prompt and classes."""
+        return self._named("adapter", task, lambda: self._adapter(task))
+
+    def _named(self, kind: str, task: Task, facts: Callable[[], tuple[Any, ...]], *cut: Any) -> str:
+        """Facts of a task that are the same for all its shards, and where this one is cut."""
+        columns = getattr(task, "columns", ())
+        known = (kind, task.config, task.dataset, task.seed, getattr(task, "split", ""), columns)
+        text = self._texts.get(known)
+        if text is None:
+            if len(self._texts) >= REMEMBERED:
+                self._texts.clear()
+            model = self.model
+            shared = (ENGINE, model.digest, model.device.partition(":")[0], model.arithmetic, kind, *facts())
+            text = self._texts[known] = _text(shared).removesuffix("]")
+        text = ", ".join([text, *map(_text, cut)])
+        return hashlib.sha256(f"{text}]".encode()).hexdigest()[:24]
+
+    def _adapter(self, task: EvalTask) -> tuple[Any, ...]:
         row, read = self._read(task)
         adapt = {key: value for key, value in read.items() if key.startswith("adapt.")}
         size = self.datasets[task.dataset, task.split].size
-        return self._named(
-            "adapter", self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size
-        )
-
-    def _named(self, *facts: Any) -> str:
-        model = self.model
-        return digest(ENGINE, model.digest, model.device.partition(":")[0], model.arithmetic, *facts)
+        return self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size
 
     def _prompt(self, task: PretrainTask | EvalTask) -> list[Any]:
         config = task.config

@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -94,8 +95,16 @@ def test_a_keeper_and_trials_processes_that_are_killed_cost_time_and_no_result(t
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
+@pytest.fixture
+def short():
+    """A folder for temporary files, with a name as short as sockets need it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("victim", ["raylet", "gcs_server", KEEPER])
-def test_a_part_that_cannot_be_replaced_interrupts_the_sweep_which_goes_on_later(tmp_path, victim):
+def test_a_part_that_cannot_be_replaced_interrupts_the_sweep_which_goes_on_later(tmp_path, victim, monkeypatch, short):
+    monkeypatch.setenv("TMPDIR", str(short))
     with ended(started(tmp_path, "--trials", "1000")) as driver:
         wait_for(lambda: complete(tmp_path))
         processes = descendants(driver.pid)
@@ -108,6 +117,7 @@ def test_a_part_that_cannot_be_replaced_interrupts_the_sweep_which_goes_on_later
         out, err = driver.communicate(timeout=LONG)
     assert_told(driver, out, err, "keeper" if victim == KEEPER else f"Ray's {victim} ")
     wait_for(lambda: all(is_gone(pid) for pid in processes))
+    assert not [*short.glob("ray-*"), *short.glob("fpp_sweep-*")]
     sweep = only_sweep(tmp_path)
     before = {record.name: record for record in sweep.trials()}
     assert sweep.info().state == "interrupted"

@@ -155,6 +155,8 @@ def assert_whole(there, sweep):
 def test_bad_input_ends_the_job_with_its_line_and_leaves_nothing(there):
     data = there.home / "data"
     data.mkdir()
+    # 30 by default, which is as long as `ray start` is deaf while it asks for a head that has gone already
+    there.run("echo KillWait=20 >> ../slurm.conf; scontrol reconfigure")
     job = submit(there, "bad", "--set", "search.trial=3")
     wait_for(lambda: there.job(job)["JobState"] == "FAILED")
     assert there.job(job)["ExitCode"] == "2:0"

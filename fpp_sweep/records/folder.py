@@ -19,14 +19,14 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
-from fpp_sweep.files import set_aside, write_json
+from fpp_sweep.files import no_link, set_aside, stamp_of, write_json
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
@@ -49,6 +49,11 @@ class SweepFolder:
         self.study_file = self.path / "study.db"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
+        self._records: dict[str, tuple[object, TrialRecord]] = {}  # each with what tells that its file changed
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
+        """Other processes read for themselves."""
+        return type(self), (self.path,)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -97,6 +102,16 @@ class SweepFolder:
         return self.path / "trials" / f"{name}.json"
 
     def trial(self, name: str) -> TrialRecord:
+        """A trial's record, parsed once for each time that it was written."""
+        with suppress(OSError):  # which to read it will tell
+            stamp = stamp_of(self.trial_file(name))
+            known = self._records.get(name)
+            if known is None or known[0] != stamp:
+                known = self._records[name] = stamp, self._read_trial(name)
+            return known[1]
+        return self._read_trial(name)
+
+    def _read_trial(self, name: str) -> TrialRecord:
         with _reading(self.trial_file(name)) as document:
             with under("results"):
                 given = as_mapping(document.get("results"))
@@ -121,7 +136,7 @@ class SweepFolder:
         with ExitStack() as held:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                file = held.enter_context(open(self.path / "lock", "a+", errors="replace", opener=_no_link))
+                file = held.enter_context(open(self.path / "lock", "a+", errors="replace", opener=no_link))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.truncate(0)
                 os.write(file.fileno(), str(os.getpid()).encode())
@@ -133,10 +148,6 @@ class SweepFolder:
                 problem = f"{self.path / 'lock'} cannot be written and locked ({error.strerror})"
                 raise InputError(f"{problem}; make that possible, or give another place with --out") from error
             yield
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ def write_line(file: Path, text: str, details: str = "") -> None:
     """At the log's end, with the time, and a traceback below; what cannot be written is lost, and harms nothing."""
     lines = [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {printable(text)}", *map(printable, details.splitlines())]
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as log:
             log.write("\n".join(lines) + "\n")

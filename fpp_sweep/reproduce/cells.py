@@ -169,7 +169,7 @@ def recalled(folder: SweepFolder) -> Table:
         plain, files, ran = (document[key] for key in ("experiment", "files", "ran"))
     except FileNotFoundError:  # its run has not come to its end
         return table_of(find(folder.path.name), folder, {})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
     return table_of(made_from(of_plain(plain, str(file)), folder.path.name), folder, files, ran)
 

@@ -19,9 +19,10 @@ from fpp_sweep.reproduce.cells import Table, remember, table_of
 from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
+from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options
-from fpp_sweep.sweep.preflight import Workers, open_workers, require_named, require_same
+from fpp_sweep.sweep.preflight import Workers, mended, open_workers, require_named, require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.tracking import WHOLE, one_line, recorded, ship, ship_whole
 
@@ -51,7 +52,7 @@ class Reproduction:
         try:
             known = json.loads(file.read_text())
             return f"{known['name']}@{known['created']:.3f}"
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{file}: not readable ({error}); delete it, and another is made") from error
 
     def in_order(self) -> list[str]:
@@ -70,6 +71,7 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             experiment, space = whole.experiments[name]
             folder = whole.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
+            make_whole(folder)
             forget_failed(folder)
             tags = {WHOLE: whole.identity()}
             own = replace(options, root=whole.folder, name=name, resume=folder.info_file.is_file(), tags=tags)
@@ -91,6 +93,14 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             yield name, table
 
 
+def make_whole(folder: SweepFolder) -> None:
+    """What was damaged in the folder of a table that was begun; a row without a record is run again."""
+    if folder.info_file.is_file() or folder.info_copy.is_file():
+        with folder.locked():
+            info, problem = folder.restored_info()
+            mended(folder, info, space_of(info.space, str(folder.info_file)), problem)
+
+
 def forget_failed(folder: SweepFolder) -> None:
     """A table whose rows failed begins again; what did not fail is at hand among the results that tables share."""
     if folder.info_file.is_file() and folder.info().state in ("finished", "failed"):
@@ -106,7 +116,9 @@ def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
         return False
     info = folder.info()
     require_same(info, space, options, folder)
-    return info.state == "finished" and all(record.state == "complete" for record in folder.trials())
+    records = folder.trials()
+    there = len(records) >= len(space.queue()[: space.search.trials]) + len(space.baselines())
+    return info.state == "finished" and there and all(record.state == "complete" for record in records)
 
 
 def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None:

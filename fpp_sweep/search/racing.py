@@ -127,11 +127,6 @@ def together(trials: Sequence[Seen], metrics: Sequence[str]) -> dict[str, Drawn]
     return {metric: (datasets[name] if name else average)[stem] for metric, (stem, _, name) in split.items()}
 
 
-@lru_cache(maxsize=4096)  # what has ended is read once
-def _record(folder: Path, name: str, at: int) -> TrialRecord:
-    return SweepFolder(folder).trial(name)
-
-
 # --- a trial in its race ----------------------------------------------------------------------------
 
 
@@ -311,7 +306,7 @@ class Racer(Driver):
             if own is None or seen is None or seen.images != own.images or file.stem == self._record.name:
                 continue
             with suppress(InputError):  # damaged: --resume mends it
-                record = _record(self._folder.path, file.stem, file.stat().st_mtime_ns)
+                record = self._folder.trial(file.stem)
                 if record.kind == "trial" and record.state in ("complete", "stopped"):
                     yield Rival(record, seen)
 

@@ -81,15 +81,12 @@ class SweepStudy:
             trial = self._trial(record.number)
         for key, words in attributes(record).items():
             trial.set_user_attr(key, words)
-        state, values = told(record)
-        if values is None:
-            self._study.tell(record.number, state=state)
-            return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a constraint that was set before the last driver was killed
             for name, value in record.constraints.items():
                 trial.set_constraint(name, value)
-        self._study.tell(record.number, values=list(values))
+        state, values = told(record)
+        self._study.tell(record.number, None if values is None else list(values), state)
 
     def add(self, trials: Iterable[FrozenTrial]) -> None:
         """Trials of another study, or of records, in the order of their numbers."""

@@ -137,7 +137,7 @@ def whole(least: int | None = None, most: int = LARGEST) -> Rule:
     return Rule(check, lambda: _filled({"type": "integer", "minimum": least, "maximum": most}))
 
 
-def number(above: int | None = None, least: int | None = None) -> Rule:
+def number(above: int | None = None, least: float | None = None) -> Rule:
     """A finite number, > `above`, >= `least`."""
 
     def check(value: Any) -> float:

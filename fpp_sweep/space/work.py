@@ -32,7 +32,8 @@ Split = Literal["val", "test"]
 Positive = Annotated[int, whole(1)]
 Seconds = Annotated[float, duration()]
 Processes = Annotated[int, whole(1, 1024)]  # or threads; more is a slip that stops a machine
-Share = Annotated[float, number(least=0)]  # of a machine's CPUs or GPUs
+LEAST = 0.01  # of a CPU or GPU: a machine's cores are hundreds of them
+Share = Annotated[float, number(least=0)]  # of a machine's GPUs
 
 PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, *(f"fpp_{origin}" for origin in PUBLISHED))
@@ -115,7 +116,7 @@ class Work:
     shards: Positive | None = None  # per dataset and seed; none: by size
     workers: Processes | None = None  # none: as many as the machines hold
     gpus_per_worker: Share | None = None  # none: 1 where there are GPUs, else 0
-    cpus_per_worker: Annotated[float, number(above=0)] = 1.0
+    cpus_per_worker: Annotated[float, number(least=LEAST)] = 1.0
     threads: Processes | None = None  # of torch, in a worker; none: its CPUs
     loaders: Annotated[int, whole(0, 1024)] | None = (
         None  # processes of a worker that read images and draw views; none: 0
@@ -131,6 +132,8 @@ class Work:
 
     def __post_init__(self) -> None:
         check_fields(self, "work")
+        shared = self.gpus_per_worker or 1.0
+        expect(shared >= LEAST, f"must be 0 or >= {LEAST}, got {shared:g}", "work.gpus_per_worker")
         if not self.datasets and not self.dataset_file:
             set_field(self, "datasets", ("fine_grained",) if self.data_root else ("tiny",))
 

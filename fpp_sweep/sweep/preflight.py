@@ -112,12 +112,9 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
 
 def known_info(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
     """The record of a sweep that goes on, once all that was damaged in its folder is made whole."""
-    from fpp_sweep.search.mending import mend  # loads Optuna, which takes a second
-
     info, problem = folder.restored_info()
     require_same(info, space, options, folder)
-    for mended in (*([problem] if problem else []), *mend(folder, info, space)):
-        note(mended)
+    mended(folder, info, space, problem)
     _require_stopped(folder, options.finish)
     return info
 
@@ -128,6 +125,14 @@ def _require_stopped(folder: SweepFolder, names: Sequence[str]) -> None:
     for name in names:
         if name not in stopped:
             raise InputError(f"--finish {name}: no trial that lost a race; those are {', '.join(stopped) or 'none'}")
+
+
+def mended(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
+    """Make the folder of a sweep whole, and tell what was wrong."""
+    from fpp_sweep.search.mending import mend  # loads Optuna, which takes a second
+
+    for told in (*([problem] if problem else []), *mend(folder, info, space)):
+        note(told)
 
 
 @contextmanager

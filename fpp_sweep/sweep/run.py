@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
 from fpp_sweep.workers.keeper import KeeperStatus
+from fpp_sweep.workers.session import remove_own
 from fpp_sweep.workers.watch import Watch
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ class Run:
         self.delivery = DELIVERY
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
+        self.storage = ""  # where Tune puts records of its own, which nothing reads again
         self.watch = Watch(opened.pool, self._show, self._keeper_restarted, self._leave)
         self.conductor: Conductor = Conductor(
             space,
@@ -144,9 +147,8 @@ class Run:
             plugins=self.options.plugins,
             race=self.space.search.race,
         )
-        # Tune's own records, which nothing reads again
-        with tempfile.TemporaryDirectory(prefix="fpp_sweep-", ignore_cleanup_errors=True) as storage:
-            conduct(self.conductor, brief, storage)
+        self.storage = tempfile.mkdtemp(prefix="fpp_sweep-")
+        conduct(self.conductor, brief, self.storage)
         raced = saved(self.conductor.records(), self.space.search.split) if self.space.search.race else None
         tags = {"ended": self.conductor.why_stopped or "", **({"race": raced} if raced else {})}
         self.folder.write_info(tagged(self.folder.info(), tags))
@@ -171,6 +173,7 @@ class Run:
         self.watch.close()
         self.display.close()
         self.reporter.close()
+        shutil.rmtree(self.storage, ignore_errors=True)
         left = self.shipper.close(self.delivery)
         if left:
             error = self.shipper.status().error or "it was too slow"
@@ -243,6 +246,7 @@ class Run:
         self.interrupted()
         self.close()
         print(f"error: {self.watch.lost}", file=sys.stderr, flush=True)
+        remove_own()
         os._exit(1)
 
     def _show(self, workers: KeeperStatus) -> None:

@@ -226,6 +226,19 @@ def _check_answer(uri: str) -> None:
         error.close()
 
 
+def version_at(uri: str) -> str:
+    """A server's MLflow, asked for as MLflow itself does: with the password or token that it would use."""
+    load()
+    rest: Any = importlib.import_module("mlflow.utils.rest_utils")
+    credentials: Any = importlib.import_module("mlflow.utils.credentials")
+    try:
+        answer = rest.http_request(credentials.get_default_host_creds(uri), "/version", "GET")
+        answer.raise_for_status()
+    except Exception as error:
+        raise InputError(f"MLflow at {masked(uri)} does not tell its version ({one_line(error)})") from error
+    return str(answer.text)
+
+
 def _check_sqlite(path: Path) -> None:
     """Refuse a file that cannot be written, before MLflow, which would try for minutes."""
     try:

@@ -15,6 +15,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import yaml
@@ -71,6 +72,7 @@ class DesiredRun:
     texts: Mapping[str, str] = field(default_factory=dict)  # artifacts made here: name -> content
 
 
+@cache
 def safe_name(name: str) -> str:
     """A name that MLflow accepts for a metric or param, on every system, and that no other name is given.
 

@@ -21,9 +21,8 @@ from typing import Any
 
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
-from fpp_sweep.files import written_whole
+from fpp_sweep.files import no_link, stamp_of, written_whole
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url
 from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
@@ -200,7 +199,6 @@ class _Delivery:
         self._shipped = _read_shipped(self._file)[1]
         self.left_out: set[str] = set()
         self._saved = 0.0
-        self._records: dict[str, tuple[_Stamp, TrialRecord]] = {}
         self._delivered: dict[str, _Version] = {}  # by record
         self.store: Store | None = None
         self._lock: int | None = None
@@ -214,7 +212,7 @@ class _Delivery:
         info = self._folder.info()
         front = _read_front(self._folder.report / "front.json")
         members = front_members(front)
-        records = self._read_records()
+        records = {file.stem: (_stamp(file), self._folder.trial(file.stem)) for file in self._folder.trial_files()}
         support = front.get("standing", {})
         versions = {name: (stamp, name in members, support.get(name, "")) for name, (stamp, _) in records.items()}
         items = []
@@ -229,12 +227,18 @@ class _Delivery:
 
     def _files(self, folder: Path, prefix: str) -> dict[str, Path]:
         """Artifacts: the files of a folder that are the sweep's, wherever the sweep itself lies."""
-        sweep = os.path.realpath(self._folder.path)
-        # a file that is being written has a leading dot
-        finished = sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
-        inside = [path for path in finished if os.path.realpath(path).startswith(f"{sweep}{os.sep}")]
-        self.left_out.update(str(path.relative_to(self._folder.path)) for path in set(finished) - set(inside))
-        return {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in inside}
+        inside, sweep = [], f"{os.path.realpath(self._folder.path)}{os.sep}"
+        for place, _, names in os.walk(folder):
+            real = os.path.realpath(place)  # of a file that is no link it is this one's, which saves time
+            # a file that is being written has a leading dot
+            for path in (Path(place, name) for name in names if not name.startswith(".")):
+                if not path.is_file():
+                    continue
+                if f"{os.path.realpath(path) if path.is_symlink() else real}{os.sep}".startswith(sweep):
+                    inside.append(path)
+                else:
+                    self.left_out.add(str(path.relative_to(self._folder.path)))
+        return {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in sorted(inside)}
 
     def deliver(self, *, thorough: bool, stop: Callable[[], bool], done: Callable[[int], None]) -> Iterator[str]:
         """Bring MLflow up to date; yields what it refuses, raises when it does not answer."""
@@ -318,16 +322,6 @@ class _Delivery:
             return known.run_id
         return str(store.update(sweep_run(info, [], {}), self._above(store), restore=self._restore))
 
-    def _read_records(self) -> dict[str, tuple[_Stamp, TrialRecord]]:
-        """All records, parsed once for each time that they were written."""
-        current: dict[str, tuple[_Stamp, TrialRecord]] = {}
-        for path in sorted((self._folder.path / "trials").glob("[!.]*.json")):
-            stamp = _stamp(path)
-            known = self._records.get(path.stem)
-            current[path.stem] = known if known and known[0] == stamp else (stamp, self._folder.trial(path.stem))
-        self._records = current
-        return current
-
     def _save(self, store: Store) -> None:
         self._saved = time.monotonic()
         runs = {name: asdict(shipped) for name, shipped in self._shipped.items()}
@@ -344,16 +338,15 @@ def _item(name: str, run: DesiredRun, files: Mapping[str, Path]) -> _Item:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """What changes when a file is written: files here are replaced, never edited."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+    """As `stamp_of`, and the same in a copy of the sweep."""
+    return stamp_of(path)[:2]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """A document, or nothing where there is none that can be read."""
     try:
         document = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -383,7 +376,7 @@ def _read_shipped(path: Path) -> tuple[str, dict[str, _Shipped]]:
 
 def _only_shipper(folder: SweepFolder) -> int:
     """A lock on delivering this sweep, which goes with the process: two at once would create runs twice."""
-    descriptor = os.open(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = no_link(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import traceback
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
@@ -66,7 +66,7 @@ class TaskFailed(Exception):
 
 
 def pack(result: TaskResult) -> bytes:
-    """A result as the bytes of an .npz file without pickles; who waited for it, and how long, is left out."""
+    """A result as the bytes of a safetensors file; who waited for it, and how long, is left out."""
     arrays: dict[str, Any] = {
         "skipped": _text([asdict(sample) for sample in result.skipped]),
         "cost": _text({"spent": dict(result.spent), "device": result.device}),
@@ -80,15 +80,12 @@ def pack(result: TaskResult) -> bytes:
         arrays |= columns | {"ids": _text(columns["ids"])}
         arrays |= {f"bins_{item.name}": getattr(bins, item.name) for item in fields(bins)}
         arrays |= {f"column_{name}": values for name, values in extra.items()}
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 def unpack(data: bytes) -> TaskResult:
     """What `pack` was given; it took no time to get."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        arrays = dict(file)
+    arrays: dict[str, Any] = load(data)
     skipped = tuple(Skipped(**sample) for sample in json.loads(arrays.pop("skipped").tobytes()))
     cost = json.loads(arrays.pop("cost").tobytes())
     prompt, state = (arrays.pop(name).tobytes() if name in arrays else None for name in ("prompt", "state"))

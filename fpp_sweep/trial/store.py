@@ -11,7 +11,7 @@ from fpp_sweep.keys import TaskKeys
 from fpp_sweep.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult, pack, unpack
 
-FORMAT = "fpp_sweep task 3"
+FORMAT = "fpp_sweep task 4"
 SEAL = 32  # bytes of a SHA-256, in front of what it is of
 
 
@@ -54,7 +54,7 @@ class TaskStore:
         seal, data = content[:SEAL], content[SEAL:]
         try:
             return unpack(data) if seal == _seal(key, data) else None
-        except Exception:  # NumPy and zipfile raise nearly anything on what another program has sealed
+        except Exception:  # whatever another program has sealed
             return None
 
     def put(self, key: str, result: TaskResult) -> None:

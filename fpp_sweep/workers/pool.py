@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
@@ -25,12 +26,14 @@ from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.workers.keeper import Keeper, KeeperStatus, LostError
 from fpp_sweep.workers.session import first_line
+from fpp_sweep.workers.wishes import Answer, Wish
 
-EVERYTHING = 1_000_000  # calls that the keeper may have open: trials x datasets x seeds x shards
+EVERYTHING = 1_000_000  # calls that the keeper may have open: one for each trial that is under way, and what is asked
 RESTARTS = 3  # of a keeper; one that dies again would die once more
 LOOK = 1.0  # seconds between two looks at whether who is asked can still answer
 DRAINING_EVERY = 1.0  # seconds between two looks at which nodes are to go
 FREED = 15.0  # seconds that a killed worker gets to end
+FORGOTTEN = 120.0  # seconds after which a trial that has not come back for its results has died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +190,7 @@ class KeeperActor:
             timeout=timeout,
         )
         self._hiring: asyncio.Task[None] | None = None
+        self._wishes: dict[str, Wish] = {}
 
     def _wanted(self) -> int:
         if self._needs.workers is not None:
@@ -222,7 +226,28 @@ class KeeperActor:
         self._hire()
         self._keeper.begin(keys)
 
-    async def result(self, task: Task, order: int) -> TaskResult | TaskFailed | MachineError:
+    async def ask(self, name: str, tasks: Mapping[int, Task], order: int) -> None:
+        """Begin what a trial wants; it comes back for what `ended`, by that name."""
+        late = time.monotonic() - FORGOTTEN
+        for other in [other for other, wish in self._wishes.items() if wish.seen < late]:
+            await self.forget(other)
+        if name not in self._wishes:
+            self._wishes[name] = Wish({place: self._result(task, order) for place, task in tasks.items()})
+
+    async def ended(self, name: str, taken: int) -> list[tuple[int, Answer]] | None:
+        """What has ended since so many results were taken, some of it at least if that does not take long.
+
+        None for what this keeper was not asked: it has followed one that died, or the trial was away for too long.
+        """
+        wish = self._wishes.get(name)
+        return None if wish is None else await wish.ended_after(taken)
+
+    async def forget(self, name: str) -> None:
+        """A trial wants nothing more."""
+        if wish := self._wishes.pop(name, None):
+            wish.give_up()
+
+    async def _result(self, task: Task, order: int) -> Answer:
         while not self._begun:
             await asyncio.sleep(0.05)
         try:
@@ -250,16 +275,20 @@ class Pool:
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
-        waiting = {self.keeper.result.remote(task, order): task for task in tasks}
+        waiting = dict(enumerate(tasks))
+        name, taken = uuid4().hex, 0
         try:
+            self._ask(self.keeper.ask.remote(name, waiting, order))
             while waiting:
-                ended, _ = ray.wait(list(waiting), num_returns=1)
-                for reference in ended:
-                    result = self._ask(reference)
-                    yield waiting.pop(reference), result
+                ended = self._ask(self.keeper.ended.remote(name, taken))
+                if ended is None:
+                    taken = 0
+                    self._ask(self.keeper.ask.remote(name, waiting, order))
+                for place, answer in ended or ():
+                    taken += 1
+                    yield waiting.pop(place), _or_raised(answer)
         finally:
-            for reference in waiting:
-                ray.cancel(reference)
+            self.keeper.forget.remote(name)
 
     def open(self) -> ModelFacts:
         return self._ask(self.keeper.open.remote())  # type: ignore[no-any-return]
@@ -294,9 +323,14 @@ class Pool:
                 _require_session()
             except RayActorError as error:
                 raise MachineError("the keeper of the tasks died too often; go on with --resume") from error
-        if isinstance(answer, (TaskFailed, MachineError)):
-            raise answer
-        return answer
+        return _or_raised(answer)
+
+
+def _or_raised(answer: Any) -> Any:
+    """An answer, unless it is that there is none."""
+    if isinstance(answer, (TaskFailed, MachineError)):
+        raise answer
+    return answer
 
 
 def _require_session() -> None:

@@ -10,13 +10,15 @@ as long as there are others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fpp_sweep.facts import ModelFacts
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
+
+Item = TypeVar("Item")
 
 BAD_TURNS = 3  # tasks in a row that fail at a place and go well elsewhere: it gets no more
 
@@ -72,6 +74,7 @@ class Roster:
     idle: set[int] = field(default_factory=set)  # workers that wait for a job
     leaving: set[int] = field(default_factory=set)  # workers that have to go once they are done with their job
     features: dict[str, set[tuple[object, ...]]] = field(default_factory=dict)  # by node: what it has read
+    read: set[tuple[object, ...]] = field(default_factory=set)  # on any node
     failures: dict[str, list[str]] = field(default_factory=dict)  # by place: since a task went well there
 
     def join(self, worker: KeptWorker) -> None:
@@ -92,6 +95,7 @@ class Roster:
         self.adapters[id(worker)] = set(adapters)
         if job.features:
             self.features.setdefault(worker.facts.node, set()).add(job.features)
+            self.read.add(job.features)
         self.failures.pop(worker.place, None)
         if job.failure and job.failed_at != worker.place:
             self.failures.setdefault(job.failed_at, []).append(job.failure.reason)
@@ -111,35 +115,33 @@ class Roster:
 
         One whose adapter another idle worker holds is left to that one.
         """
-        fit = self._fit()
-        if worker not in fit:
+        if not queue or worker not in (fit := self._fit()):
             return None
         held = self.adapters[id(worker)]
-        others = [self.adapters[id(other)] for other in fit if id(other) in self.idle and other is not worker]
+        left = _all(self.adapters[id(other)] for other in fit if id(other) in self.idle and other is not worker)
         jobs = [
             job
             for job in queue
             if job.order < oldest
-            and (
-                worker in _elsewhere(fit, job)
-                if job.failure
-                else job.adapter in held or not any(job.adapter in other for other in others)
-            )
+            and (worker in _elsewhere(fit, job) if job.failure else job.adapter in held or job.adapter not in left)
         ]
-        return min(jobs, key=lambda job: self._rank(job, worker), default=None)
+        elsewhere = _all(self.adapters.values()) - held
+        read = self.features.get(worker.facts.node, set())
+
+        def rank(job: Job) -> tuple[int, bool, bool, int]:
+            """The least is begun first: the oldest trial's, what nobody else is better placed for, in turn."""
+            return job.order, job.adapter in elsewhere, job.features in self.read and job.features not in read, job.turn
+
+        return min(jobs, key=rank, default=None)
 
     def _fit(self) -> list[KeptWorker]:
         """Workers that may be given something."""
         staying = [worker for key, worker in self.workers.items() if key not in self.leaving]
         return [each for each in staying if len(self.failures.get(each.place, ())) < BAD_TURNS] or staying
 
-    def _rank(self, job: Job, worker: KeptWorker) -> tuple[int, bool, bool, int]:
-        """The least is begun first: the oldest trial's, what nobody else is better placed for, in turn."""
-        held = self.adapters[id(worker)]
-        adapter_elsewhere = job.adapter not in held and any(job.adapter in others for others in self.adapters.values())
-        read = self.features.setdefault(worker.facts.node, set())
-        features_elsewhere = job.features not in read and any(job.features in node for node in self.features.values())
-        return job.order, adapter_elsewhere, features_elsewhere, job.turn
+
+def _all(sets: Iterable[set[Item]]) -> set[Item]:
+    return set().union(*sets)
 
 
 def _elsewhere(workers: Sequence[KeptWorker], job: Job) -> list[KeptWorker]:

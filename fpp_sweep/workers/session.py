@@ -22,6 +22,7 @@ from fpp_sweep.errors import InputError, MachineError
 
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of our own: prompts and predictions are small
 REACHABLE = 5.0  # seconds to wait for a cluster's door
+_own: list[TemporaryDirectory[str]] = []  # folders of sessions of our own
 
 
 @contextmanager
@@ -50,7 +51,19 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
 def _folder() -> TemporaryDirectory[str]:
     """For a session's sockets, logs and spilled objects; a socket's whole name has room for 107 bytes."""
     usual = os.environ.get("RAY_TMPDIR", gettempdir())
-    return TemporaryDirectory(prefix="ray-", dir=usual if len(usual) < 24 else "/tmp", ignore_cleanup_errors=True)
+    _own.append(TemporaryDirectory(prefix="ray-", dir=usual if len(usual) < 24 else "/tmp", ignore_cleanup_errors=True))
+    return _own[-1]
+
+
+def remove_own() -> None:
+    """The processes and the folder of a session of our own, where this process ends without leaving it."""
+    import ray
+
+    node: Any = ray._private.worker._global_node
+    with suppress(Exception):  # some of its processes are dead, which is why it is left
+        node.kill_all_processes(check_alive=False, wait=True)
+    for folder in _own:
+        folder.cleanup()
 
 
 def _begin(folder: str, **options: Any) -> None:

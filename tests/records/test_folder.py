@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -109,6 +110,22 @@ def test_a_record_with_wrong_types_is_refused_with_file_and_field(folder, field,
     assert str(refused.value).startswith(f"{folder.info_file}: not readable as a record of a sweep (")
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_record_is_read_again_once_it_was_written_again_and_only_then(folder):
+    first = folder.trial("trial-0000")
+    assert folder.trial("trial-0000") is first
+    other = pickle.loads(pickle.dumps(folder))
+    assert other.trial("trial-0000") == first is not other.trial("trial-0000")
+    other.write_trial(replace(first, values=[50.0, 9.0]))
+    assert folder.trial("trial-0000").values == [50.0, 9.0]
+    file = folder.trial_file("trial-0000")
+    file.write_bytes(b"{" * file.stat().st_size)
+    with pytest.raises(InputError, match="not readable"):
+        folder.trial("trial-0000")
+    file.unlink()
+    with pytest.raises(InputError, match="not readable"):
+        folder.trial("trial-0000")
 
 
 @each_record

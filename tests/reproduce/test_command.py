@@ -93,6 +93,13 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     again = run(tmp_path, *words)
     assert again.returncode == 0, again.stderr
     assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
+    (whole / "main" / "sweep.json").write_text("{")
+    (whole / "flatness" / "trials" / "trial-0001.json").write_text("{")
+    mended = run(tmp_path, *words)
+    assert mended.returncode == 0, mended.stderr
+    assert "made again from its copy, so that nothing is lost" in mended.stderr
+    assert "trial-0001 has no usable record; it is run again" in mended.stderr
+    assert sorted(mended.stdout.splitlines()) == sorted(done.stdout.splitlines())
     changed = run(tmp_path, "--table", "main", *SMALL)
     assert changed.returncode == 2
     assert "base.fpp.steps: 2 -> none" in changed.stderr

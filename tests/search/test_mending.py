@@ -116,6 +116,23 @@ def an_index(file):
     file.write_bytes(content)
 
 
+def all_but_its_journal(file):
+    """As a driver that is killed while it writes leaves it; SQLite would play it into whatever has the study's name."""
+    journal = file.with_name("study.db-journal")
+    with closing(sqlite3.connect(file, isolation_level=None)) as study:
+        study.execute("DELETE FROM trial_params")  # what it would play
+        study.execute("PRAGMA cache_size = 1")  # so that it is written out while the transaction is open
+        study.execute("BEGIN IMMEDIATE")
+        study.execute("INSERT INTO trial_params (trial_id, param_name) VALUES (1, 'x')")
+        for table in ("trials", "trial_values", "trial_user_attributes"):
+            study.execute(f"DELETE FROM {table}")
+        content = journal.read_bytes()
+        study.execute("ROLLBACK")
+    assert int.from_bytes(content[8:12], "big") > 0  # pages that it holds
+    journal.write_bytes(content)
+    file.unlink()
+
+
 def of_another_sweep(file):
     file.unlink()
     SweepStudy(file, "other", space_of())
@@ -144,6 +161,7 @@ STUDIES = {
     "random": lambda file: file.write_bytes(random.Random(1).randbytes(50_000)),
     "a folder": lambda file: (file.unlink(), file.mkdir()),
     "missing": lambda file: file.unlink(),
+    "missing but for its journal": all_but_its_journal,
     "of another sweep": of_another_sweep,
     "of other directions": of_other_directions,
     "of another space": of_another_space,
@@ -266,6 +284,17 @@ def test_a_study_that_lacks_the_last_trials_gets_them(folder, tmp_path):
     assert "says something else" in mended(folder)[0]
     (running,) = [each for each in trials(folder) if each not in wanted]
     assert running[:4] == (3, TrialState.RUNNING, *wanted[3][2:4])  # whose end a driver tells when it starts
+
+
+@pytest.mark.parametrize("change", ["trials SET state = 'FAIL'", "trial_values SET value = value + 1"])
+def test_an_end_that_the_study_has_otherwise_is_what_the_records_say(folder, change):
+    wanted = trials(folder)
+    with closing(sqlite3.connect(folder.study_file)) as study:
+        study.execute(f"UPDATE {change} WHERE trial_id = 3")
+        study.commit()
+    assert trials(folder) != wanted
+    assert "says something else" in mended(folder)[0]
+    assert trials(folder) == wanted
 
 
 def test_a_baseline_without_a_record_is_noticed(folder):

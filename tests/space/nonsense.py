@@ -119,6 +119,8 @@ VALUES = [
     (RANGE + "work: {seeds: 0}", "x.yaml:2: work.seeds: must be a list, such as [0], got 0"),
     (RANGE + "work: {model: 3}", "x.yaml:2: work.model: must be text, got 3"),
     (RANGE + "work: {gpus_per_worker: -1}", "x.yaml:2: work.gpus_per_worker: must be >= 0, got -1"),
+    (RANGE + "work: {gpus_per_worker: 0.001}", "x.yaml:2: work.gpus_per_worker: must be 0 or >= 0.01, got 0.001"),
+    (RANGE + "work: {cpus_per_worker: 0.001}", "x.yaml:2: work.cpus_per_worker: must be >= 0.01, got 0.001"),
     (RANGE + "preset: papre", "x.yaml:2: preset: unknown preset 'papre', did you mean 'paper'?"),
     (RANGE + "name: ../up", "x.yaml:2: name: must be letters, digits"),
     (RANGE + "points: [{fpp.gamma1: 20}]", "x.yaml:2: points.0.fpp.gamma1: 20 is outside 0.1..10"),

@@ -1,4 +1,4 @@
-"""A door before a server: basic authentication, and nothing else."""
+"""A door before a server: authentication, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def door(server: str, user: str, password: str) -> Iterator[str]:
-    """The door's HOST:PORT; it lets those in who know the name and the password."""
-    wanted = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+def door(server: str, *, token: str = "", user: str = "", password: str = "") -> Iterator[str]:
+    """The door's HOST:PORT; it lets those in who know the token, or the name and the password."""
+    wanted = f"Bearer {token}" if token else "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
     class Door(BaseHTTPRequestHandler):
         def _answer(self) -> None:

@@ -4,6 +4,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from urllib.parse import quote
 
 import pytest
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 
 from fpp_sweep import sync
 from fpp_sweep.cli import command_line, masked, run
+from fpp_sweep.doctor import mlflow_versions
 from fpp_sweep.errors import InputError
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.preflight import info_at_start
 from fpp_sweep.tracking import check_store, ship, ui_command
-from fpp_sweep.tracking.address import one_line, run_url
+from fpp_sweep.tracking.address import one_line, run_url, version_at
 from tests.drivers import environment, only_sweep, started
 from tests.sweeps import build_sweep
 from tests.tracking.proxies import door
@@ -95,7 +97,7 @@ def test_a_server_behind_a_password_gets_all_and_the_password_is_nowhere_else(tm
     words = "--trials", "1", "--name", "one"
     with server(tmp_path, empty_database) as mlflow:
         mlflow.start()
-        with door(mlflow.uri, "me", password) as address:
+        with door(mlflow.uri, user="me", password=password) as address:
             uri = f"http://me:{encoded}@{address}"
             work = tmp_path / "work"
             work.mkdir()
@@ -222,3 +224,32 @@ def test_strange_texts_arrive_once(tmp_path, uri):
     assert ship(folder, uri).created == 3
     (folder.path / "shipped.json").unlink()
     assert ship(folder, uri).created == 0
+
+
+@pytest.mark.slow
+def test_a_server_is_asked_for_its_version_with_what_it_is_used_with(tmp_path, empty_database, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    names = [f"MLFLOW_TRACKING_{name}" for name in ("USERNAME", "PASSWORD", "TOKEN")]
+    here = version("mlflow"), version("mlflow")
+    password = "S3/a@b:cret"
+    with server(tmp_path, empty_database) as mlflow:
+        mlflow.start()
+        assert mlflow_versions(mlflow.uri) == here
+        with door(mlflow.uri, user="me", password=password) as basic, door(mlflow.uri, token=password) as bearer:
+            for address, secrets, fits in (
+                (f"me:{quote(password, safe='')}@{basic}", (), True),
+                (basic, ("me", password), True),
+                (bearer, ("", "", password), True),
+                (f"me:S3cret@{basic}", (), False),
+                (bearer, ("", "", "S3cret"), False),
+            ):
+                with monkeypatch.context() as inherited:
+                    for name, secret in zip(names, secrets, strict=False):
+                        inherited.setenv(name, secret)
+                    if fits:
+                        assert mlflow_versions(f"http://{address}") == here
+                        continue
+                    for ask in (mlflow_versions, version_at):
+                        with pytest.raises(InputError, match="401") as refusal:
+                            ask(f"http://{address}")
+                        assert "cret" not in str(refusal.value)

@@ -38,18 +38,39 @@ def test_the_file_is_a_picture_with_a_panel_for_each_dataset(tmp_path, figures, 
         assert image.format == "PNG"
         assert min(image.size) > 200
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 100
-    panels = [axes.get_title() for axes in figures[0].axes if axes.axison]
-    assert panels == [f"dataset {i}\naccuracy 50.00 %  ECE 36.72 %" for i in range(count)]
-    assert figures[0].get_suptitle() == "trial-0003"
+    texts = [text.get_text() for text in figures[0].axes[0].texts]
+    panels = [f"dataset {i}, 4 images\naccuracy 50.00 %  ECE 36.72 %" for i in range(count)]
+    assert [text for text in texts if "ECE" in text] == panels
+    assert texts[0] == "trial-0003"
 
 
-def test_bars_and_gaps_are_accuracy_and_confidence():
+def drawn(label):
+    """The ends of what has that label, as shares of a panel whose corner is (1, 2): x and y of each corner."""
     axes = Figure().subplots()
-    diagram._draw_bins(axes, FOUR)
-    bars = [(bar.get_x(), bar.get_y(), bar.get_height()) for bar in axes.patches]
+    diagram._draw_panel(axes, (1.0, 2.0), FOUR, "four")
+    (found,) = [each for each in axes.collections if each.get_label() == label]
+    return [(path.vertices[: 2 if "95" in label else 4] - (1.0, 2.0)) / diagram.SIDE for path in found.get_paths()]
+
+
+def test_bars_and_gaps_are_accuracy_and_confidence_and_bands_hold_the_accuracy():
     mean = (2 * 0.8125 + 0.84375) / 3
-    expected = [(0.8, 0, 1 / 3), (0.95, 0, 1), (0.8, 1 / 3, mean - 1 / 3), (0.95, 1, 0)]
-    np.testing.assert_allclose(bars, expected, atol=1e-7)
+    for label, first, last in (("accuracy", (0, 1 / 3), (0, 1)), ("gap to confidence", (1 / 3, mean), (1, 1))):
+        expected = [
+            [(left, low), (left + 0.05, low), (left + 0.05, high), (left, high)]
+            for left, (low, high) in ((0.8, first), (0.95, last))
+        ]
+        np.testing.assert_allclose(drawn(label), expected, atol=1e-7)
+    bands = drawn("95 % of accuracy")
+    np.testing.assert_allclose([line[:, 0] for line in bands], [[0.825] * 2, [0.975] * 2], atol=1e-7)
+    low, high = diagram.band(np.array([1, 1]), np.array([3, 1]))
+    np.testing.assert_allclose([line[:, 1] for line in bands], np.stack([low, high], axis=1), atol=1e-7)
+
+
+def test_below_a_panel_stands_how_many_images_each_bin_has():
+    axes = Figure().subplots()
+    diagram._draw_panel(axes, (0.0, 0.0), FOUR, "four")
+    depths = [path.vertices[:, 1].max() - path.vertices[:, 1].min() for path in axes.collections[-1].get_paths()]
+    assert depths[0] / depths[1] == pytest.approx(3)
 
 
 @pytest.mark.parametrize("title", ["a $x$", r"broken $\frac{$", r"50 % \$ {_^", "", "one " * 60])

@@ -163,7 +163,8 @@ def test_a_prompt_depends_on_the_classes_of_a_dataset_and_its_results_on_all_of_
 @pytest.mark.parametrize(("version", "changed"), [("ENGINE", {"of", "prompt", "of_adapter"}), ("VIEWS", {"of"})])
 def test_other_versions_of_the_engine_and_of_views_are_other_work(monkeypatch, version, changed):
     def found():
-        return {"of": KEYS.of(WORDS), "prompt": KEYS.of(PROMPT), "of_adapter": KEYS.of_adapter(WORDS)}
+        fresh = replace(KEYS)  # a process's keys remember what they were made from
+        return {"of": fresh.of(WORDS), "prompt": fresh.of(PROMPT), "of_adapter": fresh.of_adapter(WORDS)}
 
     before = found()
     monkeypatch.setattr(keys, version, 99)
@@ -175,8 +176,28 @@ def test_an_edited_plugin_is_another_method():
     found = []
     for digest in ("one", "two"):
         with registered(replace(RUNNING_MEAN, digest=digest)):
-            found.append((KEYS.of(task), KEYS.of_adapter(task)))
+            fresh = replace(KEYS)
+            found.append((fresh.of(task), fresh.of_adapter(task)))
     assert not set(found[0]) & set(found[1])
+
+
+def test_keys_of_another_model_do_not_share_what_these_remember():
+    ours = replace(KEYS)
+    assert ours.of(WORDS) == ours.of(WORDS)
+    other = replace(ours, model=replace(MODEL, digest="other weights"))
+    assert not {ours.of(WORDS), ours.of(PROMPT), ours.of_adapter(WORDS)} & {
+        other.of(WORDS),
+        other.of(PROMPT),
+        other.of_adapter(WORDS),
+    }
+
+
+def test_what_keys_remember_does_not_grow_with_the_trials(monkeypatch):
+    monkeypatch.setattr(keys, "REMEMBERED", 3)
+    ours = replace(KEYS)
+    first = [ours.of(evaluation(prompt=f"a {number}")) for number in range(10)]
+    assert len(ours._texts) <= 3
+    assert first == [KEYS.of(evaluation(prompt=f"a {number}")) for number in range(10)]
 
 
 def test_methods_views_and_splits_share_a_prompt():

@@ -174,7 +174,7 @@ def test_what_a_worker_took_is_free_before_another_is_hired_though_it_stands_sti
     needs = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
 
     async def scenario():
-        worker = await _RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs)
+        worker = await _RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs, tmp_path)
         os.kill(worker.facts.pid, signal.SIGSTOP)
         worker.kill()
         assert not await worker.gone()  # Ray says that it is dead

@@ -14,13 +14,21 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.facts import PluginFile, WorkerSpec
 from fpp_sweep.keys import of_config
 from fpp_sweep.trial.results import TaskFailed, TaskResult
+from fpp_sweep.workers import pool, wishes
 from fpp_sweep.workers.keeper import LostError
 from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerActor, WorkerNeeds, _RayWorker, require_room
+from fpp_sweep.workers.wishes import Wish
 from tests.trial.made import KEYS, MODEL, evaluation
-from tests.workers.crew import batches
+from tests.workers.crew import batches, hangs, until
 
 WORKER = WorkerSpec(model="tiny")
 ONE = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A keeper writes its workers' logs beside its tasks."""
+    monkeypatch.chdir(tmp_path)
 
 
 def keeper(needs=ONE, worker=WORKER):
@@ -149,14 +157,79 @@ def test_the_keeper_knows_the_rows_of_plugins_from_which_keys_are_made():
 async def test_the_keepers_process_gives_results_and_failures_as_values(keep, tmp_path):
     actor, crew = keeper(), keep(attempts=1)
     actor._keeper = crew.keeper
+
+    async def answer(task):
+        name = task.title + str(crew.does)
+        await actor.ask(name, {5: task}, 1)
+        ((place, result),) = await actor.ended(name, 0)
+        assert place == 5
+        return result
+
     task, other = batches(2)
-    assert (await actor.result(task, 1)).state == task.title.encode()
+    assert (await answer(task)).state == task.title.encode()
     crew.does = None  # nothing that can be called: the worker raises
-    failure = await actor.result(other, 1)
+    failure = await answer(other)
     assert type(failure) is TaskFailed
     assert failure.reason.startswith(f"{other.title}, worker 0 on here: its worker died (TypeError")
     actor._keeper.keys = None  # whatever goes wrong in the keeper itself
-    assert (await actor.result(task, 1)).reason.startswith(f"{task.title}: AttributeError")
+    assert (await answer(batches(3)[2])).reason.startswith(f"{batches(3)[2].title}: AttributeError")
+
+
+def answers(ends):
+    """What tasks come to that end when they are told to."""
+
+    async def answer(place):
+        await ends[place].wait()
+        return TaskResult(prompt=b"%d" % place)
+
+    return {place: answer(place) for place in ends}
+
+
+def places(ended):
+    return [place for place, _ in ended]
+
+
+async def test_what_has_ended_is_handed_over_together_and_again_until_it_is_taken():
+    ends = {place: asyncio.Event() for place in range(4)}
+    wish = Wish(answers(ends))
+    waiting = asyncio.create_task(wish.ended_after(0))
+    await asyncio.sleep(0)
+    ends[2].set()
+    ends[0].set()
+    assert places(await waiting) == [2, 0]
+    assert places(await wish.ended_after(0)) == [2, 0]  # the answer was lost on its way
+    ends[1].set()
+    await asyncio.sleep(0.01)
+    assert places(await wish.ended_after(1)) == [0, 1]
+    assert places(await wish.ended_after(0)) == [0, 1]  # an older call that comes late takes nothing back
+    ends[3].set()
+    assert places(await wish.ended_after(3)) == [3]
+
+
+async def test_a_trial_that_waits_for_long_asks_again(monkeypatch):
+    monkeypatch.setattr(wishes, "LONGEST", 0.01)
+    wish = Wish(answers({0: asyncio.Event()}))
+    assert await wish.ended_after(0) == []
+    wish.give_up()
+
+
+async def test_what_nobody_comes_back_for_is_given_up_and_begun_again_for_who_does(keep, monkeypatch):
+    """Its trial's process died, or stood still for longer than a dead one would be waited for."""
+    actor, crew = keeper(), keep(does=hangs)
+    actor._keeper = crew.keeper
+    first, second, third = batches(3)
+    await actor.ask("dead", {0: first, 1: second}, 1)
+    await until(lambda: crew.status.running == 1)
+    assert crew.status.queued == 1
+    await actor.ask("alive", {0: third}, 2)
+    await until(lambda: crew.status.queued == 2)
+    monkeypatch.setattr(pool, "FORGOTTEN", -1.0)
+    await actor.ask("next", {}, 3)
+    assert await actor.ended("dead", 0) is None
+    assert await actor.ended("alive", 0) is None
+    await until(lambda: crew.status.queued == 0)
+    await actor.ask("alive", {0: third}, 2)
+    await until(lambda: crew.status.queued == 1)
 
 
 def test_a_worker_that_cannot_begin_says_why_whatever_it_is_asked(tmp_path):
@@ -165,37 +238,54 @@ def test_a_worker_that_cannot_begin_says_why_whatever_it_is_asked(tmp_path):
         assert "none.yaml" in actor.call(method).reason
 
 
-def test_a_pool_hands_results_over_as_they_end_and_gives_up_what_is_left_when_it_is_closed(monkeypatch):
+class Asked:
+    """A keeper as a pool reaches it, which gives these answers to its calls for what has ended."""
+
+    def __init__(self, *ended):
+        self.calls, self._ended = [], list(ended)
+
+    def __getattr__(self, method):
+        def remote(*arguments):
+            self.calls.append((method, *arguments[1:]))
+            return self._ended.pop(0) if method == "ended" else None
+
+        return SimpleNamespace(remote=remote)
+
+
+def result(place):
+    return place, TaskResult(prompt=b"%d" % place)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(ray, "get", lambda reference, timeout: reference)
+
+
+def test_a_pool_hands_results_over_as_they_end_and_gives_up_what_is_left_when_it_is_closed(at_once):
     tasks = batches(4)
-    asked, cancelled, ended = [], [], [2, 0]
-
-    def remote(task, order):
-        asked.append((task, order))
-        return task.start // 64
-
-    def wait(references, num_returns):
-        done = next(each for each in ended if each in references)
-        return [done], [each for each in references if each != done]
-
-    monkeypatch.setattr(ray, "wait", wait)
-    monkeypatch.setattr(ray, "get", lambda reference, timeout: TaskResult(prompt=b"%d" % reference))
-    monkeypatch.setattr(ray, "cancel", cancelled.append)
-    results = Pool(SimpleNamespace(result=SimpleNamespace(remote=remote))).results(tasks, 7)
-    assert [(task, result.prompt) for task, result in (next(results), next(results))] == [
+    remote = Asked([result(2)], [], [result(0)])
+    results = Pool(remote).results(tasks, 7)
+    assert [(task, came.prompt) for task, came in (next(results), next(results))] == [
         (tasks[2], b"2"),
         (tasks[0], b"0"),
     ]
     results.close()
-    assert asked == [(task, 7) for task in tasks]
-    assert cancelled == [1, 3]
+    everything = dict(enumerate(tasks))
+    assert [call[0] for call in remote.calls] == ["ask", "ended", "ended", "ended", "forget"]
+    assert everything.keys() - remote.calls[0][1].keys() == {0, 2}  # the same dictionary: what is still waited for
+    assert [call[1] for call in remote.calls[1:4]] == [0, 1, 1]
 
 
-def test_a_pool_raises_a_failure_and_gives_up_the_rest(monkeypatch):
-    cancelled = []
-    monkeypatch.setattr(ray, "wait", lambda references, num_returns: (references[:1], references[1:]))
-    monkeypatch.setattr(ray, "get", lambda reference, timeout: TaskFailed("no"))
-    monkeypatch.setattr(ray, "cancel", cancelled.append)
-    remote = SimpleNamespace(result=SimpleNamespace(remote=lambda task, order: task.start))
+def test_a_keeper_that_follows_one_that_died_is_asked_for_what_is_missing(at_once):
+    tasks = batches(3)
+    remote = Asked([result(1)], None, [result(2)], [result(0)])
+    assert [task for task, _ in Pool(remote).results(tasks, 7)] == [tasks[1], tasks[2], tasks[0]]
+    assert [call[0] for call in remote.calls] == ["ask", "ended", "ended", "ask", "ended", "ended", "forget"]
+    assert [call[1] for call in remote.calls if call[0] == "ended"] == [0, 1, 0, 1]
+
+
+def test_a_pool_raises_a_failure_and_gives_up_the_rest(at_once):
+    remote = Asked([result(1), (0, TaskFailed("no")), result(2)])
     with pytest.raises(TaskFailed, match="no"):
         list(Pool(remote).results(batches(3), 1))
-    assert set(cancelled) >= {64, 128}
+    assert [call[0] for call in remote.calls] == ["ask", "ended", "forget"]

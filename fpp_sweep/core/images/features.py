@@ -8,12 +8,13 @@ workers, on what else is cached, or on whether the run was on a dataset's first 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -33,12 +34,15 @@ from fpp_sweep.core.images.chunks import (
     remove_superseded,
     sample_digests,
 )
-from fpp_sweep.core.images.reading import Reader, read
-from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.images.drawing import Drawer
+from fpp_sweep.core.images.reading import Read, Reader, read, watched
+from fpp_sweep.core.images.ways import faster
+from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.text.memory import halving
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import OnBadImage
 from fpp_sweep.keys import FeatureKey
-from fpp_sweep.progress import Bar
+from fpp_sweep.progress import LOG, Bar
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 
@@ -84,6 +88,8 @@ class FeatureCache:
     def __init__(self, root: Path, *, exact: bool = False) -> None:
         self.root = root
         self.exact = exact
+        self._drawers: dict[tuple[Preprocess, str], Drawer] = {}  # each compiles once, after many images
+        self._ways: dict[tuple[int, bool, int], bool] = {}  # whether readers draw: by views, AugMix and workers
 
     def features(
         self,
@@ -120,12 +126,17 @@ class FeatureCache:
             dtype="float32" if self.exact else "float16",
             compute="float16" if clip.device.type == "cuda" and not self.exact else "float32",
         )
+        place = clip.preprocess, str(clip.device)
+        if place not in self._drawers:
+            self._drawers[place] = Drawer(clip.preprocess, clip.device)
         with open_entry(self.root, key.name()) as entry:
             entry.describe({"model": clip.name, **asdict(key)})
             filling = _Filling(
                 entry=entry,
                 clip=clip,
                 reader=reader,
+                drawer=self._drawers[place],
+                ways=self._ways,
                 digests=_digests(dataset, range(len(dataset)) if samples is None else samples),
                 exact=self.exact,
                 images=max(1, min(batch // config.count, CHUNK)),
@@ -156,6 +167,8 @@ class _Filling:
     entry: Entry
     clip: Clip
     reader: Reader
+    drawer: Drawer
+    ways: dict[tuple[int, bool, int], bool]
     digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each wanted chunk, by its number
     exact: bool
     images: int  # that go through the image tower at once
@@ -164,8 +177,10 @@ class _Filling:
     progress: Bar | None
     chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are done
     reported: set[str] = field(default_factory=set)
+    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by stage
 
     def run(self) -> dict[int, Chunk]:
+        began = perf_counter()
         missing = [number for number in self.digests if not self._find(number)]
         if missing:
             self.entry.clean()
@@ -175,6 +190,10 @@ class _Filling:
                 # other processes compute these: wait for the first, with no lock held meanwhile, then look again
                 with self.entry.lock(missing[0], blocking=True):
                     pass
+        if self.progress and perf_counter() - began > LOG and self.spent:
+            total = sum(self.spent.values())
+            shares = (f"{name} {100 * each / total:.0f} %" for name, each in self.spent.items())
+            self.progress.note(f"image features: time went to {', '.join(shares)}")
         return dict(sorted(self.chunks.items()))
 
     def _find(self, number: int) -> bool:
@@ -223,47 +242,78 @@ class _Filling:
             if first is None:  # nothing to read: start no workers
                 return busy
             pin = self.clip.device.type == "cuda"
-            views = read(self.reader, chain([first], indices), workers=self.workers, pin=pin)
-            for first_views in views:
-                number, lock = locked.popleft()
-                self._write(number, self._compute(number, chain([first_views], views)))
-                lock.close()
+            reader = self._chosen(first)
+            loader = read(reader, chain([first], indices), workers=self.workers, pin=pin)
+            reading, rest = ("reading and drawing", "tower") if reader.draws else ("reading", "drawing and tower")
+            views = self._waited(reading, loader)
+            began, before = perf_counter(), sum(self.spent.values())
+            with watched(loader):
+                for first_views in views:
+                    number, lock = locked.popleft()
+                    self._write(number, self._compute(number, chain([first_views], views)))
+                    lock.close()
+            self.spent[rest] += perf_counter() - began - (sum(self.spent.values()) - before)
         return busy
 
-    def _compute(self, number: int, views: Iterator[Tensor | str]) -> Chunk:
+    def _chosen(self, index: int) -> Reader:
+        """A reader that draws, or leaves it to the device: measured once."""
+        key = self.reader.config.count, self.reader.augmix, self.workers
+        if key not in self.ways:
+            chosen = faster(self.clip, self.reader, self.drawer, index, self.workers, self.progress)
+            self.ways[key] = chosen.draws
+        return replace(self.reader, draws=self.ways[key])
+
+    def _compute(self, number: int, views: Iterator[Read]) -> Chunk:
         """The features of a chunk; takes the views of its samples, and no more, from the iterator."""
         ids = self.reader.dataset.ids[_samples(number)]
         count, size = self.reader.config.count, self.reader.preprocess.size
-        pixels = torch.zeros(self.images, count, 3, size, size)
+        pixels = torch.zeros(self.images, count, 3, size, size, device=self.drawer.device)
         kept = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
         blocks: list[Tensor] = []
         for start in range(0, len(ids), self.images):
             in_batch = len(ids[start : start + self.images])
+            group = {}
             for row, views_or_reason in enumerate(islice(views, in_batch)):
                 if isinstance(views_or_reason, str):
                     self._fail_or_skip(views_or_reason)
                     skipped.append(Skipped(sample_id=ids[start + row], reason=views_or_reason))
                 else:
-                    pixels[row] = views_or_reason
+                    group[row] = views_or_reason
                     kept[start + row] = True
+            self.drawer.fill(pixels, group)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
-            features = self.clip.image_features(pixels.flatten(0, 1), half=not self.exact)
-            blocks.append(features.view(self.images, count, -1)[:in_batch].cpu())
+            features = halving(self._tower, pixels.flatten(0, 1), self.images * count)
+            blocks.append(features.view(self.images, count, -1)[:in_batch])
             if self.progress:
                 self.progress.advance(in_batch)
-        features = torch.cat(blocks)
+        features = torch.cat(blocks).cpu()  # all at once: a GPU is waited for once in a chunk
         if not features.isfinite().all():
             raise FloatingPointError(f"{self.clip.name}: the image tower gave features that are not finite")
         features[torch.from_numpy(~kept)] = 0
         values = features.numpy().astype(np.float32 if self.exact else np.float16)
         return Chunk(digests=self.digests[number], features=values, kept=kept, skipped=tuple(skipped))
 
+    def _waited(self, name: str, views: Iterator[Read]) -> Iterator[Read]:
+        """The same, with the clock running."""
+        while True:
+            began = perf_counter()
+            found = next(views, None)
+            self.spent[name] += perf_counter() - began
+            if found is None:
+                return
+            yield found
+
+    def _tower(self, pixels: Tensor) -> Tensor:
+        return self.clip.image_features(pixels, half=not self.exact)
+
     def _write(self, number: int, chunk: Chunk) -> None:
         """Put a chunk on disk, and go on with a map of its file."""
         path = chunk_path(self.entry.folder, number, chunk.digests)
+        began = perf_counter()
         self.entry.write(path, chunk.to_bytes(), left=len(self.digests) - len(self.chunks) - 1)
+        self.spent["disk"] += perf_counter() - began
         remove_superseded(self.entry.folder, number, chunk.digests)
         self.chunks[number] = Chunk.read(path)
 

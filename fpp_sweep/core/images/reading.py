@@ -16,15 +16,23 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from fpp_sweep.config import ViewConfig
+from fpp_sweep.config import Auto, ViewConfig
 from fpp_sweep.core.datasets.base import BadImageError, Dataset
-from fpp_sweep.core.images.views import make_views, resolve, sample_rng
+from fpp_sweep.core.images.drawing import Planned
+from fpp_sweep.core.images.views import draw, normalised, plan, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.errors import MachineError
+
+Read = Tensor | Planned | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reader(TorchDataset["Tensor | str"]):
-    """Views of samples by index, or the reason why an image cannot be read; picklable, for worker processes."""
+class Reader(TorchDataset["Read"]):
+    """Views of samples by index, or the reason why an image cannot be read; picklable, for worker processes.
+
+    Views with AugMix are normalised float32; others are bytes, a quarter of that to hand over. Where they are drawn
+    later, it gives decoded images and plans.
+    """
 
     dataset: Dataset
     config: ViewConfig
@@ -32,6 +40,7 @@ class Reader(TorchDataset["Tensor | str"]):
     seed: int
     augmix: bool
     flip: bool
+    draws: bool = True  # here, by Pillow
 
     @classmethod
     def of(cls, dataset: Dataset, config: ViewConfig, preprocess: Preprocess, seed: int) -> Reader:
@@ -39,17 +48,30 @@ class Reader(TorchDataset["Tensor | str"]):
         augmix, flip = resolve(config, dataset)
         return cls(dataset=dataset, config=config, preprocess=preprocess, seed=seed, augmix=augmix, flip=flip)
 
-    def __getitem__(self, index: int) -> Tensor | str:
+    def __getitem__(self, index: int) -> Read:
         sample = self.dataset.ids[index]
         try:
             image = self.dataset.source.image(sample)
         except BadImageError as error:
             return str(error)
         rng = sample_rng(self.seed, self.dataset.name, self.dataset.split, sample)
-        return make_views(image, self.config, self.preprocess, augmix=self.augmix, flip=self.flip, rng=rng)
+        chosen = plan(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
+        if not self.draws:
+            return Planned.of(image, chosen, self.preprocess.size)
+        views = torch.from_numpy(draw(image, chosen, self.preprocess.size))
+        return normalised(views, self.preprocess) if self.augmix else views
 
 
-def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[Tensor | str]:
+def resolve(config: ViewConfig, dataset: Dataset) -> tuple[bool, bool]:
+    """Whether AugMix and mirror images are on; `auto` leaves it to the dataset."""
+    return _switch(config.augmix, dataset.augmix), _switch(config.flip, dataset.flip)
+
+
+def _switch(setting: Auto, default: bool) -> bool:
+    return default if setting == "auto" else setting == "on"
+
+
+def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[Read]:
     """What the reader gives for these indices, in order; with workers, some indices are taken ahead of time."""
     loader = DataLoader(
         reader,
@@ -63,6 +85,25 @@ def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> 
     )
     with ctrl_c_for_parent_only(workers):
         return iter(loader)
+
+
+@contextmanager
+def watched(views: Iterator[Read]) -> Iterator[None]:
+    """A MachineError where a worker process that `read` has started dies during the block."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition(". ")[0]
+        if not reason.startswith("DataLoader worker"):
+            raise
+        # torch raises the same again, in a handler of the main thread, whenever one more of its processes ends
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
+        views._shutdown_workers()  # type: ignore[attr-defined]
+        if in_main_thread:
+            signal.signal(signal.SIGCHLD, handler)
+        advice = "where memory ran out, start fewer with --loaders or work.loaders"
+        raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
 
 
 def silence_lost_parent(worker: int) -> None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fpp_sweep.config import Auto, ViewConfig
-from fpp_sweep.core.datasets.base import Dataset
+from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images import augmix as augmentation
 from fpp_sweep.core.models.clip import Preprocess
 
@@ -44,9 +46,27 @@ def sample_rng(seed: int, dataset: str, split: str, sample_id: str) -> np.random
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
 
 
-def resolve(config: ViewConfig, dataset: Dataset) -> tuple[bool, bool]:
-    """Whether AugMix and mirror images are on; `auto` leaves it to the dataset."""
-    return _switch(config.augmix, dataset.augmix), _switch(config.flip, dataset.flip)
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """All that is drawn for the V random views of an image: what is done to its pixels, and nothing of them."""
+
+    boxes: NDArray[np.int64]  # (V, 4): left, top, right, bottom
+    mirrored: NDArray[np.bool_]  # (V,)
+    mixing: augmentation.Mixing | None
+
+
+def plan(
+    image_size: tuple[int, int], config: ViewConfig, *, augmix: bool, flip: bool, rng: np.random.Generator
+) -> Plan:
+    """The random views of an image of this width and height; view 0 takes nothing from `rng`."""
+    draws = rng.random((config.count - 1, _DRAWS))
+    areas = config.min_area, config.max_area
+    boxes = [random_box(image_size, areas, row) for row in draws[:, :_CROP_DRAWS].tolist()]
+    return Plan(
+        boxes=np.array(boxes, np.int64).reshape(-1, 4),
+        mirrored=(draws[:, _CROP_DRAWS] < 0.5) & flip,
+        mixing=augmentation.plan(draws[:, _CROP_DRAWS + 1 :]) if augmix else None,
+    )
 
 
 def make_views(
@@ -58,26 +78,45 @@ def make_views(
     flip: bool,
     rng: np.random.Generator,
 ) -> Tensor:
-    """(count, 3, size, size) normalised float32 views of an RGB image.
+    """(count, 3, size, size) normalised float32 views of an RGB image."""
+    chosen = plan(image.size, config, augmix=augmix, flip=flip, rng=rng)
+    return normalised(torch.from_numpy(draw(image, chosen, preprocess.size)), preprocess)
 
-    View 0 takes nothing from `rng`.
-    """
-    size = preprocess.size
-    views = np.empty((config.count, 3, size, size), np.float32)
+
+def draw(image: Image.Image, chosen: Plan, size: int) -> NDArray[Any]:
+    """(1 + V, 3, size, size) views by Pillow: bytes, or with AugMix float32 from 0 to 255."""
+    views = np.empty((1 + len(chosen.boxes), 3, size, size), np.float32 if chosen.mixing else np.uint8)
+    crops = (
+        _crop(image, box, size, mirror)
+        for box, mirror in zip(chosen.boxes.tolist(), chosen.mirrored.tolist(), strict=True)
+    )
+    others: Iterable[NDArray[Any]] = augmentation.mix(crops, chosen.mixing) if chosen.mixing else crops
     views[0] = np.asarray(centre_crop(image, size)).transpose(2, 0, 1)
-    areas = config.min_area, config.max_area
-    for view, draws in enumerate(rng.random((config.count - 1, _DRAWS)).tolist(), start=1):
-        box = random_box(image.size, areas, draws[:_CROP_DRAWS])
-        # not resize(..., box), whose antialiasing would look at pixels outside the box
-        pixels = np.asarray(resize(image.crop(box), (size, size), Image.Resampling.BILINEAR))
-        if flip and draws[_CROP_DRAWS] < 0.5:
-            pixels = pixels[:, ::-1]
-        mixed = augmentation.mix(pixels, draws[_CROP_DRAWS + 1 :]) if augmix else pixels
-        views[view] = mixed.transpose(2, 0, 1)
-    views /= np.float32(255)
-    views -= np.array(preprocess.mean, np.float32)[:, None, None]
-    views /= np.array(preprocess.std, np.float32)[:, None, None]
-    return torch.from_numpy(views)
+    for view, pixels in enumerate(others, start=1):
+        views[view] = pixels.transpose(2, 0, 1)
+    return views
+
+
+def _crop(image: Image.Image, box: Sequence[int], size: int, mirror: bool) -> augmentation.Pixels:
+    # not resize(..., box), whose antialiasing would look at pixels outside the box
+    left, top, right, bottom = box
+    pixels = np.asarray(resize(image.crop((left, top, right, bottom)), (size, size), Image.Resampling.BILINEAR))
+    return np.ascontiguousarray(pixels[:, ::-1]) if mirror else pixels  # what follows is slow on negative strides
+
+
+def normalised(views: Tensor, preprocess: Preprocess) -> Tensor:
+    """Normalised float32, of (..., 3, size, size) bytes or of float32, which is overwritten.
+
+    Divisors are tensors on the views' device: a GPU multiplies by the reciprocal of a plain number.
+    """
+    constants = torch.tensor([(255.0,) * 3, preprocess.mean, preprocess.std])[..., None, None]
+    full, mean, std = constants.to(views.device, non_blocking=True)
+    return views.float().div_(full).sub_(mean).div_(std)
+
+
+def ready(views: Tensor, preprocess: Preprocess) -> Tensor:
+    """Views for the tower; those that AugMix has mixed come normalised."""
+    return normalised(views, preprocess) if views.dtype == torch.uint8 else views
 
 
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
@@ -137,7 +176,3 @@ def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: S
         w = round(height * RATIOS[1])
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
-
-
-def _switch(setting: Auto, default: bool) -> bool:
-    return default if setting == "auto" else setting == "on"

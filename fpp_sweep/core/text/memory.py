@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
 
-def halving(work: Callable[[Tensor], Tensor], rows: Tensor, at_once: int) -> Tensor:
+
+def halving(work: Callable[[Rows], Tensor], rows: Rows, at_once: int) -> Tensor:
     """`work` on all rows, `at_once` at a time; where memory runs out, on half as many from then on.
 
     >>> halving(lambda part: 2 * part, torch.arange(5), 2)
@@ -18,7 +21,8 @@ def halving(work: Callable[[Tensor], Tensor], rows: Tensor, at_once: int) -> Ten
     start = 0
     while start < len(rows) or not done:
         try:
-            done.append(work(rows[start : start + at_once]))
+            part: Any = rows[start : start + at_once]
+            done.append(work(part))
         except RuntimeError as error:
             if at_once == 1 or not _is_out_of_memory(error):
                 raise

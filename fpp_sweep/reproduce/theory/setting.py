@@ -12,6 +12,7 @@ from fpp_sweep.config import FppConfig, TrialConfig, preset
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.core.images.views import ready
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.seeds import torch_generator
@@ -103,4 +104,5 @@ def _pictures(clip: Clip, config: TrialConfig, seed: int, samples: int) -> Tenso
     dataset = open_dataset("scenes", "test", None).head(samples)
     reader = Reader.of(dataset, config.views, clip.preprocess, seed)
     pixels = [reader[index] for index in range(len(dataset))]
-    return torch.stack([clip.image_features(views) for views in pixels if isinstance(views, Tensor)])
+    views = [ready(each, clip.preprocess) for each in pixels if isinstance(each, Tensor)]
+    return torch.stack([clip.image_features(each) for each in views])

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -23,13 +24,14 @@ from torch.nn import functional as F
 
 from fpp_sweep import keys
 from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.images import chunks
+from fpp_sweep.core.images import chunks, drawing, ways
 from fpp_sweep.core.images.cache import Entry, default_cache, unused
 from fpp_sweep.core.images.chunks import CHUNK, Chunk, chunk_path, sample_digests
+from fpp_sweep.core.images.drawing import Drawer
 from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.images.reading import silence_lost_parent
+from fpp_sweep.core.images.reading import Reader, silence_lost_parent
 from fpp_sweep.core.images.views import make_views, sample_rng
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.keys import FeatureKey
 from tests.clips import random_clip
 from tests.painted import Painter, painted
@@ -194,7 +196,11 @@ class OnGpu:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_gpu_shares_exact_features_with_a_cpu_and_half_precise_ones_not(tmp_path, exact):
+def test_a_gpu_shares_exact_features_with_a_cpu_and_half_precise_ones_not(tmp_path, exact, monkeypatch):
+    monkeypatch.setattr(
+        "fpp_sweep.core.images.features.Drawer", lambda preprocess, device: Drawer(preprocess, CLIP.device)
+    )
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", lambda clip, reader, *others: reader)
     fill(tmp_path, painted(3), exact=exact)
     assert fill(tmp_path, painted(3), clip=OnGpu(), exact=exact)[1].cached == (3 if exact else 0)
 
@@ -668,6 +674,107 @@ def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
         parallel, log = fill(tmp_path / f"{workers}", dataset, exact=True, workers=workers)
         assert log.computed == 150
         assert torch.equal(everything(inline), everything(parallel))
+
+
+def test_what_time_went_to_is_told_where_it_was_long(tmp_path, monkeypatch):
+    assert fill(tmp_path / "short", painted(3))[1].notes == []
+    monkeypatch.setattr("fpp_sweep.core.images.features.LOG", 0)
+    (note,) = fill(tmp_path / "long", painted(3))[1].notes
+    assert note.startswith("image features: time went to ")
+    for stage in ("reading and drawing", "tower", "disk"):
+        assert f" {stage} " in note
+    shares = [int(word) for word in note.split() if word.isdigit()]
+    assert 98 <= sum(shares) <= 102
+    assert fill(tmp_path / "long", painted(3))[1].notes == []  # all of it was at hand
+
+
+class ShortOfMemory:
+    """Fails as torch does when so many rows need more memory than there is."""
+
+    def __init__(self, work, most):
+        self.work, self.most, self.sizes = work, most, []
+
+    def __call__(self, rows, *others, **named):
+        self.sizes.append(len(rows))
+        if len(rows) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.work(rows, *others, **named)
+
+
+def test_groups_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
+    dataset = painted(10, augmix=True)
+    expected, _ = fill(tmp_path / "whole", dataset, exact=True)
+    draw, tower = ShortOfMemory(drawing.draw, 3), ShortOfMemory(CLIP.visual, 8)
+    monkeypatch.setattr(drawing, "draw", draw)
+    planner = lambda clip, reader, *others: dataclasses.replace(reader, draws=False)  # noqa: E731
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", planner)
+    clip = dataclasses.replace(CLIP, visual=tower)
+    found, _ = fill(tmp_path / "halved", dataset, exact=True, clip=clip, batch=30)
+    assert draw.sizes == [10, 5, 2, 2, 2, 2, 2]
+    assert tower.sizes[:3] == [30, 15, 7]
+    assert_close(everything(found), everything(expected))
+
+
+def test_a_device_is_taken_only_where_it_is_faster_and_that_is_told(monkeypatch):
+    """A stand-in for the clock: seconds by whether readers draw."""
+    reader = Reader.of(painted(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
+    for pillow, device in ((0.02, 0.01), (0.01, 0.02)):
+        taken = {True: pillow, False: device}
+        monkeypatch.setattr(ways, "seconds", lambda clip, each, *others, taken=taken: taken[each.draws])
+        log = Log()
+        assert ways.faster(OnGpu(), reader, None, 0, 2, log).draws is (pillow < device)
+        place = "by Pillow" if pillow < device else "on the device"
+        rates = f"{1 / device:.1f} images/s on the device, {1 / pillow:.1f} by Pillow"
+        assert log.notes == [f"views are drawn {place}: {rates}, with the image tower"]
+        assert ways.faster(CLIP, reader, None, 0, 2, log).draws  # on a CPU nothing is measured
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_the_time_of_a_way_is_that_of_reader_and_tower(draws):
+    """Measured, so that only what cannot vary is asserted."""
+    reader = dataclasses.replace(Reader.of(painted(3), VIEWS, CLIP.preprocess, 0), draws=draws)
+    drawer = Drawer(CLIP.preprocess, CLIP.device)
+    assert ways.seconds(CLIP, reader, drawer, 0, 0) > 0
+    assert ways.seconds(CLIP, reader, drawer, 0, 1) > 0
+
+
+class Deadly(Painter):
+    """Its reading process is killed at an image, as when memory runs out."""
+
+    def image(self, sample_id):
+        if sample_id == "66.png" and multiprocessing.parent_process():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Painter.image(self, sample_id)
+
+
+@pytest.mark.slow
+def test_a_reading_process_that_dies_is_one_line_and_the_run_can_be_repeated(tmp_path):
+    deadly = dataclasses.replace(painted(70), source=Deadly())
+    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.*Killed\); .*--loaders"):
+        fill(tmp_path, deadly, workers=2)
+    assert files(tmp_path, "*.lock") == []
+    for _ in range(3):  # torch would raise again as other processes end
+        subprocess.run(["true"], check=True)
+    assert fill(tmp_path, painted(70), workers=1)[1].computed in (6, 70)  # the first chunk may be whole or not
+
+
+@pytest.mark.parametrize("augmix", [True, False])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_features_are_the_same_bits_wherever_views_are_drawn(tmp_path, monkeypatch, augmix, workers):
+    """As on a GPU that is faster than Pillow: the readers give decoded images and plans."""
+    dataset = painted(70, augmix=augmix, bad=BAD)
+    expected, _ = fill(tmp_path / "pillow", dataset, exact=True, on_bad_image="skip")
+    drawn = []
+
+    def planner(clip, reader, drawer, *others):
+        monkeypatch.setattr(drawing, "draw", lambda *each, draw=drawing.draw: drawn.append(len(each[0])) or draw(*each))
+        return dataclasses.replace(reader, draws=False)
+
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", planner)
+    found, _ = fill(tmp_path / "device", dataset, exact=True, on_bad_image="skip", workers=workers)
+    assert sum(drawn) == 68
+    assert found.kept.tolist() == expected.kept.tolist()
+    assert torch.equal(everything(found), everything(expected))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Views: the protocol's distributions, torchvision's pixels, and streams that only names decide."""
 
 import hashlib
+import itertools
 import math
 from collections import Counter
 
@@ -15,7 +16,8 @@ from torchvision import transforms
 
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images import augmix
-from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, resolve, sample_rng
+from fpp_sweep.core.images.reading import resolve
+from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from tests.painted import painted
 
@@ -164,40 +166,39 @@ def test_half_of_the_views_are_mirrored():
 
 
 def test_operations_are_drawn_equally_and_depths_uniformly(monkeypatch):
-    applied: list[list[tuple[int, float, bool]]] = []
+    applied: list[list[tuple[int, float]]] = []
 
     def recorder(index):
-        def record(pixels, level, negative):
-            applied[-1].append((index, level, negative))
+        def record(pixels, level):
+            applied[-1].append((index, level))
             return pixels
 
         return record
 
     monkeypatch.setattr(augmix, "OPERATIONS", tuple(recorder(index) for index in range(9)))
-    for row in np.random.default_rng(0).random((6000, 10)).tolist():
+    mixing = augmix.plan(np.random.default_rng(0).random((2000, augmix.DRAWS)))
+    for operations, levels in zip(mixing.operations.reshape(-1, 3), mixing.levels.reshape(-1, 3), strict=True):
         applied.append([])
-        augmix.distort(np.zeros((2, 2, 3), np.uint8), row)
+        augmix.distort(np.zeros((2, 2, 3), np.uint8), operations, levels)
     depths = Counter(len(chain) for chain in applied)
     assert set(depths) == {1, 2, 3}
     assert stats.chisquare(list(depths.values())).pvalue > 0.01
     flat = [item for chain in applied for item in chain]
-    operations = Counter(index for index, _, _ in flat)
+    operations = Counter(index for index, _ in flat)
     assert len(operations) == 9
     assert stats.chisquare(list(operations.values())).pvalue > 0.01
-    assert stats.kstest([10 * level for _, level, _ in flat], stats.uniform(0.1, 0.9).cdf).pvalue > 0.01
-    assert stats.binomtest(sum(negative for _, _, negative in flat), len(flat)).pvalue > 0.01
+    assert stats.kstest([10 * abs(level) for _, level in flat], stats.uniform(0.1, 0.9).cdf).pvalue > 0.01
+    assert stats.binomtest(sum(level < 0 for _, level in flat), len(flat)).pvalue > 0.01
 
 
 def test_shares_and_weights_are_beta_and_dirichlet(monkeypatch):
     """Chains are replaced by three known images, so that a mixed pixel tells its coefficients."""
-    images = iter([])
-    monkeypatch.setattr(augmix, "distort", lambda pixels, draws: next(images))
     black, red, green, blue = (np.zeros((1, 1, 3), np.uint8) for _ in range(4))
     red[..., 0] = green[..., 1] = blue[..., 2] = 200
-    found = []
-    for row in np.random.default_rng(0).random((3000, augmix.DRAWS)).tolist():
-        images = iter([red, green, blue])
-        found.append(augmix.mix(black, row)[0, 0] / 200)  # (1 - m) w
+    images = itertools.cycle([red, green, blue])
+    monkeypatch.setattr(augmix, "distort", lambda pixels, operations, levels: next(images))
+    mixing = augmix.plan(np.random.default_rng(0).random((3000, augmix.DRAWS)))
+    found = [mixed[0, 0] / 200 for mixed in augmix.mix([black] * 3000, mixing)]  # (1 - m) w
     rest = np.sum(found, axis=1)
     weights = np.array(found) / rest[:, None]
     assert stats.kstest(rest, "uniform").pvalue > 0.01
@@ -214,13 +215,18 @@ def test_mixing_equals_the_literal_form_on_normalised_images():
     def normalised(values):
         return (np.asarray(values, np.float64) / 255 - mean) / std
 
-    for row in np.random.default_rng(0).random((20, augmix.DRAWS)).tolist():
-        share, exponentials, chains = row[0], -np.log1p(-np.array(row[1:4])), np.array(row[4:]).reshape(3, 10)
+    rows = np.random.default_rng(0).random((20, augmix.DRAWS))
+    mixing = augmix.plan(rows)
+    for number, mixed in enumerate(augmix.mix([pixels] * 20, mixing)):
+        share, exponentials = rows[number, 0], -np.log1p(-rows[number, 1:4])
         weights = exponentials / exponentials.sum()
-        distorted = [augmix.distort(pixels, list(chain)) for chain in chains]
+        distorted = [
+            augmix.distort(pixels, *chain)
+            for chain in zip(mixing.operations[number], mixing.levels[number], strict=True)
+        ]
         mixture = sum(weight * normalised(image) for weight, image in zip(weights, distorted, strict=True))
         literal = share * normalised(pixels) + (1 - share) * mixture
-        assert np.abs(normalised(augmix.mix(pixels, row)) - literal).max() < 2e-6
+        assert np.abs(normalised(mixed) - literal).max() < 2e-6
 
 
 LITERAL = {
@@ -253,25 +259,25 @@ def test_an_operation_equals_pillows_own_at_224_pixels(operation, prepare):
     image = prepare(noise(224, 224))
     for level in (0.1, 0.34, 0.5, 0.67, 0.83, 0.999):
         for sign in (1, -1):
-            ours = operation(np.asarray(image), 0.1 * level, sign < 0)
+            ours = operation(np.asarray(image), 0.1 * level * sign)
             literal = np.asarray(LITERAL[operation.__name__](image, level, sign))
             assert np.array_equal(ours, literal), (level, sign)
 
 
 def test_equalising_leaves_an_image_of_few_pixels_as_pillow_does():
     image = noise(9, 9)
-    assert np.array_equal(augmix._equalize(np.asarray(image), 0.05, False), np.asarray(ImageOps.equalize(image)))
+    assert np.array_equal(augmix._equalize(np.asarray(image), 0.05), np.asarray(ImageOps.equalize(image)))
 
 
 def test_translations_scale_with_the_size():
     pixels = np.asarray(noise(48, 48))
     shifts = {
-        size: {augmix._translate_y(np.ones((size, 1, 3), np.uint8), level, False)[..., 0].sum() for level in levels}
+        size: {augmix._translate_y(np.ones((size, 1, 3), np.uint8), level)[..., 0].sum() for level in levels}
         for size, levels in ((48, np.linspace(0.01, 0.0999, 50)), (224, np.linspace(0.01, 0.0999, 50)))
     }
     assert shifts[48] == {48, 47}
     assert shifts[224] == set(range(217, 225))
-    assert np.array_equal(augmix._translate_x(pixels, 0.09, False)[:, :-1], pixels[:, 1:])
+    assert np.array_equal(augmix._translate_x(pixels, 0.09)[:, :-1], pixels[:, 1:])
 
 
 # --- streams
@@ -302,6 +308,20 @@ def test_streams_are_the_same_on_every_machine():
         0.8880377788987208,
         0.06389828612567605,
     ]
+
+
+@pytest.mark.parametrize(
+    ("mix", "digest"),
+    [
+        (True, "f18148b348149b7bf5b860c99ba60aca81d1ea2628ba138f2cda6c45c842faa0"),
+        (False, "9b9bceb735fc96b1fc4d7cbd63b2fd4e6c0fa005c5a7e5ed0887310a945141cd"),
+    ],
+)
+def test_the_same_names_give_the_same_pixels_as_ever(mix, digest):
+    """Features that are cached stay valid; what changes this raises `keys.VIEWS`."""
+    shapes = [(60, 50), (9, 200), (201, 48), (1, 1)]
+    views = [views_of(noise(*shape), mix=mix, sample=f"{shape}") for shape in shapes]
+    assert hashlib.sha256(torch.cat(views).numpy().tobytes()).hexdigest() == digest
 
 
 @pytest.mark.parametrize("mix", [True, False])

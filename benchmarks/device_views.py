@@ -1,0 +1,242 @@
+"""Views drawn on a device beside Pillow's: `python -m benchmarks.device_views --device cuda`.
+
+First bytes: random resizes, each of AugMix's operations, and whole views, drawn by torch on the device and by Pillow on
+the CPU. Anything but 0 that differ is a defect, and the command fails. Then what it costs: milliseconds for an image's
+views by Pillow in one process, to plan them, and to draw them on the device, so many images at once. `--fused` draws
+through torch.compile as well, whose first calls take a minute and are not measured.
+
+It needs torch, NumPy and Pillow only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.harness import Spread, finish, parse, rounds
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.images import augmix, views
+from fpp_sweep.core.images.distorting import chains
+from fpp_sweep.core.images.drawing import Planned, draw
+from fpp_sweep.core.images.fusing import fused
+from fpp_sweep.core.images.resampling import pack, resize, unpack
+from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.core.text.compiling import Runner, eagerly
+
+SIDES = (1, 2, 3, 7, 33, 60, 200, 333, 500)  # of small images, in any pair
+LARGE = ((4000, 3000), (3000, 1), (1, 3000), (2500, 40), (1200, 1600))
+SIZES = (1, 8, 33, 48, 96, 224, 336)  # of views
+AT_ONCE = 64  # views that are compared in one batch
+NAMES = tuple(operation.__name__.strip("_") for operation in augmix.OPERATIONS)
+
+
+@dataclass(slots=True)
+class Count:
+    """Cases that were tried, and those in which some byte differs."""
+
+    cases: int = 0
+    differ: int = 0
+
+    def add(self, found: Tensor, expected: NDArray[Any]) -> None:
+        found = found.cpu()
+        same = (found == torch.from_numpy(expected)).flatten(1).all(1)
+        self.cases += len(same)
+        self.differ += int((~same).sum())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("device_views", __doc__ or "", _options, argv)
+    if args.quick:
+        args.cases, args.images, args.views, args.size = 60, [2], 8, 48
+    device = torch.device(args.device)
+    runners = {"eager": eagerly, **({"fused": fused(device)} if args.fused else {})}
+    if runners.get("fused") is eagerly:
+        print("torch.compile cannot be had here, or rounds products and sums together: eager only")
+        del runners["fused"]
+    found = {name: compared(args, device, runner) for name, runner in runners.items()}
+    rows: list[dict[str, object]] = [
+        {"bytes of": what, "cases": counts.cases, **{f"differ, {name}": found[name][what].differ for name in found}}
+        for what, counts in found["eager"].items()
+    ]
+    costs = [cost(args, device, runners, mix, images) for mix in (True, False) for images in args.images]
+    print("\n" + "\n".join(f"{row}" for row in costs) + "\n")
+    finish(args, rows, {"equality": found, "costs": costs}, ["Milliseconds an image: median (lowest..highest)."])
+    wrong = sum(counts.differ for part in found.values() for counts in part.values())
+    if wrong:
+        raise SystemExit(f"{wrong} cases differ from Pillow's bytes")
+    print("equal within 0: all bytes are Pillow's")
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--cases", type=int, default=4000, metavar="N", help="resizes, and of each operation")
+    options.add_argument("--images", type=int, nargs="+", default=[1, 4], metavar="N", help="drawn at once, when timed")
+    options.add_argument("--views", type=int, default=64, metavar="N", help="per image, when timed")
+    options.add_argument("--size", type=int, default=224, metavar="PIXELS", help="of a view, when timed")
+    options.add_argument("--fused", action="store_true", help="through torch.compile, too")
+
+
+# --- bytes
+
+
+def compared(args: Any, device: torch.device, runner: Runner) -> dict[str, Count]:
+    resized, whole = Count(), Count()
+    single = {name: Count() for name in NAMES}
+    rng = np.random.default_rng(0)
+    for pixels, size in subjects(rng):
+        if resized.cases >= args.cases:
+            break
+        resizes(rng, pixels, size, 16, device, runner, resized)
+    while min(count.cases for count in single.values()) < args.cases:
+        operations(rng, int(rng.choice(SIZES[2:6])), device, runner, single)
+    while whole.cases < args.cases / 4:
+        whole_views(rng, device, runner, whole)
+    return {"resize": resized, **single, "whole views": whole}
+
+
+def subjects(rng: np.random.Generator) -> Iterator[tuple[NDArray[np.uint8], int]]:
+    """Images of every shape, and sizes of views: large ones first, then small ones without end."""
+    for width, height in LARGE:
+        yield picture(rng, width, height), int(rng.choice((48, 224)))
+    while True:
+        yield picture(rng, *rng.choice(SIDES, 2).tolist()), int(rng.choice(SIZES))
+
+
+def picture(rng: np.random.Generator, width: int, height: int) -> NDArray[np.uint8]:
+    """Noise, black and white, or smooth shades of some contrast."""
+    kind = rng.integers(0, 4)
+    if kind == 0:
+        return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    if kind == 1:
+        return (rng.integers(0, 2, (height, width, 3)) * rng.integers(1, 256)).astype(np.uint8)
+    small = rng.integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+    return (smooth * rng.uniform(0.2, 1)).astype(np.uint8)
+
+
+def resizes(
+    rng: np.random.Generator,
+    pixels: NDArray[np.uint8],
+    size: int,
+    boxes: int,
+    device: torch.device,
+    runner: Runner,
+    count: Count,
+) -> None:
+    """Random boxes of an image: all of it, a pixel, and any between."""
+    height, width, _ = pixels.shape
+    sides = [np.sort(np.stack([rng.integers(0, n, boxes), rng.integers(0, n, boxes)]), axis=0) for n in (width, height)]
+    (left, right), (top, bottom) = sides
+    found = np.stack([left, top, right + 1, bottom + 1], axis=1)
+    found[0] = 0, 0, width, height
+    mirrored = rng.random(boxes) < 0.5
+    image, place = Image.fromarray(pixels), np.full(boxes, 5)
+    pairs = zip(found.tolist(), mirrored.tolist(), strict=True)
+    expected = np.stack([views._crop(image, box, size, mirror) for box, mirror in pairs])
+    words = torch.cat([torch.full((5,), 99, dtype=torch.int32), pack(torch.from_numpy(pixels)).flatten()])
+    drawn = resize(words.to(device), place, np.full(boxes, width), found, mirrored, size, runner)
+    count.add(unpack(drawn), expected)
+
+
+def operations(
+    rng: np.random.Generator, size: int, device: torch.device, runner: Runner, counts: dict[str, Count]
+) -> None:
+    """All nine on the same pictures, at random levels."""
+    pictures = np.stack([picture(rng, size, size) for _ in range(AT_ONCE)])
+    words = pack(torch.from_numpy(pictures)).to(device)
+    for number, (name, count) in enumerate(counts.items()):
+        level = rng.uniform(0.01, 0.1, AT_ONCE) * rng.choice((-1, 1), AT_ONCE)
+        levels, chosen = np.zeros((AT_ONCE, 3, 3)), np.full((AT_ONCE, 3, 3), augmix.NOTHING)
+        levels[:, 0, 0], chosen[:, 0, 0] = level, number
+        mixing = augmix.Mixing(np.ones((AT_ONCE, 4), np.float32), chosen, levels)
+        apply = augmix.OPERATIONS[number]
+        assert apply.__name__.strip("_") == name
+        expected = np.stack([apply(pixels, each) for pixels, each in zip(pictures, level.tolist(), strict=True)])
+        count.add(unpack(chains(words, mixing, runner)[:, 0]), expected)
+
+
+def whole_views(
+    rng: np.random.Generator, device: torch.device, runner: Runner, count: Count, size: int = 0, longest: int = 600
+) -> None:
+    """Views of some images of different sizes, to the last bit of their normalised numbers."""
+    preprocess = Preprocess(size=size or int(rng.choice(SIZES[2:6])))
+    config = ViewConfig(count=int(rng.choice((1, 2, 8))))
+    images = [Image.fromarray(picture(rng, *rng.integers(1, longest, 2).tolist())) for _ in range(rng.integers(1, 4))]
+    mix, seed = bool(rng.random() < 0.7), int(rng.integers(1 << 30))
+    expected, planned = [], []
+    for image in images:
+        first, again = (views.sample_rng(seed, "any", "test", f"{image.size}") for _ in range(2))
+        expected.append(views.make_views(image, config, preprocess, augmix=mix, flip=True, rng=first))
+        chosen = views.plan(image.size, config, augmix=mix, flip=True, rng=again)
+        planned.append(sent(Planned.of(image, chosen, preprocess.size), device))
+    drawn = draw(planned, preprocess, runner).flatten(0, 1)
+    count.add(drawn.view(torch.int32), torch.cat(expected).view(torch.int32).numpy())
+
+
+def sent(planned: Planned, device: torch.device) -> Planned:
+    return replace(planned, data=planned.data.to(device))
+
+
+# --- costs
+
+
+class Operations(TorchDispatchMode):
+    """Counts what torch does to tensors' contents: kernels, where nothing is fused."""
+
+    SHAPES = ("view", "reshape", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "unbind", "alias")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.bytes = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if isinstance(out, Tensor) and not name.startswith("empty") and not any(each in name for each in self.SHAPES):
+            self.calls += 1
+            self.bytes += out.numel() * out.element_size()
+        return out
+
+
+def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool, images: int) -> dict[str, object]:
+    """Milliseconds of CPU or wall for an image, side by side."""
+    preprocess, config = Preprocess(size=args.size), ViewConfig(count=args.views)
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(picture(rng, 500, 400))
+
+    def plan(number: int) -> Planned:
+        stream = views.sample_rng(0, "any", "test", f"{number}")
+        chosen = views.plan(image.size, config, augmix=mix, flip=True, rng=stream)
+        return Planned.of(image, chosen, preprocess.size)
+
+    planned = [plan(number) for number in range(images)]
+
+    def drawing(runner: Runner) -> Callable[[], object]:
+        return lambda: draw([sent(each, device) for each in planned], preprocess, runner)
+
+    drawn = {name: drawing(runner) for name, runner in runners.items()}
+    for work in drawn.values():  # whatever is done once
+        work()
+    with Operations() as counted:
+        drawn["eager"]()
+    works: dict[str, tuple[Callable[[], object], float]] = {
+        "Pillow": (lambda: views.draw(image, planned[0].plan, preprocess.size), 1.0),
+        "plan": (lambda: plan(0), 1.0),
+        **{name: (work, float(images)) for name, work in drawn.items()},
+    }
+    spent = rounds(works, args.repeats, args.device)
+    costs = {f"{name}, ms": f"{Spread.of([1e3 * each.wall for each in spent[name]])}" for name in works}
+    written = f"{counted.bytes / images / 1e9:.2f}"
+    return {"AugMix": mix, "images": images, **costs, "eager kernels": counted.calls, "GB written an image": written}
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,120 @@
+"""Views drawn by torch: Pillow's bytes, for any box, size, operation and level. Pillow is the oracle."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.device_views import NAMES, Count, operations, picture, resizes, subjects, whole_views
+from fpp_sweep.core.images import augmix, fusing
+from fpp_sweep.core.images.distorting import mixed
+from fpp_sweep.core.images.resampling import pack, unpack
+from fpp_sweep.core.text.compiling import eagerly
+
+ROOT = Path(__file__).parents[3]
+CPU = torch.device("cpu")
+
+
+def test_random_boxes_of_any_image_are_resized_as_pillow_does():
+    """Sides of a pixel, 4,000 x 3,000, a thousand times as long as wide; shrunk and enlarged."""
+    rng, count = np.random.default_rng(1), Count()
+    for _, (pixels, size) in zip(range(60), subjects(rng), strict=False):
+        resizes(rng, pixels, min(size, 96), 4 if pixels.size > 1e6 else 8, CPU, eagerly, count)
+    assert count.cases > 400
+    assert count.differ == 0
+
+
+def test_every_operation_moves_the_bytes_that_pillow_moves():
+    rng, counts = np.random.default_rng(2), {name: Count() for name in NAMES}
+    for size in (8, 33, 48):
+        operations(rng, size, CPU, eagerly, counts)
+    assert {name: (count.cases, count.differ) for name, count in counts.items()} == dict.fromkeys(NAMES, (192, 0))
+
+
+def test_whole_views_of_several_images_are_equal_to_the_last_bit():
+    rng, count = np.random.default_rng(3), Count()
+    while count.cases < 200:
+        whole_views(rng, CPU, eagerly, count)
+    assert count.differ == 0
+
+
+def test_a_case_that_differs_in_one_bit_of_one_value_is_counted():
+    count = Count()
+    expected = np.zeros((3, 2, 2), np.uint8)
+    found = torch.zeros(3, 2, 2, dtype=torch.uint8)
+    found[1, 0, 0] = 1
+    count.add(found, expected)
+    assert (count.cases, count.differ) == (3, 1)
+
+
+def test_mixing_rounds_products_and_sums_one_by_one():
+    """A product and a sum in one rounding would differ in a tenth of the values."""
+    rng = np.random.default_rng(4)
+    pictures = np.stack([picture(rng, 33, 33) for _ in range(40)])
+    mixing = augmix.plan(rng.random((10, augmix.DRAWS)))
+    words = pack(torch.from_numpy(pictures)).view(4, 10, 33, 33)
+    found = mixed(words[0], words[1:].transpose(0, 1), torch.from_numpy(mixing.weights))
+    parts = pictures.reshape(4, 10, 33, 33, 3).astype(np.float32)
+    weights = mixing.weights.T[..., None, None, None]
+    expected = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        expected = expected + part * weight
+    assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
+    in_one = (parts.astype(np.float64) * weights).sum(0).astype(np.float32)
+    assert (in_one != expected).mean() > 0.1
+
+
+def test_words_hold_the_bytes_of_pixels():
+    pixels = torch.from_numpy(picture(np.random.default_rng(5), 7, 5))
+    assert torch.equal(unpack(pack(pixels)), pixels)
+
+
+@pytest.mark.slow  # operations and whole views take minutes: `python -m benchmarks.device_views --fused`
+def test_the_fused_form_gives_the_same_bytes():
+    runner = fusing.fused(CPU)
+    assert runner is not eagerly
+    rng, resized = np.random.default_rng(6), Count()
+    for width, height in ((60, 50), (40, 2000)):  # the second stays eager
+        for _ in range(8):
+            resizes(rng, picture(rng, width, height), 48, 8, CPU, runner, resized)
+    assert (resized.cases > 0, resized.differ) == (True, 0)
+    assert not runner.failed
+
+
+@pytest.mark.slow
+def test_a_compiler_that_rounds_products_and_sums_together_is_not_used(monkeypatch):
+    monkeypatch.setattr(fusing, "APART", {"cpp.enable_floating_point_contract_flag": "fast"})
+    assert fusing.fused(CPU) is eagerly
+
+
+@pytest.mark.slow
+def test_without_a_compiler_views_are_drawn_eagerly(tmp_path):
+    code = """
+        import torch
+        from fpp_sweep.core.images.fusing import fused
+        from fpp_sweep.core.text.compiling import eagerly
+        assert fused(torch.device("cpu")) is eagerly
+    """
+    environment = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "CXX": "none"}
+    line = [sys.executable, "-c", textwrap.dedent(code)]
+    assert subprocess.run(line, cwd=ROOT, env=environment, check=False).returncode == 0
+
+
+def test_the_benchmark_runs_where_only_torch_numpy_and_pillow_are_installed():
+    code = """
+        import sys
+        for name in ("ray", "mlflow", "open_clip", "optuna", "timm", "yaml", "sklearn", "safetensors", "plotly",
+                     "pyarrow", "matplotlib", "torchvision"):
+            sys.modules[name] = None
+        from benchmarks.device_views import main
+        main(["--quick", "--threads", "1"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all bytes are Pillow's" in done.stdout
