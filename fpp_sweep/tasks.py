@@ -5,6 +5,7 @@ Whoever hands out tasks needs no model and no torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -69,14 +70,18 @@ class EvalTask:
     def title(self) -> str:
         return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.seed}"
 
-    def shards(self, count: int | None = None) -> list[EvalTask]:
+    def shards(self, count: int | None = None, edges: Sequence[int] = ()) -> list[EvalTask]:
         """The same work in so many contiguous shards of whole batches, else in shards of a fixed size.
+
+        They are cut at `edges`, too, which should lie between two batches.
 
         A stateful method's shards form a chain, whose cuts must be the same wherever it runs.
 
         >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
         >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
         ([(0, 64), (64, 192), (192, 300)], 1, 5)
+        >>> [(shard.start, shard.stop) for shard in task.shards(edges=[64, 128])]
+        [(0, 64), (64, 128), (128, 300)]
         """
         first, last = self.start // BATCH, -(-self.stop // BATCH)
         if catalogue.method(self.config.method).stateful:
@@ -85,9 +90,9 @@ class EvalTask:
             cuts = [*range(self.start, self.stop, SHARD), self.stop]
         else:
             parts = min(count, last - first) if count else -(-(self.stop - self.start) // SHARD)
-            cuts = [BATCH * (first + (last - first) * part // parts) for part in range(parts + 1)]
-        edges = [min(max(cut, self.start), self.stop) for cut in cuts]
-        return [replace(self, start=start, stop=stop) for start, stop in pairwise(edges) if stop > start]
+            cuts = [*(BATCH * (first + (last - first) * part // parts) for part in range(parts + 1)), *edges]
+        ends = sorted({min(max(cut, self.start), self.stop) for cut in cuts})
+        return [replace(self, start=start, stop=stop) for start, stop in pairwise(ends)]
 
 
 Task = PretrainTask | EvalTask

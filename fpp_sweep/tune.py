@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         verbose=args.verbose,
         command=command_line("fpp_sweep.tune", words),
         plugins=files,
+        finish=tuple(args.finish),
     )
     folder = announced(space, options)
     options = replace(options, name=folder.path.name)
@@ -108,9 +109,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, default=Path("sweeps"), metavar="DIR", help="folder of sweeps; default: sweeps")
     add("--name", metavar="NAME", help="of the sweep; default: the space's and the time")
     add("--resume", action="store_true", help="go on with this space's last sweep, or with that of --name")
+    add("--finish", nargs="+", default=[], metavar="TRIAL", help="run trials that lost a race to their end")
     add("--dry-run", action="store_true", help="show resolved configs, tasks and an estimate of the cost; run nothing")
     add("--verbose", action="store_true", help="let Ray's workers talk")
-    return options.parse_args(argv)
+    args = options.parse_args(argv)
+    if args.finish and not args.resume:
+        raise InputError("--finish goes with --resume, and --name where it is not the last sweep")
+    return args
 
 
 def read_space(args: argparse.Namespace) -> Space:

@@ -5,6 +5,7 @@
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
     tasks/                  results of tasks by key, so that no trial computes one again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
+    race/<name>/            its sums after each block of a race, and what was decided there
     logs/                   what each worker did when, by machine and process
     report/                 the front as table, picture and page; best configs; importances
     lock                    held by the driver while it runs
@@ -64,6 +65,9 @@ class SweepFolder:
 
     def artifacts(self, trial: str) -> Path:
         return self.path / "artifacts" / trial
+
+    def race(self, trial: str) -> Path:
+        return self.path / "race" / trial
 
     def info(self) -> SweepInfo:
         return self._info(self.info_file)

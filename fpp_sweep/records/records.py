@@ -58,6 +58,11 @@ class TrialRecord:
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1
+    # of a trial that lost its race, also once it is finished: what the study was told in the place of its values,
+    # the share of the images that this rests on, and the seconds that workers were held for it until then
+    estimate: Sequence[float] | None = None
+    fidelity: float = 1.0
+    held: float = 0.0
 
     @property
     def label(self) -> str:

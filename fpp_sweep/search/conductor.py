@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +25,7 @@ from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
 from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import Kind, TrialRecord
 from fpp_sweep.search.coordinator import HALTED, Brief, Coordinator, ended
@@ -34,6 +35,7 @@ from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.watch import Watch
 
 TEST = "test"
+GROWTH = 0.01  # of the hypervolume, that a search is worth going on for
 ENDED = ("complete", "failed", "stopped")  # a trial that is not begun again
 
 
@@ -75,8 +77,12 @@ class Conductor(Searcher):
         watch: Watch,
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
+        finish: Sequence[str] = (),
     ) -> None:
-        """`on_change` is called with a record and a split when the trial begins on that split and when it has ended."""
+        """`on_change` is called with a record and a split when the trial begins on that split and when it has ended.
+
+        `finish` are trials that lost a race and are run to their end.
+        """
         super().__init__()
         total = space.search.trials
         if space.search.sampler == "grid":
@@ -94,6 +100,7 @@ class Conductor(Searcher):
         self._again: list[tuple[str, str]] = []
         self._adopted: list[int] = []
         self._baselines: list[str] = []
+        self._finish = list(finish)
         self._tests: list[str] | None = None
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
@@ -111,6 +118,11 @@ class Conductor(Searcher):
             if known is None or known.state not in ("complete", "stopped"):
                 self._write(_waiting(f"baseline-{name}", "baseline", config, origin="baseline"))
                 self._baselines.append(f"baseline-{name}")
+        for record in self._trials():
+            if record.name in self._finish:
+                self._write(replace(record, state="waiting", finished=None))
+            elif record.estimate is not None and record.state not in ENDED:
+                self._finish.append(record.name)
         for record in self._trials():
             self.progress.finished += record.state == "complete"
             self.progress.failed += record.state == "failed"
@@ -196,6 +208,8 @@ class Conductor(Searcher):
             return self._baselines.pop(0), split
         if self._waits_for_baselines():
             return None
+        if self._finish:
+            return self._finish.pop(0), split
         if not self._enough():
             self.progress.phase = "search"
             return self._begin_trial(), split
@@ -224,12 +238,24 @@ class Conductor(Searcher):
             return f"wall clock of {search.wall_clock:g} s used up"
         if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
             return f"{search.gpu_hours:g} GPU-hours used up"
+        if self._stagnant(search.patience):
+            return f"hypervolume grew by less than {GROWTH:.0%} in the last {search.patience} finished trials"
         if search.max_failures is not None and self._failures >= search.max_failures:
             return f"{self._failures} trials in a row failed"
         return None
 
+    def _stagnant(self, patience: int | None) -> bool:
+        """Whether the last so many finished trials, after as many, have hardly moved the front."""
+        ended = sorted(record.finished or 0.0 for record in self._trials() if record.state == "complete")
+        if patience is None or len(ended) < 2 * patience:
+            return False
+        volumes = front_of(self._folder.info(), self.records()).hypervolume
+        before = [volume for time, volume in volumes if time <= ended[-patience - 1]]
+        return bool(volumes) and volumes[-1][1] <= (1 + GROWTH) * (before or [0.0])[-1]
+
     def gpu_hours(self) -> float:
-        held = sum(result.device_seconds for record in self._records.values() for result in record.results.values())
+        records = self._records.values()
+        held = sum(record.held + sum(result.device_seconds for result in record.results.values()) for record in records)
         return held * (self._gpus or 1) / 3600  # on CPUs, hours of workers
 
     def _begin_trial(self) -> str:

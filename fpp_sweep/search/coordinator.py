@@ -18,7 +18,9 @@ from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.search.racing import Racer, Rules
 from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.work import Race
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
@@ -39,6 +41,7 @@ class Brief:
     search_split: str
     plugins: tuple[PluginFile, ...] = ()
     driver: Driver = field(default_factory=Driver)
+    race: Race | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +90,11 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
     record = folder.trial(name)
     log = folder.artifacts(name) / "log.txt"
     write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
+    driver = _driver(brief, record, split)
     try:
         config = TrialConfig().replace(record.config)
-        result, datasets = run_trial(
-            brief.plan, config, split, Logged(brief.executor, log), order=order, driver=brief.driver
-        )
+        executor = Logged(brief.executor, log)
+        result, datasets = run_trial(brief.plan, config, split, executor, order=order, driver=driver)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
             values = [measured(result, objective.metric) for objective in brief.objectives]
@@ -106,11 +109,20 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
         raise
     except TrialStopped as stop:
         record = ended(record, split, "stopped", str(stop))
+        if isinstance(driver, Racer):
+            record = driver.marked(record)
     except Exception as error:
         failure = error if isinstance(error, TaskFailed) else TaskFailed.of(error)
         record = ended(record, split, "failed", failure.reason, failure.details)
     folder.write_trial(record)
     write_line(log, f"{name} has ended on {split}: {record.reason or record.state}", record.details or "")
+
+
+def _driver(brief: Brief, record: TrialRecord, split: str) -> Driver:
+    if brief.race is None or split != brief.search_split:
+        return brief.driver
+    rules = Rules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
+    return Racer(rules, brief.folder, record)
 
 
 def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:

@@ -22,7 +22,7 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.files import set_aside, written_whole
 from fpp_sweep.records.folder import REMEDY, SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.search.study import ENDS, SweepStudy, attributes, draw, name_of
+from fpp_sweep.search.study import SweepStudy, attributes, draw, name_of, told
 from fpp_sweep.space.rules import expect
 from fpp_sweep.space.space import Space
 
@@ -63,14 +63,16 @@ def _trial_of(record: TrialRecord, info: SweepInfo, space: Space) -> FrozenTrial
         measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)
         expect(measured, "complete, and without its results or values")
     expect(record.kind == "baseline" or record.name == name_of(record.number or 0), "is not its number's", "number")
+    state, values = told(record)
+    expect(values is None or len(values) == len(info.objectives), "is not of the sweep's objectives", "estimate")
     try:
         return create_trial(
-            state=ENDS.get(record.state, TrialState.RUNNING),
-            values=record.values if complete else None,
+            state=state,
+            values=values,
             params=dict(record.params),
             distributions=_distributions(space, record.params),
-            user_attrs=attributes(record) if record.state in ENDS else {},
-            constraints=dict(record.constraints) if complete else None,
+            user_attrs=attributes(record) if state.is_finished() else {},
+            constraints=None if values is None else dict(record.constraints),
         )
     except (ValueError, TypeError) as error:
         raise InputError(error, "params") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class SweepStudy:
         return self._values(self._trial(number))
 
     def tell(self, record: TrialRecord) -> None:
-        """Report a trial's result; one that failed or was stopped has no values. Idempotent."""
+        """Report a trial's result; one that failed, or that a driver stopped, has no values. Idempotent."""
         assert record.number is not None
         trial = self._asked.pop(record.number, None)
         if trial is None:
@@ -85,8 +85,8 @@ class SweepStudy:
             warnings.simplefilter("ignore")  # a constraint that was set before the last driver was killed
             for name, value in record.constraints.items():
                 trial.set_constraint(name, value)
-        values = list(record.values or ()) if record.state == "complete" else None
-        self._study.tell(record.number, values, ENDS[record.state])
+        state, values = told(record)
+        self._study.tell(record.number, None if values is None else list(values), state)
 
     def add(self, trials: Iterable[FrozenTrial]) -> None:
         """Trials of another study, or of records, in the order of their numbers."""
@@ -116,9 +116,18 @@ def name_of(number: int) -> str:
     return f"trial-{number:04d}"
 
 
+def told(record: TrialRecord) -> tuple[TrialState, Sequence[float] | None]:
+    """What the study hears of a trial: of one that lost a race an estimate, which stands if it is finished later."""
+    if record.estimate is not None:
+        return TrialState.COMPLETE, record.estimate
+    return ENDS.get(record.state, TrialState.RUNNING), record.values if record.state == "complete" else None
+
+
 def attributes(record: TrialRecord) -> dict[str, str]:
     """What the study keeps beside values and constraints."""
     attributes = {"name": record.name, "origin": record.origin, "key": record.key}
+    if record.estimate is not None:
+        attributes["fidelity"] = f"{record.fidelity:.4g}"  # the values are estimates
     return attributes if record.state == "complete" else attributes | {"reason": record.reason or ""}
 
 

@@ -103,7 +103,7 @@ def _put(node: Node, path: str, new: Node) -> None:
 
 def _new_key(node: Node, path: str) -> str:
     """The key of a path that a mapping does not have yet; a parameter's key has dots, its own keys have none."""
-    if not node.path:
+    if node.path in ("", "search"):
         return path.partition(".")[0]
     stem, _, last = path.rpartition(".")
     return stem if node.path == "params" and last in PARAM_KEYS else path

@@ -25,7 +25,7 @@ TRIALS = 16  # where no budget is given: TPE starts to use what it has seen afte
 MAY_CHANGE = {
     "name",
     "question",
-    *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures")),
+    *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures", "patience")),
     *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
     *(f"work.{key}" for key in ("loaders", "compile", "cache", "attempts", "task_timeout", "baselines")),
     "work.tracking_uri",
@@ -71,6 +71,7 @@ class Space:
         check_objectives(self.objectives)
         check_constraints(self.constraints, self.work.baselines)
         self._check_shards()
+        self._check_search()
         catalogue.require_measurable(self.methods(), self.columns())
         search = self.search
         if (search.trials, search.wall_clock, search.gpu_hours) == (None, None, None):
@@ -101,6 +102,15 @@ class Space:
         for name in self.methods():
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             expect(not catalogue.method(name).stateful, problem, "work.shards")
+
+    def _check_search(self) -> None:
+        """What racing and patience need."""
+        for name in self.methods() if self.search.race else ():
+            problem = f"{name} learns from sample to sample, so that no part of its stream stands for the rest"
+            expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
+        cornered = self.work.baselines or all(objective.reference is not None for objective in self.objectives)
+        problem = "there are neither baselines nor references of the objectives that hypervolume is measured from"
+        expect(cornered or self.search.patience is None, problem, "search.patience")
 
     def methods(self) -> list[str]:
         """Of trials and baselines."""

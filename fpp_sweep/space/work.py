@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Annotated, Any, Literal
 
 from fpp_sweep import catalogue
 from fpp_sweep.facts import OnBadImage
-from fpp_sweep.space.rules import LATER, check_fields, duration, expect, list_of, number, one_of, set_field, whole
+from fpp_sweep.space.rules import (
+    LATER,
+    Rule,
+    as_mapping,
+    check_fields,
+    duration,
+    expect,
+    known_name,
+    list_of,
+    number,
+    one_of,
+    rules,
+    set_field,
+    shown,
+    whole,
+)
 
 Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
 Split = Literal["val", "test"]
@@ -24,6 +41,47 @@ BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELI
 COLUMN = one_of("column", lambda: catalogue.COLUMNS)
 
 
+def _fraction(value: Any) -> float:
+    """A number between 0 and 1, which may be written as 1/16."""
+    wanted = "must be a number above 0 and below 1, such as 1/16"
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}/[1-9][0-9]{0,8}", value):
+        value = float(Fraction(value))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    expect(is_number and 0 < value < 1, f"{wanted}, got {shown(value)}")
+    return float(value)
+
+
+FRACTION = Rule(_fraction, lambda: {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]+/[0-9]+$"}]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """When a trial is stopped after a part of its images: where another beats it in every objective beyond chance."""
+
+    rungs: Annotated[tuple[float, ...], list_of(FRACTION, least=1)] = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the images
+    confidence: Annotated[float, number()] | None = None  # of a difference's sign; none: 0.975, of one objective 0.99
+    reserve: Positive = 8  # finished trials before the first that is stopped
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        expect(self.rungs == tuple(sorted(self.rungs)), "must rise", "rungs")
+        sure = self.confidence
+        expect(sure is None or 0.5 < sure < 1, f"must be above 0.5 and below 1, got {sure}", "confidence")
+
+
+def _race(value: Any) -> Race | None:
+    """`true` is a race as it is by default, `false` none."""
+    if isinstance(value, bool):
+        return Race() if value else None
+    given = asdict(value) if isinstance(value, Race) else as_mapping(value)
+    return Race(**{known_name("key", key, rules(Race)): given[key] for key in given})
+
+
+def _race_schema() -> dict[str, Any]:
+    fields = {key: rule.schema() for key, rule in rules(Race).items()}
+    return {"anyOf": [{"type": "boolean"}, {"type": "object", "properties": fields, "additionalProperties": False}]}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """How points are chosen, and when it is enough."""
@@ -37,6 +95,8 @@ class Search:
     split: Split = "val"  # what the objectives are measured on
     published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
+    patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
+    race: Annotated[Race, Rule(_race, _race_schema)] | None = None  # none: every trial is run to its end
 
     def __post_init__(self) -> None:
         check_fields(self, "search")

@@ -114,6 +114,8 @@ def work_done(info: SweepInfo) -> Iterator[str]:
     tags = info.tags
     if "work_tasks" in tags:
         work = f"{tags['work_tasks']} tasks run, {tags['work_at_hand']} results at hand"
+        if "race" in tags:
+            yield f"race        {tags['race']}"
         yield f"work        {work}, {tags['work_model_loads']} model loads, {tags['work_workers_lost']} workers lost"
 
 

@@ -37,6 +37,7 @@ WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
 START = 45.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two slow cores
 SHOWN = 8  # trials printed
+SAVED = 0.1, 0.5  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
 
 
 def dry_run(spaces: Sequence[Space]) -> str:
@@ -189,9 +190,23 @@ def cost_lines(sweeps: Sequence[Expected], speeds: Mapping[str, Speed], workers:
     yield f"tasks: {len(pretrainings)} pretrainings, {len(evaluations)} evaluations of shards{shared}, {images} images"
     yield f"worker time, measured here ({device}): {parts} (features once, less where cached)"
     yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {workers} workers like this one"
+    yield from (line for sweep in sweeps for line in _race_lines(sweep, speeds, work))
     budgets = [sweep.space.search.wall_clock for sweep in sweeps]
     if len(budgets) == 1 and budgets[0] is not None and budgets[0] < wall:
         yield f"the budget of {_time(budgets[0])} ends it earlier"
+
+
+def _race_lines(sweep: Expected, speeds: Mapping[str, Speed], work: float) -> Iterator[str]:
+    """What a race may save: a part of the adaptation of trials that it may stop, and of nothing else."""
+    race, split = sweep.space.search.race, sweep.space.search.split
+    if race is None:
+        return
+    trials = [config for name, config in sweep.configs.items() if name.startswith("trial")][race.reserve :]
+    tasks = (task for config in trials for shards in sweep.plan.tasks(config, split).values() for task in shards)
+    share = sum(_seconds(task, speeds[task.dataset]) for task in tasks) / work
+    least, most = SAVED
+    told = f"race: trials after the first {race.reserve} adapt for {share:.0%} of this"
+    yield f"{told}; {least:.0%} to {most:.0%} of that was saved elsewhere: {least * share:.0%} to {most * share:.0%}"
 
 
 def _seconds(task: EvalTask, speed: Speed) -> float:

@@ -34,6 +34,7 @@ class Options:
     verbose: bool = False
     command: str = ""
     plugins: tuple[PluginFile, ...] = ()
+    finish: tuple[str, ...] = ()  # of a resumed sweep: trials that lost a race, to be run to their end
     tags: Mapping[str, str] = field(default_factory=dict)  # more of them, for the record
 
     @property

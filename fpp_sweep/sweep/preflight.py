@@ -20,6 +20,7 @@ from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.search.racing import require_additive, rungs
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.handle import Options, plugin_digests, require_same
@@ -69,7 +70,16 @@ def known_info(space: Space, options: Options, folder: SweepFolder) -> SweepInfo
     info, problem = folder.restored_info()
     require_same(info, space, options, folder)
     mended(folder, info, space, problem)
+    _require_stopped(folder, options.finish)
     return info
+
+
+def _require_stopped(folder: SweepFolder, names: Sequence[str]) -> None:
+    """Only trials that lost a race can be finished."""
+    stopped = [record.name for record in folder.trials() if record.state == "stopped" and record.estimate is not None]
+    for name in names:
+        if name not in stopped:
+            raise InputError(f"--finish {name}: no trial that lost a race; those are {', '.join(stopped) or 'none'}")
 
 
 def mended(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
@@ -212,7 +222,12 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     datasets = {split: tuple(models.describe(space.work.datasets, split)) for split in splits}
     names = [facts.name for facts in datasets[split]]
     _require_measured(space, names)
-    return Plan(datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns())
+    work, race = space.work, space.search.race
+    ends = {}
+    if race:
+        require_additive(space.objectives, space.constraints)
+        ends = rungs(race, datasets[split])
+    return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
 
 
 def _require_measured(space: Space, names: Sequence[str]) -> None:

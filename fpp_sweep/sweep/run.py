@@ -134,12 +134,14 @@ class Run:
             watch=self.watch,
             gpus_per_worker=opened.gpus_per_worker,
             on_change=self._changed,
+            finish=options.finish,
         )
 
     def go(self) -> None:
         """To the end."""
         from fpp_sweep.search.conductor import conduct
         from fpp_sweep.search.coordinator import Brief
+        from fpp_sweep.search.racing import saved
 
         self.conductor.begin()
         self.shipper.start()
@@ -153,10 +155,13 @@ class Run:
             constraints=self.space.constraints,
             search_split=self.space.search.split,
             plugins=self.options.plugins,
+            race=self.space.search.race,
         )
         self.storage = tempfile.mkdtemp(prefix="fpp_sweep-")
         conduct(self.conductor, brief, self.storage)
-        self.folder.write_info(tagged(self.folder.info(), {"ended": self.conductor.why_stopped or ""}))
+        raced = saved(self.conductor.records(), self.space.search.split) if self.space.search.race else None
+        tags = {"ended": self.conductor.why_stopped or "", **({"race": raced} if raced else {})}
+        self.folder.write_info(tagged(self.folder.info(), tags))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")
 

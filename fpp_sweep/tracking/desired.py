@@ -133,7 +133,7 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool, support: 
         tags["front_support"] = support
     if record.reason:
         tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
-    if record.constraints:
+    if record.constraints and record.state == "complete":
         tags["feasible"] = str(record.feasible).lower()
     texts = {"metrics.csv": metrics_table(record.results)} if record.results else {}
     if record.details:
@@ -283,6 +283,10 @@ def _trial_points(info: SweepInfo, record: TrialRecord) -> Iterator[Point]:
 def _groups(info: SweepInfo, record: TrialRecord) -> Iterator[dict[str, float]]:
     """Groups of metrics, the most important first."""
     result = record.results.get(info.search_split)
+    if record.estimate is not None:
+        names = (f"estimate/{objective.metric}" for objective in info.objectives)
+        whole = record.state == "complete"
+        yield {"fidelity": 1.0 if whole else record.fidelity, **dict(zip(names, record.estimate, strict=True))}
     if result is None:
         return
     wanted = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
@@ -311,7 +315,7 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
     times: list[float] = []
     for record in sorted(ended, key=lambda record: (record.finished, record.name)):
         searched = record.results.get(info.search_split)
-        seconds += searched.device_seconds if searched else 0.0
+        seconds += record.held + (searched.device_seconds if searched else 0.0)
         if record.kind == "baseline":
             continue
         counts[record.state] = counts.get(record.state, 0) + 1

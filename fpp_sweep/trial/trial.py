@@ -37,12 +37,16 @@ class Executor(Protocol):
 
 
 class Driver:
-    """Decides in which order a trial's tasks are begun, and whether it goes on after one has ended."""
+    """Decides when each of a trial's tasks is begun, and whether the trial goes on after one has ended."""
 
     def ordered(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[EvalTask]:
         """The largest first: the smallest then fill the gaps at the end."""
         sizes = {(facts.name, facts.split): len(facts.classes) for split in plan.datasets.values() for facts in split}
         return sorted(tasks, key=lambda task: -cost(task, sizes[task.dataset, task.split]))
+
+    def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
+        """The same in parts, each of which is begun when the one before is done."""
+        return [self.ordered(plan, tasks)]
 
     def stops(self, task: Task, result: TaskResult) -> str | None:
         """Why the trial ends here, before all its tasks are done; None: it goes on."""
@@ -61,6 +65,8 @@ class Plan:
     seeds: tuple[int, ...]
     shards: int | None = None  # per dataset and seed; none: by size
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are kept
+    # of a race: where the blocks of a dataset and split end, the last left out, as many for each
+    rungs: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def known(self) -> dict[tuple[str, str], DatasetFacts]:
         """The datasets by name and split, as keys of tasks look them up."""
@@ -78,7 +84,7 @@ class Plan:
                 start=0,
                 stop=facts.size,
                 columns=tuple(sorted(columns)),
-            ).shards(self.shards)
+            ).shards(self.shards, self.rungs.get((facts.name, split), ()))
             for seed in self.seeds
             for facts in self.datasets[split]
         }
@@ -108,25 +114,30 @@ def run_trial(
     driver = driver or Driver()
     cut = plan.tasks(config, split)
     wanted = [task for tasks in cut.values() for task in tasks]
-    evaluations = driver.ordered(plan, wanted)
+    stages = driver.stages(plan, wanted)
+    evaluations = [task for stage in stages for task in stage]
     if len(evaluations) != len(wanted) or set(evaluations) != set(wanted):
         raise ValueError("a driver must give each of a trial's tasks back, once")
-    # pretrainings are asked for as well, so that the trial pays for them and has their prompts
-    tasks = list(
-        dict.fromkeys(task for evaluation in evaluations for task in (evaluation.pretrain, evaluation) if task)
-    )
+    total = len(_with_pretrainings(evaluations))
     done: dict[Task, TaskResult] = {}
-    with closing(executor.results(tasks, order)) as results:
-        for task, result in results:
-            done[task] = result
-            if len(done) < len(tasks) and (reason := driver.stops(task, result)):
-                raise TrialStopped(reason)
+    for stage in stages:
+        tasks = [task for task in _with_pretrainings(stage) if task not in done]
+        with closing(executor.results(tasks, order)) as results:
+            for task, result in results:
+                done[task] = result
+                if len(done) < total and (reason := driver.stops(task, result)):
+                    raise TrialStopped(reason)
     datasets = [
         _dataset_result(facts, seed, cut[facts.name, seed], done)
         for seed in plan.seeds
         for facts in plan.datasets[split]
     ]
     return summary(datasets, list(done.values())), datasets
+
+
+def _with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
+    """Pretrainings are asked for as well, so that the trial pays for them and has their prompts."""
+    return list(dict.fromkeys(task for evaluation in evaluations for task in (evaluation.pretrain, evaluation) if task))
 
 
 def _dataset_result(

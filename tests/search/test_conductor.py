@@ -352,3 +352,34 @@ def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_not
     assert searched.constraints == {"accuracy": 50 - average["accuracy"]}
     assert tested.results["test"].average["accuracy"] != average["accuracy"]
     assert replace(tested, results=searched.results) == searched
+
+
+# ------------------------------------------------------------ patience
+
+
+def patient(path, accuracies, patience=2, trials=9):
+    """How many trials were run, and why that was enough."""
+    sweep = Sweep(path, f"search.patience={patience}", f"search.trials={trials}", "search.concurrency=1")
+    while (asked := sweep.ask())[0] != Searcher.FINISHED and asked[0]["split"] == "val":
+        job, tune_trial = asked
+        number = sweep.folder.trial(job["name"]).number or 0
+        accuracy = accuracies[min(number, len(accuracies) - 1)]
+        sweep.end(tune_trial, job, accuracy=accuracy, reason=None if accuracy else "it failed")
+    return sum(name.startswith("trial") for name, _ in sweep.ran), sweep.conductor.why_stopped
+
+
+STAGNANT = "hypervolume grew by less than 1% in the last 2 finished trials"
+
+
+@pytest.mark.parametrize(
+    ("values", "trials", "why"),
+    [
+        ([50.0], 4, STAGNANT),  # twice the patience, not before
+        ([50.0, 40.0, 40.0, 50.4], 4, STAGNANT),  # by less than 1 %
+        ([50.0, 40.0, 40.0, 50.6, 40.0], 6, STAGNANT),
+        ([50.0, 60.0, 70.0, 80.0, 90.0, 91.0, 92.0, 93.0, 94.0], 9, "all 9 trials"),
+        ([50.0, None, None, None, 50.0], 7, STAGNANT),  # of finished ones
+    ],
+)
+def test_a_search_ends_when_its_front_has_not_moved(tmp_path, values, trials, why):
+    assert patient(tmp_path / "sweep", values) == (trials, why)

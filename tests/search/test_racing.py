@@ -1,0 +1,589 @@
+"""Racing: what is decided, of made-up sums; and trials that race, computed by a real worker on the embedded model."""
+
+import json
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from optuna.trial import TrialState
+
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.core.evidence import Drawn, resampled
+from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.core.sums import Sums, unpacked, value_of
+from fpp_sweep.errors import InputError
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.conductor import Conductor
+from fpp_sweep.search.coordinator import Brief, run_job
+from fpp_sweep.search.mending import mend
+from fpp_sweep.search.racing import Racer, Rules, Seen, beaten, margin, require_additive, rungs, saved, together
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.reading import parse_space, space_of
+from fpp_sweep.space.work import Race
+from fpp_sweep.sweep.handle import Options
+from fpp_sweep.sweep.preflight import known_info, make_plan
+from fpp_sweep.tracking.desired import trial_run
+from fpp_sweep.trial.trial import run_trial
+from fpp_sweep.tune import parse
+from tests.names import PLAIN, named
+from tests.sweeps import sweep_info
+from tests.trial.conftest import executing, make_worker  # noqa: F401 - a fixture
+from tests.trial.made import facts
+
+OBJECTIVES = ("accuracy", "ece")
+Z = margin(Race(), 2)
+
+
+# ------------------------------------------------------------ decisions
+
+
+def seen(confidence, correct):
+    """By dataset, what a made-up trial has shown so far."""
+    images, values = [], {}
+    for name in confidence:
+        ids = [f"image {index}" for index in range(len(correct[name]))]
+        given = Confidences(confidence[name].astype(np.float32), correct[name])
+        one = Sums.of(name, ids, given, np.zeros(len(ids)), np.zeros(len(ids)))
+        images.append((name, one.digests.tobytes(), one.total))
+        values[name] = resampled(name, "val", [one], OBJECTIVES, 200)
+    return Seen(tuple(images), values)
+
+
+def image_sets(generator, count):
+    """Four datasets of so many images: how likely each is to be recognised, and how sure a trial is of it."""
+    return {f"set{number}": generator.uniform(0.25, 0.95, count) for number in range(4)}
+
+
+def trial_on(images, generator, worse=0.0):
+    """A trial of its own, over-confident by 8 points; it takes every tenth image otherwise than the others do."""
+    shared = {name: np.random.default_rng(7).random(len(likely)) for name, likely in images.items()}
+    right = {}
+    for name, likely in images.items():
+        own = generator.random(len(likely))
+        chance = np.where(generator.random(len(likely)) < 0.1, own, shared[name])
+        right[name] = chance < likely - worse
+    return {name: np.clip(likely + 0.08, 0, 1) for name, likely in images.items()}, right
+
+
+def lost(own, *others, z=Z, goals=("max", "min")):
+    found = together([own, *others], OBJECTIVES[: len(goals)])
+    return beaten(list(found.values()), list(goals), z)
+
+
+def races(worse, count, rounds=60, blocks=(64, 128, 256, 500)):
+    """In how many races the second trial is stopped by the first within these blocks."""
+    stopped = 0
+    for seed in range(rounds):
+        generator = np.random.default_rng([seed, count])
+        images = image_sets(generator, max(blocks))
+        first, second = trial_on(images, generator), trial_on(images, generator, worse)
+        for block in blocks:
+            parts = [
+                seen(*({name: values[:block] for name, values in side.items()} for side in trial))
+                for trial in (second, first)
+            ]
+            if lost(*parts):
+                stopped += 1
+                break
+    return stopped / rounds
+
+
+def test_an_equal_trial_is_rarely_stopped():
+    assert races(0.0, 1) <= 0.1
+
+
+def test_a_trial_that_is_worse_by_three_points_in_both_is_stopped_by_500_images():
+    assert races(0.03, 2) > 0.9
+
+
+def drawn(*values, sd=1.0, seed=0):
+    noise = np.random.default_rng(seed).normal(0, sd / np.sqrt(2), (len(values), 200))
+    return Drawn(np.array(values), np.array(values)[:, None] + noise)
+
+
+def test_one_and_the_same_trial_must_be_ahead_in_everything():
+    accuracy, ece = drawn(60.0, 70.0, 55.0), drawn(10.0, 14.0, 2.0, seed=1)
+    assert beaten([accuracy, ece], ["max", "min"], Z) is None
+    index, gains, deviations = beaten([accuracy, drawn(10.0, 4.0, 2.0, seed=1)], ["max", "min"], Z)
+    assert (index, gains) == (1, [10.0, 6.0])
+    assert deviations == pytest.approx([1.0, 1.0], rel=0.3)
+    assert beaten([accuracy], ["max"], Z)[0] == 1
+    assert beaten([drawn(60.0)], ["max"], Z) is None  # nobody else is there
+
+
+def test_a_difference_within_chance_stops_nobody():
+    assert beaten([drawn(60.0, 61.5)], ["max"], Z) is None
+    assert beaten([drawn(60.0, 63.5)], ["max"], Z) is not None
+    assert beaten([drawn(60.0, 63.5)], ["max"], 10.0) is None
+
+
+def test_only_the_front_of_the_others_is_asked():
+    """The last is ahead of the first by most deviations, having its very noise, but the second is ahead of it."""
+
+    def sharing(*values, seed):
+        row = drawn(*values, seed=seed)
+        row.draws[2] = row.draws[0] + values[2] - values[0]
+        return row
+
+    index, *_ = beaten([sharing(60.0, 80.0, 79.0, seed=0), sharing(10.0, 2.0, 3.0, seed=1)], ["max", "min"], Z)
+    assert index == 1
+
+
+def test_three_objectives():
+    rows = [drawn(60.0, 80.0), drawn(10.0, 2.0, seed=1), drawn(0.5, 0.4, sd=0.01, seed=2)]
+    assert beaten(rows, ["max", "min", "min"], Z)[0] == 1
+    assert beaten([*rows[:2], drawn(0.5, 0.6, sd=0.01, seed=2)], ["max", "min", "min"], Z) is None
+
+
+def test_trials_that_differ_on_a_few_images_are_not_told_apart():
+    """Three images of 64 in one's favour, and no other difference: resamples alone would make 1.8 deviations of it."""
+    likely = {"set0": np.full(64, 0.6)}
+    right = np.arange(64) < 40
+    better = right | (np.arange(64) >= 60)
+    own, other = (seen(likely, {"set0": each}) for each in (right, better))
+    assert lost(own, other, goals=("max",)) is None
+
+
+# ------------------------------------------------------------ blocks
+
+
+def described(**sizes):
+    return [facts(name, size=size) for name, size in sizes.items()]
+
+
+@pytest.mark.parametrize(
+    ("size", "ends"),
+    [(1000, (64, 128, 256, 512)), (200, (64, 128)), (5000, (320, 640, 1280, 2560)), (129, (64, 128)), (70, (64,))],
+)
+def test_blocks_are_whole_batches(size, ends):
+    assert rungs(Race(), described(one=size)) == {("one", "val"): ends}
+
+
+def test_all_datasets_have_as_many_blocks():
+    found = rungs(Race(), described(large=1000, small=40, middle=200))
+    assert found == {
+        ("large", "val"): (64, 128, 256, 512),
+        ("small", "val"): (40, 40, 40, 40),
+        ("middle", "val"): (64, 64, 64, 128),
+    }
+
+
+@pytest.mark.parametrize(
+    ("race", "sizes", "told"),
+    [
+        (Race(), {"one": 64}, "search.race: one has 64 images in split val, which is one block; a race needs two"),
+        (
+            Race(rungs=tuple(n / 301 for n in range(1, 301))),
+            {"one": 200},
+            "search.race.rungs: 301 blocks of 200 images",
+        ),
+    ],
+)
+def test_datasets_that_cannot_be_raced_on(race, sizes, told):
+    with pytest.raises(InputError, match=told):
+        rungs(race, described(**sizes))
+
+
+def test_a_metric_of_which_a_part_says_nothing_is_refused():
+    space = parse_space(SPACE, "space.yaml", ["objectives=[accuracy, seconds]"])
+    with pytest.raises(
+        InputError, match=r"search.race: seconds of a part of the images says nothing of seconds of all"
+    ):
+        require_additive(space.objectives, ())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["search.race.confidence=0.5"], "search.race.confidence: must be above 0.5 and below 1, got 0.5"),
+        (["search.race.confidence=1"], "search.race.confidence: must be above 0.5 and below 1, got 1.0"),
+        (["search.race.rungs=[]"], "search.race.rungs: must have at least 1 entry, is empty"),
+        (["search.race.rungs=[1/2, 1/4]"], "search.race.rungs: must rise"),
+        (["search.race.rungs=[3/2]"], "search.race.rungs.0: must be a number above 0 and below 1, such as 1/16, got"),
+        (["search.race.rungs=[x]"], "search.race.rungs.0: must be a number above 0 and below 1, such as 1/16, got 'x'"),
+        (["search.race.rung=[1/2]"], "search.race: unknown key 'rung', did you mean 'rungs'?"),
+        (["search.race.reserve=0"], "search.race.reserve: must be >= 1, got 0"),
+        (["search.race=7"], "search.race: must be a mapping"),
+        (
+            ["base.method=dynaprompt"],
+            "search.race: dynaprompt learns from sample to sample, so that no part of its str",
+        ),
+        (["work.baselines=[dynaprompt]"], "search.race: dynaprompt learns from sample to sample"),
+        (["search.patience=0"], "search.patience: must be >= 1, got 0"),
+        (["search.patience=5", "work.baselines=[]"], "search.patience: there are neither baselines nor references"),
+    ],
+)
+def test_what_cannot_be_raced_by_is_told_in_a_line(overrides, told):
+    with pytest.raises(InputError) as caught:
+        parse_space(SPACE, "space.yaml", overrides)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_race_is_written_in_few_words():
+    def race(value):
+        return parse_space(SPACE, "space.yaml", [f"search.race={value}"]).search.race
+
+    assert race("true") == race("{}") == Race()
+    assert race("false") is race("null") is None
+    assert race("{rungs: [1/4, 0.5], reserve: 3}") == Race(rungs=(0.25, 0.5), reserve=3)
+    space = parse_space(SPACE, "space.yaml")
+    assert space_of(space.plain(), "space").search == space.search
+    assert space.difference(parse_space(SPACE, "space.yaml", ["search.race.reserve=3"])) == [
+        "search.race.reserve: 2 -> 3"
+    ]
+
+
+def test_finishing_needs_a_sweep_to_go_on_with():
+    with pytest.raises(InputError, match="--finish goes with --resume"):
+        parse(["--space", "space.yaml", "--finish", "trial-0001"])
+
+
+# ------------------------------------------------------------ trials that race
+
+# two trials that are as good as TPT gets, and four whose steps are so large that they spoil the prompt
+SPACE = named("""
+base: {method: tpt, prompt: a photo of a, views.count: 4, adapt.selection: 0.5}
+params: {adapt.lr: {low: 0.0001, high: 2.0}}
+points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
+objectives: [accuracy, ece]
+search: {trials: 6, concurrency: 1, sampler: random, race: {rungs: [1/3, 2/3], reserve: 2}}
+work: {datasets: [digits, scenes], limit: 192, baselines: [zero_shot]}
+""")
+
+
+@pytest.fixture(scope="module")
+def worker(make_worker):  # noqa: F811
+    return make_worker(limit=192)
+
+
+class Sweep:
+    """A conductor, and Tune and the trials in this process."""
+
+    def __init__(self, path, worker, *overrides, finish=(), mended=False):
+        self.space = parse_space(SPACE, "space.yaml", overrides)
+        self.folder = SweepFolder(path)
+        if mended:
+            list(mend(self.folder, self.folder.info(), self.space))
+        if not self.folder.info_file.exists():
+            info = sweep_info("sweep", state="running")
+            self.folder.write_info(replace(info, space=self.space.plain(), objectives=self.space.objectives))
+        self.plan = make_plan(self.space, worker)
+        self.worker = worker
+        self.study = SweepStudy(self.folder.study_file, "sweep", self.space)
+        self.conductor = Conductor(
+            self.space,
+            self.folder,
+            self.study,
+            plan=self.plan,
+            watch=SimpleNamespace(workers=1, fatal=None),
+            gpus_per_worker=0.0,
+            on_change=lambda record, split: None,
+            finish=finish,
+        )
+        self.conductor.begin()
+
+    def run(self, *, stop_at=None, left=0):
+        """To the end of the search; or until that trial has begun, which then is cut off after a block."""
+        with executing("inline", self.worker, self.plan, self.folder.tasks) as executor:
+            brief = Brief(
+                folder=self.folder,
+                executor=Cut(executor) if stop_at else executor,
+                plan=self.plan,
+                objectives=self.space.objectives,
+                constraints=self.space.constraints,
+                search_split="val",
+                race=self.space.search.race,
+            )
+            while isinstance(job := self.conductor.suggest("t"), dict) and job["split"] == "val":
+                if isinstance(brief.executor, Cut):
+                    brief.executor.left = left if job["name"] == stop_at else -1
+                run_job(brief, job["name"], "val", job["order"])
+                self.conductor.on_trial_complete("t", {"done": True})
+        return self
+
+    def records(self):
+        return {record.name: record for record in self.folder.trials()}
+
+    def told(self):
+        trials = self.study._study.get_trials()
+        return [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in trials]
+
+    def looks(self):
+        return looks(self.folder)
+
+
+def looks(folder):
+    files = folder.path.glob("race/*/looks.json")
+    return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
+
+
+class Killed(BaseException):
+    pass
+
+
+class Cut:
+    """An executor whose process is killed when it hands over its last result but so many."""
+
+    def __init__(self, executor):
+        self.executor, self.left = executor, -1
+
+    def results(self, tasks, order=0):
+        for each in self.executor.results(tasks, order):
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+            yield each
+
+
+@pytest.fixture(scope="module")
+def raced(worker, tmp_path_factory):
+    return Sweep(tmp_path_factory.mktemp("raced") / "sweep", worker).run()
+
+
+def stopped(sweep):
+    return [record for record in sweep.records().values() if record.state == "stopped"]
+
+
+def test_what_is_not_beaten_runs_to_its_end_with_the_bits_that_it_has_without_a_race(raced, worker, tmp_path):
+    records = raced.records()
+    finished = [record for record in records.values() if record.state == "complete"]
+    assert [record.name for record in finished] == [f"baseline-{PLAIN}", *(f"trial-{n:04d}" for n in range(3))]
+    plan = replace(raced.plan, rungs={})
+    with executing("inline", worker, plan, tmp_path) as executor:
+        for record in finished:
+            result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", executor)
+            for name in ("average", "datasets"):
+                assert getattr(record.results["val"], name) == getattr(result, name), record.name
+
+
+def test_a_trial_that_is_beaten_is_stopped_and_told_as_an_estimate(raced):
+    losers = stopped(raced)
+    assert [record.name for record in losers] == ["trial-0003", "trial-0004", "trial-0005"]
+    looks, study = raced.looks(), raced.study._study.get_trials()
+    info = raced.folder.info()
+    for record in losers:
+        (look,) = looks[record.name]
+        assert (record.values, record.results, record.finished >= record.started) == (None, {}, True)
+        assert (record.fidelity, record.estimate) == (1 / 3, look["estimate"])
+        assert record.reason == look["reason"]
+        assert record.reason.endswith(" in ece, after 33% of the images")
+        trial = study[record.number]
+        assert (trial.state, trial.values) == (TrialState.COMPLETE, record.estimate)
+        assert trial.user_attrs["fidelity"] == "0.3333"
+        points = {point.key: point.value for point in trial_run(info, record, on_front=False).points}
+        assert points == {
+            "fidelity": 1 / 3,
+            "estimate/accuracy": record.estimate[0],
+            "estimate/ece": record.estimate[1],
+        }
+    assert "fidelity" not in study[0].user_attrs
+    assert not {record.name for record in raced.conductor.front()} & set(looks_that_stop(raced))
+    line = saved(list(raced.records().values()), "val")
+    assert line.startswith("3 of 6 trials stopped early; that saved 33% of adaptation, ")
+    assert raced.conductor.gpu_hours() * 3600 > sum(record.held for record in losers) > 0
+
+
+def looks_that_stop(sweep):
+    return [name for name, looks in sweep.looks().items() if looks[-1]["reason"]]
+
+
+def test_several_seeds_race_together(worker, tmp_path):
+    sweep = Sweep(tmp_path / "sweep", worker, "work.seeds=[0, 1]", "work.datasets=[digits]").run()
+    losers = stopped(sweep)
+    assert losers
+    for record in losers:
+        sums = unpacked((sweep.folder.race(record.name) / "block-1.npz").read_bytes())
+        assert {key: one.total for key, one in sums.items()} == {("digits", 0): 64, ("digits", 1): 64}
+        (look,) = sweep.looks()[record.name]
+        assert (look["share"], len(look["estimate"])) == (1 / 3, 2)
+
+
+def predictions(raced, worker, record):
+    """Of a trial, computed to its end."""
+    with executing("inline", worker, raced.plan, raced.folder.tasks) as executor:
+        return run_trial(raced.plan, TrialConfig().replace(record.config), "val", executor)[1]
+
+
+def test_the_estimate_is_the_winners_value_less_the_difference_on_what_both_have_seen(raced, worker):
+    loser = stopped(raced)[0]
+    (look,) = raced.looks()[loser.name]
+    winner = raced.folder.trial(look["against"])
+    sides = []
+    for record in (winner, loser):
+        parts = predictions(raced, worker, record)
+        accuracy = [100 * part.predictions.correct[:64].mean() for part in parts]
+        errors = [value_of("ece", sums_of(part, 64)) for part in parts]
+        sides.append((np.mean(accuracy), np.mean(errors)))
+    gaps = np.subtract(*sides)
+    assert look["gains"] == pytest.approx([gaps[0], -gaps[1]], abs=1e-9)
+    assert loser.estimate == pytest.approx(np.subtract(winner.values, gaps), abs=1e-9)
+
+
+def sums_of(part, images):
+    rows = part.predictions
+    given = Confidences(rows.confidence[:images], rows.correct[:images])
+    return Sums.of(part.facts.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images])
+
+
+def decided(raced, name="trial-0003", *, changes=None, **rules):
+    """What a trial decides after its first block, among records that are changed and by other rules."""
+    folder = SweepFolder(raced.folder.path)
+    known = {"race": Race(reserve=2), "objectives": raced.space.objectives, "constraints": (), "split": "val"}
+    before = {each: folder.trial(each) for each in changes or ()}
+    try:
+        for each, change in (changes or {}).items():
+            folder.write_trial(replace(before[each], **change))
+        racer = Racer(Rules(**{**known, **rules}), folder, folder.trial(name))
+        racer._block = 1
+        return racer._decided(0.25)
+    finally:
+        for record in before.values():
+            folder.write_trial(record)
+
+
+def test_nobody_is_stopped_before_so_many_have_finished(raced):
+    assert decided(raced, race=Race(reserve=3)).against == "trial-0001"
+    assert decided(raced, race=Race(reserve=4)).reason is None
+
+
+@pytest.mark.parametrize("change", [{"state": "failed"}, {"state": "running"}, {"constraints": {"one": 0.1}}])
+def test_only_feasible_trials_that_have_ended_are_compared_with(raced, change):
+    every = {f"trial-{number:04d}": change for number in (0, 1, 2)}
+    found = decided(raced, changes=every, race=Race(reserve=1))
+    assert (found.against, found.reason) == ("", None)
+    second = decided(raced, changes={"trial-0001": change})
+    assert second.against in ("trial-0000", "trial-0002")
+
+
+def test_a_stopped_trial_is_compared_with_and_the_estimate_rests_on_a_finished_one(raced):
+    """As if the third that lost were the best, stopped after another block."""
+    lower = {f"trial-{number:04d}": {"constraints": {"one": 0.1}} for number in (0, 1, 2)}
+    found = decided(raced, "trial-0005", changes=lower, race=Race(reserve=2, confidence=0.6))
+    assert found.against in ("trial-0003", "trial-0004")
+    assert found.estimate == pytest.approx(raced.folder.trial("trial-0005").estimate, abs=2)
+
+
+def test_one_objective_takes_more(raced):
+    (accuracy, _) = raced.space.objectives
+    found = decided(raced, objectives=(accuracy,))
+    assert (found.against, len(found.gains), len(found.estimate)) == (found.against, 1, 1)
+    assert f" ± {2.3263 * found.deviations[0]:.2f} in accuracy, after" in found.reason
+
+
+def test_three_objectives_of_which_one_is_of_a_dataset(raced):
+    more = (*raced.space.objectives, Objective(metric="ece/digits"))
+    found = decided(raced, objectives=more)
+    assert len(found.estimate) == 3
+    assert "in ece/digits" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("constraint", "told"),
+    [
+        (Constraint(metric="accuracy", at_least=70), "breaks accuracy by"),
+        (Constraint(metric="accuracy", at_least=-3, baseline=PLAIN), f"breaks accuracy_vs_{PLAIN} by"),
+        (Constraint(metric="accuracy", at_least=40), None),
+        (Constraint(metric="accuracy", at_least=-40, baseline=PLAIN), None),
+        (Constraint(metric="accuracy", at_least=50.9), None),  # by less than chance
+    ],
+)
+def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced, constraint, told):
+    objective = Objective(metric="ece", goal="max")  # in which it is the best
+    found = decided(raced, objectives=(objective,), constraints=(constraint,))
+    assert (found.reason or "").startswith(told or "")
+    assert (found.reason is None) == (told is None)
+    if told:
+        assert found.constraints[constraint.name] > 0
+        assert len(found.estimate) == 1
+
+
+def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
+    """A driver dies after its trial has lost, and before that stands in the trial's record."""
+    path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
+    folder = SweepFolder(path)
+    file = folder.race("trial-0005") / "looks.json"
+    known = json.loads(file.read_text())
+    known["looks"][0] |= {"reason": "as it was decided then", "estimate": [1.0, 2.0]}
+    file.write_text(json.dumps(known))
+    folder.write_trial(replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0))
+    (path / "study.db").unlink()
+    later = Sweep(path, worker, mended=True).run()
+    record = folder.trial("trial-0005")
+    assert (record.state, record.reason, record.estimate) == ("stopped", "as it was decided then", [1.0, 2.0])
+    assert later.told()[5][1:3] == ([1.0, 2.0], "0.3333")
+    assert later.told()[:5] == raced.told()[:5]
+
+
+@pytest.mark.parametrize("damage", ["another trial's", "cut off", "no looks"])
+def test_what_another_trial_decided_or_cannot_be_read_is_decided_anew(raced, worker, tmp_path, damage):
+    """As where record and study are lost, and other values are drawn."""
+    folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
+    file = folder.race("trial-0005") / "looks.json"
+    known = json.loads(file.read_text())
+    known["looks"][0]["reason"] = None
+    texts = {"another trial's": json.dumps(known | {"config": "other"}), "cut off": "{", "no looks": "[]"}
+    file.write_text(texts[damage])
+    (file.parent / "block-2.npz").write_bytes(b"of another trial, which went further")
+    record = replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0)
+    folder.write_trial(record)
+    folder.study_file.unlink()
+    later = Sweep(folder.path, worker, mended=True).run()
+    assert later.looks() == raced.looks()
+    assert not (file.parent / "block-2.npz").exists()
+
+
+@pytest.mark.parametrize(("last", "left"), [(1, 3), (3, 2), (5, 1)])
+def test_a_race_that_is_killed_and_resumed_is_the_undisturbed_one(raced, worker, tmp_path, last, left):
+    """Killed after a decision, as the block before one ends, and within it."""
+    first = Sweep(tmp_path / "sweep", worker)
+    with pytest.raises(Killed):
+        first.run(stop_at=f"trial-{last:04d}", left=left)
+    del first
+    later = Sweep(tmp_path / "sweep", worker).run()
+    assert later.looks() == raced.looks()
+    assert later.told() == raced.told()
+    plain = {"started": 0, "finished": 0, "attempt": 0, "held": 0, "results": {}}
+    for name, record in later.records().items():
+        other = raced.records()[name]
+        assert replace(record, **plain) == replace(other, **plain)
+        assert [one.average for one in record.results.values()] == [one.average for one in other.results.values()]
+
+
+def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
+    path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
+    before = raced.folder.trial("trial-0003")
+    again = Sweep(path, worker, finish=["trial-0003"])
+    assert (again.conductor.progress.stopped, again.conductor.progress.finished) == (2, 3)
+    assert again.folder.trial("trial-0003").state == "waiting"
+    # a driver that dies now has a successor that goes on with it
+    later = Sweep(path, worker).run()
+    record = later.folder.trial("trial-0003")
+    assert (record.state, record.estimate, record.held) == ("complete", before.estimate, before.held)
+    assert record.values != before.estimate
+    assert (later.conductor.progress.stopped, later.conductor.progress.finished) == (2, 4)
+    assert later.told() == raced.told()  # the study keeps what it was told
+    assert list(mend(later.folder, later.folder.info(), later.space)) == []
+    assert later.looks()["trial-0003"] == raced.looks()["trial-0003"]
+    points = {point.key: point.value for point in trial_run(later.folder.info(), record, on_front=False).points}
+    assert (points["fidelity"], points["accuracy"]) == (1.0, record.values[0])
+
+
+@pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])
+def test_only_what_lost_a_race_can_be_finished(raced, name):
+    told = f"--finish {name}: no trial that lost a race; those are trial-0003, trial-0004, trial-0005"
+    with pytest.raises(InputError, match=told):
+        known_info(raced.space, Options(resume=True, finish=(name,)), raced.folder)
+
+
+def test_a_study_is_made_again_with_the_estimates(raced, tmp_path):
+    folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
+    folder.study_file.unlink()
+    list(mend(folder, folder.info(), raced.space))
+    made = SweepStudy(folder.study_file, "sweep", raced.space)._study.get_trials()
+    assert [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in made] == (
+        raced.told()
+    )

@@ -1,0 +1,85 @@
+"""A sweep that races, on Ray: killed and resumed it decides as the undisturbed one does; what lost can be finished."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.reading import parse_space
+from tests.drivers import assert_same_as_in_one_process, ended, kill, only_sweep, started
+from tests.names import named
+from tests.waiting import wait_for
+
+# beside the two points, steps of which most are so large that they spoil the prompt
+SPACE = named("""
+base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.selection: 0.5}
+params: {adapt.lr: {low: 0.0001, high: 2.0}}
+points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
+objectives: [accuracy, ece]
+search: {trials: 6, concurrency: 1, sampler: random, race: {rungs: [1/3, 2/3], reserve: 2}}
+work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1}
+""")
+
+
+def run(folder, *words):
+    with ended(started(folder, *words, space=SPACE)) as process:
+        out, errors = process.communicate()
+    return process.returncode, out, errors
+
+
+def looks(sweep):
+    files = sweep.path.glob("race/*/looks.json")
+    return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
+
+
+def plain(sweep):
+    """Records without when and how long."""
+    free = {"started": 0.0, "finished": None, "attempt": 1, "held": 0.0, "results": {}}
+    return [replace(record, **free) for record in sweep.trials()]
+
+
+def told(sweep):
+    space = parse_space(SPACE, "small.yaml")
+    trials = SweepStudy(sweep.study_file, sweep.info().name, space)._study.get_trials()
+    return [(trial.state, trial.values, trial.params, trial.user_attrs) for trial in trials]
+
+
+@pytest.mark.slow
+def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    undisturbed.mkdir()
+    killed.mkdir()
+    status, output, errors = run(undisturbed)
+    assert status == 0, errors
+    whole = only_sweep(undisturbed)
+    losers = [record.name for record in whole.trials() if record.state == "stopped"]
+    assert losers
+    assert f"race        {len(losers)} of 6 trials stopped early; that saved " in output
+
+    with ended(started(killed, space=SPACE)) as process:
+        wait_for(lambda: list(killed.glob(f"sweeps/*/race/{losers[0]}/*")))  # its first block is done
+        kill(process.pid)
+    known = looks(only_sweep(killed))
+    status, _, errors = run(killed, "--resume")
+    assert status == 0, errors
+    sweep = only_sweep(killed)
+    assert {name: looks(sweep)[name][: len(made)] for name, made in known.items()} == known
+    assert looks(sweep) == looks(whole)
+    assert plain(sweep) == plain(whole)
+    assert told(sweep) == told(whole)
+
+    status, _, errors = run(killed, "--resume", "--finish", losers[0])
+    assert status == 0, errors
+    record = sweep.trial(losers[0])
+    assert (record.state, record.estimate) == ("complete", whole.trial(losers[0]).estimate)
+    assert told(sweep) == told(whole)
+    finished = [each for each in sweep.trials() if each.state == "complete"]
+    assert len(finished) == 6 + 1 - len(losers) + 1
+    space = parse_space(SPACE, "small.yaml", ["search.race=false"])
+    assert_same_as_in_one_process(sweep, space, tmp_path / "features", finished)
+
+    status, out, errors = run(killed, "--resume", "--finish", "trial-0000")
+    assert (status, out) == (2, "")
+    others = ", ".join(losers[1:]) or "none"
+    assert errors.splitlines()[-1] == f"error: --finish trial-0000: no trial that lost a race; those are {others}"
