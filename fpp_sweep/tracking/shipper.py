@@ -10,12 +10,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -354,8 +356,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_front(path: Path) -> dict[str, Any]:
     """What is shown of the front; of a spoiled file, nothing."""
     front = _read_json(path)
-    with suppress(TypeError, ValueError, KeyError, AttributeError):
+    with suppress(TypeError, ValueError, KeyError, AttributeError, OverflowError):
         volume = [(float(finished), float(value)) for finished, value in front.get("hypervolume", ())]
+        if not all(map(math.isfinite, chain.from_iterable(volume))):
+            return {}
         members = [
             {"name": str(one["name"]), "intervals": one.get("intervals", {})} for one in front.get("members", ())
         ]
