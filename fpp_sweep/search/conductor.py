@@ -37,6 +37,7 @@ from fpp_sweep.workers.watch import Watch
 TEST = "test"
 GROWTH = 0.01  # of the hypervolume, that a search is worth going on for
 ENDED = ("complete", "failed", "stopped")  # a trial that is not begun again
+START = 5.0  # seconds: a trial's process that is still starting when another trial ends is dropped by Tune
 
 
 @dataclass(slots=True)
@@ -95,6 +96,8 @@ class Conductor(Searcher):
         self._gpus = gpus_per_worker
         self._on_change = on_change
         self._running: dict[str, tuple[str, str]] = {}  # Tune's trial -> name and split
+        self._since: dict[str, float] = {}  # Tune's trial -> when it began
+        self._processes: set[int] = set()  # that have run a job
         self._order = 0
         self._losses: Counter[tuple[str, str]] = Counter()  # of a job's process
         self._again: list[tuple[str, str]] = []
@@ -141,6 +144,12 @@ class Conductor(Searcher):
         shards = len(self._plan.datasets[self._space.search.split]) * len(self._plan.seeds) * (self._plan.shards or 1)
         return max(2, math.ceil(2 * self._watch.workers / shards))
 
+    def _too_short(self) -> bool:
+        """Whether the trials under way may end before one more process for trials has started."""
+        if not self._running or len(self._running) < len(self._processes):
+            return False
+        return time.monotonic() - min(self._since.values()) < START
+
     # ------------------------------------------------------------ what Tune calls
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
@@ -148,7 +157,7 @@ class Conductor(Searcher):
 
     @halting()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        if len(self._running) >= self._concurrency():
+        if len(self._running) >= self._concurrency() or self._too_short():
             return None
         job = self._next()
         if job is None:
@@ -160,6 +169,7 @@ class Conductor(Searcher):
             begun = replace(record, state="running", started=time.time(), attempt=attempt)
             self._write(replace(begun, reason=None, details=None))
         self._running[trial_id] = job
+        self._since[trial_id] = time.monotonic()
         self.progress.running.add(name)
         self._order += 1
         self._on_change(self._records[name], split)
@@ -168,9 +178,12 @@ class Conductor(Searcher):
     @halting()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         name, split = job = self._running.pop(trial_id)
+        del self._since[trial_id]
         self.progress.running.discard(name)
-        if result and result.get(HALTED):
-            raise MachineError(result[HALTED])
+        if result:
+            self._processes.add(result["pid"])
+            if result.get(HALTED):
+                raise MachineError(result[HALTED])
         record = self._folder.trial(name)
         searched = split == self._space.search.split
         if record.state == "running" if searched else error and split not in record.results:

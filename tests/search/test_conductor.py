@@ -1,5 +1,6 @@
 """What is run next, and when it is enough: the conductor as Tune calls it, with trials that end as the test says."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.search import conductor
 from fpp_sweep.search.conductor import Conductor, Halt
 from fpp_sweep.search.coordinator import HALTED, Brief, run_job, violations
 from fpp_sweep.search.study import SweepStudy
@@ -54,7 +56,7 @@ class Sweep:
         self.asked += 1
         return self.conductor.suggest(f"t{self.asked}"), f"t{self.asked}"
 
-    def end(self, trial, job, accuracy=50.0, ece=10.0, reason=None, error=False):
+    def end(self, trial, job, accuracy=50.0, ece=10.0, reason=None, error=False, pid=1):
         """What a trial's process writes, and what Tune then says."""
         record = self.folder.trial(job["name"])
         if reason:
@@ -73,7 +75,7 @@ class Sweep:
                 record = replace(record, state="complete", values=[accuracy, ece], finished=record.started + 1)
             self.folder.write_trial(record)
         self.ran.append((job["name"], job["split"]))
-        self.conductor.on_trial_complete(trial, {}, error)
+        self.conductor.on_trial_complete(trial, {} if error else {"pid": pid}, error)
 
     def run(self, **how):
         """To the end, one at a time; `how` gives what a trial comes to by its name."""
@@ -102,6 +104,25 @@ def test_a_search_on_the_test_split_has_no_second_look(tmp_path):
         sweep.folder.write_trial(replace(record, state="complete", values=[1.0, 1.0], finished=record.started))
         sweep.conductor.on_trial_complete(trial, {}, False)
     assert jobs == [(f"trial-{number:04d}", "test") for number in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _long_trials(monkeypatch):
+    monkeypatch.setattr(conductor, "START", 0.0)
+
+
+def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(conductor, "START", math.inf)
+    sweep = Sweep(tmp_path / "sweep", "search.concurrency=2")
+    for pid in (1, 1, 2):
+        first, trial = sweep.ask()
+        assert sweep.ask()[0] is None
+        sweep.end(trial, first, pid=pid)
+    first, second = sweep.ask(), sweep.ask()
+    assert first[0] and second[0]  # both processes are there
+    monkeypatch.setattr(conductor, "START", 0.0)
+    long = Sweep(tmp_path / "long", "search.concurrency=2")
+    assert long.ask()[0] and long.ask()[0]
 
 
 def test_no_more_run_at_once_than_asked_for(tmp_path):
@@ -255,7 +276,7 @@ def test_a_machine_that_fails_ends_the_sweep_and_nothing_is_told_to_the_study(tm
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]")
     _, trial = sweep.ask()
     with pytest.raises(Halt) as halt:
-        sweep.conductor.on_trial_complete(trial, {"done": True, HALTED: "a/b: No space left on device"})
+        sweep.conductor.on_trial_complete(trial, {"done": True, "pid": 1, HALTED: "a/b: No space left on device"})
     assert str(halt.value.__cause__) == "a/b: No space left on device"
     assert type(halt.value.__cause__) is MachineError
     assert [each.state.name for each in sweep.conductor._study._study.get_trials()] == ["RUNNING"]

@@ -302,7 +302,7 @@ class Sweep:
                 if isinstance(brief.executor, Cut):
                     brief.executor.left = left if job["name"] == stop_at else -1
                 run_job(brief, job["name"], "val", job["order"])
-                self.conductor.on_trial_complete("t", {"done": True})
+                self.conductor.on_trial_complete("t", {"done": True, "pid": 1})
         return self
 
     def records(self):

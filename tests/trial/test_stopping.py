@@ -71,7 +71,7 @@ class Sweep:
         )
         run_job(brief, job["name"], job["split"], job["order"])
         if told:
-            self.conductor.on_trial_complete("t", {"done": True})
+            self.conductor.on_trial_complete("t", {"done": True, "pid": 1})
         return self.folder.trial(job["name"])
 
     @property
