@@ -119,10 +119,12 @@ def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatc
         assert sweep.ask()[0] is None
         sweep.end(trial, first, pid=pid)
     first, second = sweep.ask(), sweep.ask()
-    assert first[0] and second[0]  # both processes are there
+    assert first[0]
+    assert second[0]
     monkeypatch.setattr(conductor, "START", 0.0)
     long = Sweep(tmp_path / "long", "search.concurrency=2")
-    assert long.ask()[0] and long.ask()[0]
+    assert long.ask()[0]
+    assert long.ask()[0]
 
 
 def test_no_more_run_at_once_than_asked_for(tmp_path):
