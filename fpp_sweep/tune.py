@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.dry_run:
         from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
-        print(dry_run([space]))
+        print(dry_run([space], args.plan))
         return
     words = sys.argv[1:] if argv is None else argv
     options = Options(
@@ -111,11 +111,25 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--resume", action="store_true", help="go on with this space's last sweep, or with that of --name")
     add("--finish", nargs="+", default=[], metavar="TRIAL", help="run trials that lost a race to their end")
     add("--dry-run", action="store_true", help="show resolved configs, tasks and an estimate of the cost; run nothing")
+    add("--plan", type=_counts, default=(), metavar="N,N", help="with --dry-run: a table for so many workers, 1,4,16")
     add("--verbose", action="store_true", help="let Ray's workers talk")
     args = options.parse_args(argv)
     if args.finish and not args.resume:
         raise InputError("--finish goes with --resume, and --name where it is not the last sweep")
+    if args.plan and not args.dry_run:
+        raise InputError("--plan goes with --dry-run")
     return args
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """
+    >>> _counts("1,16")
+    (1, 16)
+    """
+    counts = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text} are no numbers of workers; say 1,4,16")
+    return counts
 
 
 def read_space(args: argparse.Namespace) -> Space:

@@ -7,7 +7,6 @@ study from which `begin` continues.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -137,12 +136,9 @@ class Conductor(Searcher):
     def _trials(self) -> list[TrialRecord]:
         return [record for record in self._records.values() if record.kind == "trial"]
 
-    def _concurrency(self) -> int:
-        """Trials at a time: two, so that the end of one does not leave workers idle, or as many as feed them all."""
-        if self._space.search.concurrency is not None:
-            return self._space.search.concurrency
-        shards = len(self._plan.datasets[self._space.search.split]) * len(self._plan.seeds) * (self._plan.shards or 1)
-        return max(2, math.ceil(2 * self._watch.workers / shards))
+    def _at_once(self) -> int:
+        search = self._space.search
+        return search.concurrency or self._plan.at_once(search.split, self._watch.workers)
 
     def _too_short(self) -> bool:
         """Whether the trials under way may end before one more process for trials has started."""
@@ -157,7 +153,7 @@ class Conductor(Searcher):
 
     @halting()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        if len(self._running) >= self._concurrency() or self._too_short():
+        if len(self._running) >= self._at_once() or self._too_short():
             return None
         job = self._next()
         if job is None:

@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,9 +29,10 @@ from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
+from fpp_sweep.sweep.schedule import Piece, Schedule
 from fpp_sweep.sweep.timing import Speed
 from fpp_sweep.tasks import EvalTask, PretrainTask, Task, effort
-from fpp_sweep.trial.trial import Plan
+from fpp_sweep.trial.trial import Plan, with_pretrainings
 from fpp_sweep.trial.worker import Worker
 
 WIDTH = 110  # columns
@@ -40,8 +42,11 @@ SHOWN = 8  # trials printed
 SAVED = 0.1, 0.5  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
 
 
-def dry_run(spaces: Sequence[Space]) -> str:
-    """The configs, tasks and cost of a sweep, or of several that share their results, as text."""
+def dry_run(spaces: Sequence[Space], table: Sequence[int] = ()) -> str:
+    """The configs, tasks and cost of a sweep, or of several that share their results, as text.
+
+    `table` are numbers of workers to compare.
+    """
     first = spaces[0].work
     gpu = torch.cuda.is_available() and first.gpus_per_worker != 0
     with tempfile.TemporaryDirectory() as cache:
@@ -64,7 +69,9 @@ def dry_run(spaces: Sequence[Space]) -> str:
     runs = [Expected(space, plan, dict(expected_configs(space))) for space, plan in zip(spaces, plans, strict=True)]
     lines = [line for run in runs for line in config_lines(run.space, run.configs)]
     lines += [*(f"note: {note}" for note in notes), ""]
-    return "\n".join([*lines, *cost_lines(runs, speeds, workers, TaskKeys(worker.facts(), known))])
+    keys = TaskKeys(worker.facts(), known)
+    size = len(worker.clip.text.projection[0]) * (4 if worker.spec.exact_cache else 2)
+    return "\n".join([*lines, *cost_lines(runs, speeds, workers, keys, size=size, table=table)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,17 @@ class Expected:
                 for name, config in self.configs.items()
                 if name.startswith("baseline") or name in trials
             )
+
+    def trials(self) -> dict[str, list[list[Task]]]:
+        """The tasks of each run, by split."""
+        cut: dict[str, list[list[Task]]] = {}
+        for config, split in self.runs():
+            tasks = self.plan.tasks(config, split).values()
+            cut.setdefault(split, []).append(with_pretrainings([shard for shards in tasks for shard in shards]))
+        return cut
+
+    def at_once(self, split: str, workers: int) -> int:
+        return self.space.search.concurrency or self.plan.at_once(split, workers)
 
 
 @contextmanager
@@ -157,43 +175,99 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def cost_lines(sweeps: Sequence[Expected], speeds: Mapping[str, Speed], workers: int, keys: TaskKeys) -> Iterator[str]:
-    """Tasks, and the seconds that they take."""
-    tasks: dict[str, Task] = {}
-    features: dict[tuple[object, ...], float] = {}
-    asked = 0
-    for sweep in sweeps:
-        for config, on in sweep.runs():
-            views = catalogue.method(config.method).views or config.views.count
-            for shards in sweep.plan.tasks(config, on).values():
-                asked += len(shards)
-                for task in (*shards[0].needs, *shards):
-                    tasks[keys.of(task)] = task
-                speed = speeds[shards[0].dataset]
-                image = views / config.views.count * speed.draw + views * speed.tower
-                for shard in shards:
-                    read = (shard.dataset, on, shard.seed, shard.start, views, config.views)
-                    features[read] = (shard.stop - shard.start) * image
-    for task in [task for key, task in tasks.items() if any(other in tasks for other in [*keys.serving(task)][1:])]:
-        del tasks[keys.of(task)]  # one with more columns serves
-    pretrainings = [task for task in tasks.values() if isinstance(task, PretrainTask)]
-    evaluations = [task for task in tasks.values() if isinstance(task, EvalTask)]
-    pretrain = sum(task.config.fpp.steps * speeds[task.dataset].step for task in pretrainings)
-    adapt = sum(_seconds(task, speeds[task.dataset]) for task in evaluations)
-    drawn = sum(features.values())
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What sweeps that share their results have to compute, and what it takes a worker."""
+
+    phases: Sequence[tuple[Expected, str, Sequence[Sequence[Task]]]]  # a sweep's trials on a split
+    done_by: Mapping[Task, str]  # key of the task that is computed for it: one with more columns serves
+    tasks: Mapping[str, Task]  # those that are computed
+    seconds: Mapping[str, float]
+    features: Mapping[str, float]  # seconds besides, where a task is the first to read the features of its images
+    views: int  # whose features are kept
+
+    @classmethod
+    def of(cls, sweeps: Sequence[Expected], speeds: Mapping[str, Speed], keys: TaskKeys) -> Costs:
+        phases = [(sweep, split, trials) for sweep in sweeps for split, trials in sweep.trials().items()]
+        every = dict.fromkeys(task for *_, trials in phases for trial in trials for task in trial)
+        found = {keys.of(task): task for task in every}
+        done_by = {task: [key for key in keys.serving(task) if key in found][-1] for task in every}
+        features: dict[str, float] = {}
+        read: dict[tuple[object, ...], int] = {}
+        for task in (task for task in every if isinstance(task, EvalTask)):
+            views = catalogue.method(task.config.method).views or task.config.views.count
+            chunk = (task.dataset, task.split, task.seed, task.start, views, task.config.views)
+            if chunk not in read:
+                read[chunk] = (task.stop - task.start) * views
+                key, speed = done_by[task], speeds[task.dataset]
+                view = speed.draw / task.config.views.count + speed.tower
+                features[key] = features.get(key, 0.0) + read[chunk] * view
+        tasks = {key: found[key] for key in done_by.values()}
+        seconds = {key: _seconds(task, speeds[task.dataset]) for key, task in tasks.items()}
+        return cls(phases, done_by, tasks, seconds, features, sum(read.values()))
+
+    def total(self, kind: type[Task]) -> float:
+        return math.fsum(self.seconds[key] for key, task in self.tasks.items() if isinstance(task, kind))
+
+    def ends(self, workers: int, *, features: bool = True) -> list[float]:
+        """When each phase is over, with so many workers."""
+        besides = self.features if features else {}
+        schedule = Schedule(workers)
+        return [
+            schedule.run([self._pieces(trial, besides) for trial in trials], sweep.at_once(split, workers))
+            for sweep, split, trials in self.phases
+        ]
+
+    def _pieces(self, trial: Sequence[Task], besides: Mapping[str, float]) -> list[Piece]:
+        keys = {self.done_by[task]: tuple(self.done_by[need] for need in task.needs) for task in trial}
+        return [Piece(key, self.seconds[key] + besides.get(key, 0.0), needs) for key, needs in keys.items()]
+
+
+def cost_lines(
+    sweeps: Sequence[Expected],
+    speeds: Mapping[str, Speed],
+    workers: int,
+    keys: TaskKeys,
+    *,
+    size: int = 0,
+    table: Sequence[int] = (),
+) -> Iterator[str]:
+    """Tasks, and the seconds that they take; `size` are the bytes of a view's features."""
+    costs = Costs.of(sweeps, speeds, keys)
+    pretrain, adapt, drawn = costs.total(PretrainTask), costs.total(EvalTask), math.fsum(costs.features.values())
     work = pretrain + adapt + drawn
-    wall = START + work / workers
+    wall = START + costs.ends(workers)[-1]
     device = "CPU" if keys.model.device == "cpu" else "GPU"
+    evaluations = [task for task in costs.tasks.values() if isinstance(task, EvalTask)]
+    asked = sum(isinstance(task, EvalTask) for *_, trials in costs.phases for trial in trials for task in trial)
     images = sum(task.stop - task.start for task in evaluations)
     parts = f"pretraining {_time(pretrain)}, adaptation {_time(adapt)}, image features {_time(drawn)}"
     shared = f" ({asked - len(evaluations)} more are shared)" if asked > len(evaluations) else ""
-    yield f"tasks: {len(pretrainings)} pretrainings, {len(evaluations)} evaluations of shards{shared}, {images} images"
+    pretrainings = len(costs.tasks) - len(evaluations)
+    yield f"tasks: {pretrainings} pretrainings, {len(evaluations)} evaluations of shards{shared}, {images} images"
     yield f"worker time, measured here ({device}): {parts} (features once, less where cached)"
     yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {workers} workers like this one"
+    yield from _table(costs, work, table, size)
     yield from (line for sweep in sweeps for line in _race_lines(sweep, speeds, work))
     budgets = [sweep.space.search.wall_clock for sweep in sweeps]
     if len(budgets) == 1 and budgets[0] is not None and budgets[0] < wall:
         yield f"the budget of {_time(budgets[0])} ends it earlier"
+
+
+def _table(costs: Costs, work: float, counts: Sequence[int], size: int) -> Iterator[str]:
+    """The same with other numbers of workers: what cannot be spread, and what waits, becomes idle time."""
+    if not counts:
+        return
+    yield f"image features: {costs.views * size / 1e6:,.1f} MB in each cache that computes them all"
+    yield f"{'workers':>9}{'starting':>10}{'features':>10}{'search':>10}{'test':>10}{'all':>10}{'idle':>7}"
+    searched = [split == sweep.space.search.split for sweep, split, _ in costs.phases]
+    for workers in counts:
+        plain, everything = costs.ends(workers, features=False), costs.ends(workers)[-1]
+        spans = [end - begin for begin, end in pairwise([0.0, *plain])]
+        search = math.fsum(span for span, of_search in zip(spans, searched, strict=True) if of_search)
+        told = (START, everything - plain[-1], search, plain[-1] - search, START + everything)
+        line = "".join(f"{_time(seconds):>10}" for seconds in told)
+        yield f"{workers:>9}{line}{1 - work / (workers * told[-1]):>7.0%}"
 
 
 def _race_lines(sweep: Expected, speeds: Mapping[str, Speed], work: float) -> Iterator[str]:
@@ -209,7 +283,9 @@ def _race_lines(sweep: Expected, speeds: Mapping[str, Speed], work: float) -> It
     yield f"{told}; {least:.0%} to {most:.0%} of that was saved elsewhere: {least * share:.0%} to {most * share:.0%}"
 
 
-def _seconds(task: EvalTask, speed: Speed) -> float:
+def _seconds(task: Task, speed: Speed) -> float:
+    if isinstance(task, PretrainTask):
+        return task.config.fpp.steps * speed.step
     images = task.stop - task.start
     if not catalogue.method(task.config.method).learns:
         return images * speed.plain

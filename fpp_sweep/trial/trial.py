@@ -72,6 +72,10 @@ class Plan:
         """The datasets by name and split, as keys of tasks look them up."""
         return {(facts.name, split): facts for split, datasets in self.datasets.items() for facts in datasets}
 
+    def at_once(self, split: str, workers: int) -> int:
+        """Trials at a time: two, so that the end of one does not leave workers idle, or as many as feed them all."""
+        return max(2, math.ceil(2 * workers / (len(self.datasets[split]) * len(self.seeds) * (self.shards or 1))))
+
     def tasks(self, config: TrialConfig, split: str) -> dict[tuple[str, int], list[EvalTask]]:
         """The shards of every (dataset, seed)."""
         columns = {*self.columns, *(name for row in catalogue.qualities() for name in row.columns)}
@@ -118,10 +122,10 @@ def run_trial(
     evaluations = [task for stage in stages for task in stage]
     if len(evaluations) != len(wanted) or set(evaluations) != set(wanted):
         raise ValueError("a driver must give each of a trial's tasks back, once")
-    total = len(_with_pretrainings(evaluations))
+    total = len(with_pretrainings(evaluations))
     done: dict[Task, TaskResult] = {}
     for stage in stages:
-        tasks = [task for task in _with_pretrainings(stage) if task not in done]
+        tasks = [task for task in with_pretrainings(stage) if task not in done]
         with closing(executor.results(tasks, order)) as results:
             for task, result in results:
                 done[task] = result
@@ -135,7 +139,7 @@ def run_trial(
     return summary(datasets, list(done.values())), datasets
 
 
-def _with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
+def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
     """Pretrainings are asked for as well, so that the trial pays for them and has their prompts."""
     return list(dict.fromkeys(task for evaluation in evaluations for task in (evaluation.pretrain, evaluation) if task))
 

@@ -168,7 +168,7 @@ def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datase
     known = tuple(facts(f"number {index}") for index in range(datasets))
     shards = sweep.space.work.shards
     sweep.conductor._plan = Plan(datasets={"val": known}, seeds=tuple(range(seeds)), shards=shards)
-    assert sweep.conductor._concurrency() == trials
+    assert sweep.conductor._at_once() == trials
 
 
 def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):

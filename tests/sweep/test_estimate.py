@@ -119,7 +119,8 @@ FIXED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
             ],
         ),
         (["base.adapt.steps=2"], 1, [", 1160 images", "adaptation 60 s", "estimate: 2.1 min"]),
-        ([], 5, ["1160 images", "pretraining 9 s", "1.8 min of CPU time, 66 s with 5 workers"]),
+        # 45 s, and the baseline that reads 4 views of 100 images first, 28 + 3 s, then of 60 test images, 16.8 + 2.2 s
+        ([], 5, ["1160 images", "pretraining 9 s", "1.8 min of CPU time, 1.6 min with 5 workers"]),
         (
             ["search.split=test"],
             1,
@@ -131,7 +132,7 @@ FIXED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
         ),
         (["search.trials=2"], 1, ["2 pretrainings, 8 evaluations of shards, 640 images"]),
         (["search.wall_clock=60"], 1, ["tasks", "worker time", "estimate", "the budget of 60 s ends it earlier"]),
-        (["search.wall_clock=70"], 5, ["tasks", "worker time", "66 s with 5 workers"]),
+        (["search.wall_clock=100"], 5, ["tasks", "worker time", "1.6 min with 5 workers"]),
         # 4 of 6 trials, of 3 s each, of 105 s
         (["search.race={reserve: 2}"], 1, ["tasks", "worker time", "1.8 min", RACE]),
     ],
@@ -144,6 +145,18 @@ def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
     assert len(found) == max(3, len(lines))
     for line, words in zip(found, lines, strict=False):
         assert words in line
+
+
+def test_a_table_shows_what_more_workers_bring():
+    space = parse_space(LEAN, "space.yaml")
+    plan = Plan(datasets=FACTS, seeds=(0,))
+    sweeps, keys = [Expected(space, plan, dict(expected_configs(space)))], TaskKeys(MODEL, plan.known())
+    *_, size, _, one, many = cost_lines(sweeps, {"dtd": FIXED}, 1, keys, size=1000, table=(1, 100))
+    assert size.startswith("image features: 0.8 MB ")  # 160 images with 4 views, and with 1
+    # 9 s of prompts, 2 plain and 7 tuned evaluations of 100 images, 26 s; on 60 test images 14 s
+    assert re.split("  +", one.strip()) == ["1", "45 s", "56 s", "35 s", "14 s", "2.5 min", "30%"]
+    # 31 s until one has read and adapted to 100 images, 19 s on the test split; without reading 5 and 3 s
+    assert re.split("  +", many.strip()) == ["100", "45 s", "42 s", "5 s", "3 s", "1.6 min", "99%"]
 
 
 @pytest.mark.parametrize(("trials", "count"), [(3, 3), (100, 4)])
