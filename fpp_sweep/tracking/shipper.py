@@ -25,9 +25,10 @@ from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import no_link, stamp_of, written_whole
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url
+from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, ui_command, view_url
 from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
+from fpp_sweep.tracking.view import TAG, view, view_key
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
 REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one
@@ -172,11 +173,13 @@ def ship_whole(folder: SweepFolder, uri: str, files: Sequence[Path], *, experime
     store.client.set_terminated(run)
 
 
-def parent_url(folder: SweepFolder, uri: str) -> str | None:
-    """The sweep's page, if the store is a server and has the sweep."""
+def to_look(folder: SweepFolder, uri: str) -> list[str]:
+    """Where the sweep's runs are in MLflow: an address, below the command that makes it one if there is no server."""
     experiment, runs = _read_shipped(folder.path / "shipped.json")
-    run = runs.get(PARENT, _Shipped()).run
-    return run_url(uri, experiment, run) if is_server(uri) and run else None
+    command = [] if is_server(uri) else [ui_command(uri)]
+    if not runs.get(PARENT, _Shipped()).run:
+        return command or [ui_command(uri)]
+    return [*command, view_url(uri, experiment, view_key(folder.info()))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,7 @@ class _Delivery:
         self._shipped = _read_shipped(self._file)[1]
         self.left_out: set[str] = set()
         self._saved = 0.0
+        self._shown = ""  # the view of the runs that MLflow has
         self._delivered: dict[str, _Version] = {}  # by record
         self.store: Store | None = None
         self._lock: int | None = None
@@ -260,6 +264,8 @@ class _Delivery:
                     continue
                 done(len(items) - position - 1)
             self._delivered = versions
+            if items:
+                self._share(store)
         finally:
             self._save(store)
 
@@ -309,6 +315,14 @@ class _Delivery:
         self._shipped[item.name] = _Shipped(run, item.digest, files)
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(store)
+
+    def _share(self, store: Store) -> None:
+        """The view that links open, for whoever looks at the experiment."""
+        info = self._folder.info()
+        shown = view(info, self._folder.trials())
+        if shown != self._shown:
+            store.client.set_experiment_tag(store.experiment_id, f"{TAG}{view_key(info)}", shown)
+            self._shown = shown
 
     def _above(self, store: Store) -> str | None:
         """The run that the sweep's own stands under, if it is one of several that belong together."""
