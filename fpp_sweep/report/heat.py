@@ -12,7 +12,7 @@ from fpp_sweep.report.builder import Plot
 from fpp_sweep.report.effects import better_up, rounded
 from fpp_sweep.report.plots import BLUE, RED, text
 
-TALL = 900  # pixels of the map
+TALL = 560  # pixels of the map: it fits on a printed page
 GAINS = [[0, RED], [0.5, "rgba(143,149,158,.08)"], [1, BLUE]]
 
 

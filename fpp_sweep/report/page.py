@@ -45,7 +45,7 @@ from fpp_sweep.report.importance import RESAMPLES, TOP, Importance
 from fpp_sweep.report.words import beside, remarks, sentences
 from fpp_sweep.space.rules import as_mapping
 
-TOLD = 5  # sentences of the verdict that are seen at once
+TOLD = 6  # sentences of the verdict that are seen at once
 EVERY = 60  # seconds after which the page of a sweep that runs is loaded again
 PARTS = ("Verdict", "Front", "Trials", "Settings", "Datasets", "Course", "Origin")
 READING = "<summary>How to read this</summary>" + paragraph(
@@ -170,9 +170,10 @@ def _named(record: TrialRecord) -> str:
 
 def _borne(info: SweepInfo, front: Front, evidence: Evidence) -> list[str]:
     told = [paragraph(line) for line in sentences(info, front, evidence)]
-    first, rest = told[:TOLD] or [paragraph(f"On the front: {plural(len(front.members), 'trial')}.")], told[TOLD:]
-    more = f"<details><summary>{len(rest)} more</summary>{''.join(rest)}</details>" if rest else ""
-    return [*first, more, *(faint(f"{line}.") for line in remarks(info, front, evidence))]
+    told = told or [paragraph(f"On the front: {plural(len(front.members), 'trial')}.")]
+    told += [faint(f"{line}.") for line in remarks(info, front, evidence)]
+    more = f"<details><summary>{len(told) - TOLD} more</summary>{''.join(told[TOLD:])}</details>"
+    return [*told[:TOLD], more if told[TOLD:] else ""]
 
 
 def _trial_table(info: SweepInfo, records: Sequence[TrialRecord], front: Front, evidence: Evidence) -> str:

@@ -54,8 +54,8 @@ figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figcaption { overflow-wrap: anywhere; color: var(--faint); max-width: 52rem; margin-top: .25rem; }
 tr.baseline th { font-weight: 400; }
 tr.best td, tr.best th { color: var(--mark); }
-.tools { display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: center; margin: .25rem 0; min-height: 0; }
-.tools:empty { display: none; }
+.tools { display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: center; margin: .25rem 0; }
+.tools > * { max-width: 100%; }
 button, select, input { font: inherit; color: inherit; background: var(--card); border: 1px solid var(--line);
   border-radius: 6px; padding: .15rem .6rem; max-width: 100%; }
 button[aria-pressed="true"] { border-color: var(--mark); color: var(--mark); }
@@ -103,7 +103,7 @@ for (const table of document.querySelectorAll("table")) {
   if (!input) continue;
   const apply = () => filter(original, names, input.value, document.querySelector(`output[for="${table.id}"]`));
   input.addEventListener("input", apply);
-  addEventListener("load", apply);  // a browser keeps what was typed when it loads a page again
+  addEventListener("load", apply);  // what was typed before the page was loaded again
 }
 
 function sort(body, original, heads, column) {  // ascending, descending, as it was
@@ -135,10 +135,17 @@ function filter(rows, names, asked, count) {  // words that a row must have, and
 
 const every = 1000 * document.body.dataset.every;
 if (every && /^(file|https?):/.test(location.protocol)) {  // not in another page's frame
+  const asked = [...document.querySelectorAll("[data-filter], [data-group]")];
+  const name = field => `${location.pathname} ${field.dataset.filter ?? field.dataset.group}`;
+  for (const field of asked) field.value = sessionStorage[name(field)] ?? field.value;
   let used = 0;
   for (const kind of ["pointerdown", "keydown", "wheel", "touchmove"])
     addEventListener(kind, () => { used = Date.now(); }, {passive: true});
-  setInterval(() => { if (Date.now() - used > every) location.reload(); }, every);
+  setInterval(() => {
+    if (Date.now() - used < every) return;
+    for (const field of asked) sessionStorage[name(field)] = field.value;
+    location.reload();
+  }, every);
 }
 """
 

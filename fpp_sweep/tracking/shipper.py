@@ -204,7 +204,6 @@ class _Delivery:
         self._shipped = _read_shipped(self._file)[1]
         self.left_out: set[str] = set()
         self._saved = 0.0
-        self._shown = ""  # the view of the runs that MLflow has
         self._delivered: dict[str, _Version] = {}  # by record
         self.store: Store | None = None
         self._lock: int | None = None
@@ -265,7 +264,8 @@ class _Delivery:
                 done(len(items) - position - 1)
             self._delivered = versions
             if items:
-                self._share(store)
+                info = self._folder.info()
+                store.share(f"{TAG}{view_key(info)}", view(info, self._folder.trials()))
         finally:
             self._save(store)
 
@@ -315,14 +315,6 @@ class _Delivery:
         self._shipped[item.name] = _Shipped(run, item.digest, files)
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(store)
-
-    def _share(self, store: Store) -> None:
-        """The view that links open, for whoever looks at the experiment."""
-        info = self._folder.info()
-        shown = view(info, self._folder.trials())
-        if shown != self._shown:
-            store.client.set_experiment_tag(store.experiment_id, f"{TAG}{view_key(info)}", shown)
-            self._shown = shown
 
     def _above(self, store: Store) -> str | None:
         """The run that the sweep's own stands under, if it is one of several that belong together."""
