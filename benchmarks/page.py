@@ -81,7 +81,7 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
             finished=BEGAN + 60 * trials,
         )
     )
-    baselines = [
+    baselines: list[tuple[str, Mapping[str, object], float]] = [
         (f"baseline-{name}", {"method": name}, value)
         for name, value in (("zero_shot", 65.0), ("tpt", 68.0), ("ctpt", 67.5), ("otpt", 67.0))
     ]
@@ -95,9 +95,9 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
             _log(folder.path / "logs" / worker, record.started + 20 * place, f"{what}: begins")
             _log(folder.path / "logs" / worker, record.started + 20 * place + 19, f"{what}: 19.000 s")
         if (record.state == "complete" and number >= trials + len(baselines) - SEEN) or known:
-            place = folder.artifacts(name) / "val"
-            place.mkdir(parents=True)
-            (place / "sums.npz").write_bytes(packed(_sums(names, images, number)))
+            files = folder.artifacts(name) / "val"
+            files.mkdir(parents=True)
+            (files / "sums.npz").write_bytes(packed(_sums(names, images, number)))
     return folder
 
 

@@ -193,7 +193,12 @@ def _slice(info: SweepInfo, trials: Sequence[TrialRecord], key: str, axis: Axis,
         layout = {"yaxis": {"title": {"text": text(metric)}}}
         choices[metric] = {"traces": [{"y": y} for y in ys], "layout": layout, "near": {"yaxis": near} if near else {}}
         beyond = max(beyond, sum(not near[0] <= value <= near[1] for value in column) if near else 0)
-    line = {"type": "scatter", "mode": "markers" if axis.words else "lines", "x": drawn(places), "hoverinfo": "skip"}
+    line: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers" if axis.words else "lines",
+        "x": drawn(places),
+        "hoverinfo": "skip",
+    }
     line |= {"line": {"color": BLUE, "width": 0}, "marker": {"symbol": "line-ew-open", "color": BLUE, "size": 24}}
     points = {
         "type": "scatter",
@@ -205,9 +210,9 @@ def _slice(info: SweepInfo, trials: Sequence[TrialRecord], key: str, axis: Axis,
     }
     band = {**line, "fill": "tonexty", "fillcolor": "rgba(76,139,214,.25)"}
     traces = [line, band, {**line, "line": {"color": BLUE, "width": 2}}, points]
-    layout = {"height": 240, "margin": MARGIN, "showlegend": False, "xaxis": axis.layout}
+    shape: dict[str, Any] = {"height": 240, "margin": MARGIN, "showlegend": False, "xaxis": axis.layout}
     says = f"metrics of {len(trials)} trials over {key}, with local means"
-    return Plot(name, traces, layout, choices=choices, group="slices", beyond=beyond, says=says)
+    return Plot(name, traces, shape, choices=choices, group="slices", beyond=beyond, says=says)
 
 
 def local(axes: Sequence[Axis], column: Sequence[float], places: Numbers) -> tuple[Numbers, Numbers]:
@@ -237,7 +242,12 @@ def contour_plot(info: SweepInfo, front: Front, importances: Sequence[Importance
     choices = dict(_contours(info, trials, dict(list(axes.items())[:PAIRED]))) if len(trials) >= FEW else {}
     if not choices:
         return Plot("contour", instead="Too few trials, or settings that differ, for two of them together.")
-    field = {"type": "contour", "colorscale": SCALE, "contours": {"coloring": "heatmap"}, "hoverinfo": "skip"}
+    field: dict[str, Any] = {
+        "type": "contour",
+        "colorscale": SCALE,
+        "contours": {"coloring": "heatmap"},
+        "hoverinfo": "skip",
+    }
     field |= {"line": {"width": 0.5, "color": GREY}, "colorbar": {"thickness": 10}, "opacity": 0.8}
     points = {
         "type": "scatter",

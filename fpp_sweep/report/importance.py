@@ -88,8 +88,10 @@ def _ped_anova(
         for sample in samples:
             if len({values[index] for index in sample}) < 2:
                 continue
-            direction = "maximize" if objective.goal == "max" else "minimize"
-            study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), direction=direction)
+            study = optuna.create_study(
+                storage=optuna.storages.InMemoryStorage(),
+                direction="maximize" if objective.goal == "max" else "minimize",
+            )
             study.add_trials([made[index] for index in sample])
             shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
             found.append({key: float(share) for key, share in shares.items()})
