@@ -16,8 +16,8 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.tracking.desired import SWEEP_TAG, safe_name, sweep_id
 
 TAG = "mlflow.sharedViewState."
+FRONT = "Front"  # the section of charts with the objectives
 LIMIT = 5000  # of an experiment's tag, in the oldest MLflow that is used
-FOLDED = ("Model metrics", "accuracy", "ece", "test", "estimate")  # sections of charts, bars of datasets among them
 
 
 def view_key(info: SweepInfo) -> str:
@@ -35,6 +35,8 @@ def view(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
 def _state(info: SweepInfo, records: Sequence[TrialRecord], settings: Sequence[str]) -> dict[str, Any]:
     shown = metrics_shown(info.objectives)
     others = [f"{split}/{metric}" for split in splits_of(info, records)[1:] for metric in shown]
+    # sections of charts: bars of each metric by dataset, of other splits, and of what has no section
+    folded = [*shown, *splits_of(info, records)[1:], "Model metrics"]
     metrics, first = [safe_name(metric) for metric in (*shown, *others)], info.objectives[0]
     columns = [f"metrics.`{metric}`" for metric in metrics] + [f"params.`{safe_name(key)}`" for key in settings]
     return {
@@ -44,7 +46,11 @@ def _state(info: SweepInfo, records: Sequence[TrialRecord], settings: Sequence[s
         "selectedColumns": [*columns, "tags.`front_support`", "tags.`state`"],
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": _charts(metrics[: len(info.objectives)]),
-        "compareRunSections": [_section("Front", shown=True), *(_section(name, shown=False) for name in FOLDED)],
+        "compareRunSections": [
+            _section("Front", shown=True) | {"columns": 2},
+            *(_section(name, shown=False) for name in folded),
+        ],
+        "isAccordionReordered": True,
     }
 
 
@@ -58,7 +64,7 @@ def _charts(objectives: Sequence[str]) -> list[dict[str, Any]]:
             "xaxis": {"key": one, "type": "METRIC"},
             "yaxis": {"key": other, "type": "METRIC"},
             "runsCountToCompare": 500,
-            "metricSectionId": "Front",
+            "metricSectionId": FRONT,
             "deleted": False,
             "isGenerated": False,
         }

@@ -38,7 +38,7 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     found_runs = runs(database)
     assert found_runs["perturb-1"] == "FINISHED"
     assert found_runs["0003 gamma2=0.491 class_var=0.004"] == "FAILED"
-    assert found_runs[f"baseline {PLAIN}"] == "FINISHED"
+    assert found_runs[f"baseline {PLAIN} 53/11.5"] == "FINISHED"
     ((parent,),) = rows(database, "select run_uuid from runs where name = 'perturb-1'")
     children = rows(database, "select count(*) from tags where key = 'mlflow.parentRunId' and value = ?", parent)
     assert children == [(9,)]
