@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fpp_sweep.cli import note, parser, printable, run
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking import check_store, parent_url, recorded, ship, ui_command
+from fpp_sweep.tracking import check_store, recorded, ship, to_look
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"back from MLflow's bin: {printable(', '.join(delivered.restored))}")
     if out := delivered.left_out:
         note(f"{len(out)} links lead out of the folder and are left out: {out[0]}")
-    print(f"see them: {parent_url(folder, uri) or ui_command(uri)}")
+    print("see them:", "\n          ".join(to_look(folder, uri)))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -7,6 +7,7 @@ import pytest
 
 from fpp_sweep.errors import InputError
 from fpp_sweep.sync import main
+from fpp_sweep.tracking.view import view_key
 from tests.sweeps import build_sweep
 from tests.tracking.stores import free_port, rows
 
@@ -36,6 +37,8 @@ def test_the_command_delivers_quietly_and_says_how_to_look(tmp_path):
     assert first.stdout.splitlines() == [
         "perturb-1: 5 records brought up to date, 5 of them new",
         f"see them: mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db",
+        f"          http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey={view_key(folder.info())}"
+        "&compareRunsMode=CHART",
     ]
     assert second.stdout.startswith("perturb-1: 0 records")
     assert first.stderr == second.stderr == ""

@@ -182,6 +182,18 @@ def search_range(info: SweepInfo, key: str) -> Mapping[str, Any]:
     return setting if isinstance(setting, Mapping) else {}
 
 
+def format_range(given: Any) -> str:
+    """What a space says of a setting.
+
+    >>> format_range({"low": 1, "high": 5, "log": True}), format_range({"choices": ["a", True]})
+    ('1 to 5, log', 'a, true')
+    """
+    if isinstance(given, Mapping) and "low" in given:
+        return f"{given['low']} to {given['high']}" + ", log" * bool(given.get("log"))
+    choices = given.get("choices", given) if isinstance(given, Mapping) else given
+    return ", ".join(map(format_setting, choices)) if isinstance(choices, list | tuple) else format_setting(choices)
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

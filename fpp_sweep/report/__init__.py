@@ -37,5 +37,5 @@ def write_report(folder: SweepFolder, *, pages: bool, evidence: Evidence | None 
         document = {row.metric: row.shares if row.shares else {"skipped": row.skipped} for row in rows}
         write_json(folder.report / "importances.json", document)
         write_picture(folder.report / "front.png", info, front, evidence)
-        write_page(folder.report / "sweep.html", info, records, front, evidence, rows)
+        write_page(folder, info, records, front, evidence, rows)
     return evidence

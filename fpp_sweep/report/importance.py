@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 
 TRIALS = 10  # fewer say nothing about two settings or more
+RESAMPLES = 10  # of the trials, with replacement: how much chance there is in the shares
 TOP = 5  # trials above its quantile that PED-ANOVA's authors recommend
 
 
@@ -26,6 +28,7 @@ class Importance:
 
     metric: str
     shares: Mapping[str, float] = field(default_factory=dict)  # by setting, the largest first
+    spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of resampled trials, lowest and highest
     skipped: str = ""  # why there are none
 
 
@@ -48,16 +51,24 @@ def _importance(
         return Importance(metric, skipped="fewer than two settings took more than one value")
     if len(set(values)) == 1:
         return Importance(metric, skipped=f"all trials have the same {metric}")
-    shares = _ped_anova(info, objective, trials, values, keys)
+    draw, count = random.Random(0), len(trials)
+    samples = [draw.choices(range(count), k=count) for _ in range(RESAMPLES)]
+    *others, shares = _ped_anova(info, objective, trials, values, keys, [*samples, range(count)])
     if not all(map(math.isfinite, shares.values())) or not sum(shares.values()):
         return Importance(metric, skipped="no setting tells good trials from the others")
-    return Importance(metric, shares)
+    ends = {key: sorted(other.get(key, 0.0) for other in others) for key in shares}
+    return Importance(metric, shares, {key: (found[0], found[-1]) for key, found in ends.items() if found})
 
 
 def _ped_anova(
-    info: SweepInfo, objective: Objective, trials: Sequence[TrialRecord], values: Sequence[float], keys: Sequence[str]
-) -> dict[str, float]:
-    """On a study of this objective alone, rebuilt in memory: the sweep's own may be written to at this moment."""
+    info: SweepInfo,
+    objective: Objective,
+    trials: Sequence[TrialRecord],
+    values: Sequence[float],
+    keys: Sequence[str],
+    samples: Sequence[Sequence[int]],
+) -> list[dict[str, float]]:
+    """Of each sample of the trials, on a study of this objective alone: the sweep's own may be written to just now."""
     ranges = {
         key: _distribution(search_range(info, key), [trial.params[key] for trial in trials if key in trial.params])
         for key in keys
@@ -66,17 +77,25 @@ def _ped_anova(
     def as_sampled(key: str, value: Any) -> Any:
         return format_setting(value) if isinstance(ranges[key], CategoricalDistribution) else float(value)
 
+    made = []
+    for trial, value in zip(trials, values, strict=True):
+        params = {key: as_sampled(key, setting) for key, setting in trial.params.items() if key in ranges}
+        distributions = {key: ranges[key] for key in params}
+        made.append(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
     with _quiet():
-        study = optuna.study.create_study(
-            storage=optuna.storages.InMemoryStorage(), direction="maximize" if objective.goal == "max" else "minimize"
-        )
-        for trial, value in zip(trials, values, strict=True):
-            params = {key: as_sampled(key, setting) for key, setting in trial.params.items() if key in ranges}
-            distributions = {key: ranges[key] for key in params}
-            study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=max(0.1, TOP / len(trials)))
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {key: float(share) for key, share in shares.items()}
+        found = []
+        for sample in samples:
+            if len({values[index] for index in sample}) < 2:
+                continue
+            study = optuna.create_study(
+                storage=optuna.storages.InMemoryStorage(),
+                direction="maximize" if objective.goal == "max" else "minimize",
+            )
+            study.add_trials([made[index] for index in sample])
+            shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+            found.append({key: float(share) for key, share in shares.items()})
+        return found
 
 
 def _distribution(searched: Mapping[str, Any], values: Sequence[Any]) -> BaseDistribution:

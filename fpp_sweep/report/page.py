@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fpp_sweep import catalogue
+from fpp_sweep.cli import command_line, plural
 from fpp_sweep.config import relevant
+from fpp_sweep.progress import duration
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import (
     Front,
+    format_range,
     format_result,
     format_setting,
     format_values,
+    metric_of,
     metrics_shown,
     splits_of,
     values_by_setting,
     varies,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report import plots
+from fpp_sweep.report import effects, plots
 from fpp_sweep.report.builder import (
     faint,
     paragraph,
+    picture,
     place,
+    places,
     safe,
     section,
     table,
@@ -32,48 +38,90 @@ from fpp_sweep.report.builder import (
     warning,
     write_html,
 )
+from fpp_sweep.report.course import costs, timeline
 from fpp_sweep.report.evidence import Evidence
-from fpp_sweep.report.importance import TOP, Importance
+from fpp_sweep.report.heat import heat_map
+from fpp_sweep.report.importance import RESAMPLES, TOP, Importance
 from fpp_sweep.report.words import beside, remarks, sentences
+from fpp_sweep.space.rules import as_mapping
 
-FAILURES = 50  # listed
-SUPPORT = (
+TOLD = 6  # sentences of the verdict that are seen at once
+EVERY = 60  # seconds after which the page of a sweep that runs is loaded again
+PARTS = ("Verdict", "Front", "Trials", "Settings", "Datasets", "Course", "Origin")
+READING = "<summary>How to read this</summary>" + paragraph(
     "Intervals below values hold 95 % over images of these datasets, and say nothing of other datasets; that of an ECE "
     "is around its debiased value. Support is the share of resamples of the images in which a trial is on the front: "
     "clear from 0.8 on, unlikely below 0.02, open between. It is no probability. "
-    "An objective that does not follow from sums over images is taken as exact."
+    "An objective that does not follow from sums over images is taken as exact. Hollow marks are the same trials on "
+    "the test split. A point under the cursor shows its settings; a click, its whole config."
+)
+SLICES = (
+    "The line is the mean of the trials near by, the band 95 % of that mean: where a level line fits into it, chance "
+    "would do. Outliers count as much as the last of the others."
+)
+GAINS = (
+    "A cell is what a trial has on a dataset, less the dataset's median; blue is better. The best trials stand on top."
 )
 
 
 def write_page(
-    path: Path,
+    folder: SweepFolder,
     info: SweepInfo,
     records: Sequence[TrialRecord],
     front: Front,
     evidence: Evidence,
     importances: Sequence[Importance],
 ) -> None:
-    """About 5 MB, nearly all of it plotly.js."""
+    """One story: question, verdict, front, trials, settings, datasets, course, and how to make it again."""
     fronts = plots.front_plots(info, front, evidence)
-    others = [plots.parallel_plot(info, front), plots.importance_plot(importances), plots.hypervolume_plot(front)]
-    parallel, importance, hypervolume = map(place, others)
+    slices = effects.slice_plots(info, front, importances)
+    parallel, contour = effects.parallel_plot(info, front), effects.contour_plot(info, front, importances)
+    importance, heat = plots.importance_plot(importances), heat_map(info, front)
+    hypervolume, (workers, idle) = plots.hypervolume_plot(front), timeline(folder.path / "logs", records)
     body = [
         _heading(info, records, front),
-        section("Front", *map(place, fronts), _hint(front), _front_table(info, front, evidence)),
-        section("What these numbers bear", *_borne(info, front, evidence)),
-        section("Datasets", _dataset_tables(info, front, evidence)),
-        section("Settings", _parallel_note(front), parallel, _constants(front)),
-        section("Importances", importance, _importance_note(importances)),
-        section("Hypervolume", hypervolume),
-        section("Trials without a result", _failures(records)),
-        section("How the numbers were computed", *_computed(info, front)),
-        section("Origin", table_of_words(["tag", "value"], sorted(info.tags.items()))),
+        _part("Verdict", *_borne(info, front, evidence)),
+        _part("Front", *map(place, fronts), _front_table(info, front, evidence), f"<details>{READING}</details>"),
+        _part("Trials", _trial_table(info, records, front, evidence)),
+        _part(
+            "Settings",
+            *_head("Each trial", _parallel_note(front), place(parallel), _constants(front)),
+            *(_head("One at a time", faint(SLICES), places(slices)) if slices else ()),
+            *_head("Two at a time", place(contour)),
+            *_head("Importance", place(importance), _importance_note(importances)),
+        ),
+        _part(
+            "Datasets",
+            *_head("Gains and losses", place(heat), faint(GAINS)),
+            _dataset_tables(info, front, evidence),
+            *_calibration(folder, info, front),
+        ),
+        _part(
+            "Course",
+            *map(paragraph, costs(info, records)),
+            *_head("Hypervolume", place(hypervolume)),
+            *_head("Workers", paragraph(idle) if idle else "", place(workers)),
+        ),
+        _part("Origin", *_origin(folder, info, front)),
     ]
-    configs = {
-        record.name: {key: format_setting(value) for key, value in {**record.config, **record.params}.items()}
-        for record in (*front.finished, *front.baselines)
-    }
-    write_html(path, info.name, body, plots=(*fronts, *others), configs=configs)
+    everything = [*fronts, parallel, *slices, contour, importance, heat, hypervolume, workers]
+    details = {record.name: dict(_details(record)) for record in records}
+    write_html(
+        folder.report / "sweep.html",
+        info.name,
+        body,
+        plots=everything,
+        details=details,
+        every=EVERY if info.state == "running" else 0,
+    )
+
+
+def _part(title: str, *parts: str) -> str:
+    return section(title, *parts, anchor=title.lower())
+
+
+def _head(title: str, *parts: str) -> tuple[str, ...]:
+    return f"<h3>{safe(title)}</h3>", *parts
 
 
 def _heading(info: SweepInfo, records: Sequence[TrialRecord], front: Front) -> str:
@@ -91,18 +139,12 @@ def _heading(info: SweepInfo, records: Sequence[TrialRecord], front: Front) -> s
         warning("Settings were searched on the test split: its numbers are optimistic.")
         if info.search_split == "test"
         else "",
+        '<nav class="screen">',
+        *(f'<a href="#{part.lower()}">{part}</a>' for part in PARTS),
+        "</nav>",
         "</header>",
     ]
     return "\n".join(filter(None, lines))
-
-
-def _hint(front: Front) -> str:
-    if not (front.finished or front.baselines):
-        return ""
-    return (
-        '<p class="faint screen">A point under the cursor shows its settings; a click shows its whole config here.</p>'
-        '<div id="details" class="faint screen">No trial chosen.</div>'
-    )
 
 
 def _grouped_table(front: Front, groups: Mapping[str, Sequence[str]], rows: Mapping[str, Sequence[str]]) -> str:
@@ -117,13 +159,59 @@ def _grouped_table(front: Front, groups: Mapping[str, Sequence[str]], rows: Mapp
             style = "baseline" if record.kind == "baseline" else "best" if front.marks.get(record.name) else ""
             remarks = f"<small>{safe(', '.join(front.remarks(record)))}</small>"
             cells = "".join(rows[record.name])
-            lines.append(f'<tr class="{style}"><th>{safe(record.label)}{remarks}</th>{cells}</tr>')
+            lines.append(f'<tr class="{style}"><th>{_named(record)}{remarks}</th>{cells}</tr>')
     return table(f'<tr><th></th>{above}</tr><tr><th class="words">trial</th>{heads}</tr>', lines)
+
+
+def _named(record: TrialRecord) -> str:
+    """A name that shows the record when it is pressed."""
+    return f'<button type="button" data-trial="{safe(record.name)}">{safe(record.label)}</button>'
 
 
 def _borne(info: SweepInfo, front: Front, evidence: Evidence) -> list[str]:
     told = [paragraph(line) for line in sentences(info, front, evidence)]
-    return [*told, *(faint(f"{line}.") for line in remarks(info, front, evidence)), paragraph(SUPPORT)]
+    told = told or [paragraph(f"On the front: {plural(len(front.members), 'trial')}.")]
+    told += [faint(f"{line}.") for line in remarks(info, front, evidence)]
+    more = f"<details><summary>{len(told) - TOLD} more</summary>{''.join(told[TOLD:])}</details>"
+    return [*told[:TOLD], more if told[TOLD:] else ""]
+
+
+def _trial_table(info: SweepInfo, records: Sequence[TrialRecord], front: Front, evidence: Evidence) -> str:
+    """Every trial and baseline, whatever became of it."""
+    if not records:
+        return faint("No trial was begun yet.")
+    keys = values_by_setting(records)
+    wanted = [(split, metric) for split in splits_of(info, records) for metric in metrics_shown(info.objectives)]
+    shown = [
+        (split, metric) for split, metric in wanted if any(metric_of(r.results.get(split), metric) for r in records)
+    ]
+    metrics = [metric if split == info.search_split else f"{split}/{metric}" for split, metric in shown]
+    heads = (*metrics, "front", *keys, "state", "minutes", "reason")
+    lines = []
+    for record in records:
+        numbers = [format_result(metric, record.results.get(split), deviation=False) for split, metric in shown]
+        standing = ", ".join(filter(None, [*front.remarks(record), evidence.standing(record.name)]))
+        took = f"{(record.finished - record.started) / 60:.1f}" if record.finished else ""
+        cells = [*(f"<td>{number}</td>" for number in numbers), f"<td>{safe(standing)}</td>"]
+        cells += [*setting_cells(record, keys), f"<td>{record.state}</td><td>{took}</td>"]
+        reason = f'<td class="words">{safe(format_setting(record.reason or "")[:200])}</td>'
+        style = "baseline" if record.kind == "baseline" else "best" if record.name in front.marks else ""
+        lines.append(f'<tr class="{style}"><th>{_named(record)}</th>{"".join(cells)}{reason}</tr>')
+    note = faint("The filter takes words, and comparisons such as ece<5 or state=failed. A name shows the whole trial.")
+    head = '<tr><th class="words">trial</th>' + "".join(f"<th>{safe(head)}</th>" for head in heads) + "</tr>"
+    return note + table(head, lines, name="trials")
+
+
+def _details(record: TrialRecord) -> Iterator[tuple[str, str]]:
+    """What a click on a trial shows: its numbers, then its config."""
+    yield "state", record.state
+    if record.reason:
+        yield "reason", format_setting(record.reason)
+    if record.finished:
+        yield "took", duration(record.finished - record.started)
+    for split, result in record.results.items():
+        yield from ((f"{metric} ({split})", format_result(metric, result)) for metric in result.average)
+    yield from ((key, format_setting(value)) for key, value in {**record.config, **record.params}.items())
 
 
 def _front_table(info: SweepInfo, front: Front, evidence: Evidence) -> str:
@@ -180,12 +268,22 @@ def _dataset_tables(info: SweepInfo, front: Front, evidence: Evidence) -> str:
     return "\n".join(tables) or faint("No trial has finished yet.")
 
 
+def _calibration(folder: SweepFolder, info: SweepInfo, front: Front) -> tuple[str, ...]:
+    """The diagrams that the trials have drawn: of the members that stand out and of the baselines."""
+    folded = []
+    for record in front.compared:
+        drawn = picture(folder.artifacts(record.name) / info.search_split / "reliability.png", record.label)
+        if drawn and (record.kind == "baseline" or front.marks[record.name]):
+            folded.append(f"<details><summary>{safe(record.label)}</summary>{drawn}</details>")
+    return _head("Calibration", *folded) if folded else ()
+
+
 def _parallel_note(front: Front) -> str:
     if len(front.trials) < 2:
         return ""
     return faint(
-        f"A line for each trial, by its {front.objectives[0].metric} from grey (worst) over blue to red (best); drag "
-        "along an axis to keep the lines that pass there."
+        "A line for each trial, from grey (worst) over blue to red (best); drag along an axis to keep the lines that "
+        "pass there."
     )
 
 
@@ -201,17 +299,26 @@ def _importance_note(importances: Sequence[Importance]) -> str:
         return ""
     return "".join(map(faint, skipped)) + faint(
         f"PED-ANOVA: how much a setting tells the best tenth of the trials, but at least {TOP}, from all of them; "
-        "shares add up to 1. With few trials they are hints."
+        f"shares add up to 1. Whiskers are the least and the most of {RESAMPLES} resamples of the trials."
     )
 
 
-def _failures(records: Sequence[TrialRecord]) -> str:
-    failed = [record for record in records if record.state in ("failed", "stopped", "interrupted")]
-    if not failed:
-        return faint("None.")
-    rows = ([record.name, record.state, format_setting(record.reason or "")] for record in failed[:FAILURES])
-    more = faint(f"and {len(failed) - FAILURES} more") if len(failed) > FAILURES else ""
-    return table_of_words(["trial", "state", "reason"], rows) + more
+def _origin(folder: SweepFolder, info: SweepInfo, front: Front) -> Iterator[str]:
+    """What was searched and measured, with which versions, and the commands."""
+    searched = as_mapping(info.space.get("params", {})).items()
+    ranges = [(key, format_range(given)) for key, given in searched]
+    if ranges:
+        yield from _head("Searched", table_of_words(["setting", "range"], ranges))
+    yield from _head("How the numbers were computed", *_computed(info, front))
+    yield "<h3>Commands</h3>"
+    commands = {
+        "The sweep:": info.tags.get("command", ""),
+        "What it looks like now:": command_line("fpp_sweep.show", [f"sweeps/{folder.path.name}"]),
+        "This page again:": command_line("fpp_sweep.report", [f"sweeps/{folder.path.name}"]),
+    }
+    yield from (f"{paragraph(what)}<pre>{safe(command)}</pre>" for what, command in commands.items() if command)
+    tags = sorted((tag, value) for tag, value in info.tags.items() if tag != "command")
+    yield from _head("Versions and settings", table_of_words(["tag", "value"], tags))
 
 
 def _computed(info: SweepInfo, front: Front) -> list[str]:

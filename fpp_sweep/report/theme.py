@@ -41,9 +41,8 @@ h3 small { display: inline; margin-left: .5rem; font-size: .85rem; }
 th a { white-space: nowrap; }
 small.agrees, td.agrees { color: var(--mark); }
 small.differs, td.differs { color: var(--alarm); }
-th button { all: unset; cursor: pointer; }
-th button:focus-visible, .wide:focus-visible { outline: 2px solid var(--mark); outline-offset: 1px; }
-th button::after { content: " \\2195"; opacity: .4; }
+thead th button { all: unset; cursor: pointer; }
+thead th button::after { content: " \\2195"; opacity: .4; }
 th[aria-sort="ascending"] button::after { content: " \\2191"; opacity: 1; }
 th[aria-sort="descending"] button::after { content: " \\2193"; opacity: 1; }
 a { color: var(--mark); }
@@ -55,17 +54,31 @@ figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figcaption { overflow-wrap: anywhere; color: var(--faint); max-width: 52rem; margin-top: .25rem; }
 tr.baseline th { font-weight: 400; }
 tr.best td, tr.best th { color: var(--mark); }
-#details { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .75rem 1rem;
-  margin: .75rem 0; overflow-x: auto; }
-#details h3 { margin: 0 0 .4rem; font-size: 1rem; }
-#details dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: 0 1.5rem; margin: 0; }
-#details div { display: flex; justify-content: space-between; gap: 1rem; border-bottom: 1px dotted var(--line); }
-#details dt { color: var(--faint); } #details dd { margin: 0; overflow-wrap: anywhere; text-align: right; }
+.tools { display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: center; margin: .25rem 0; }
+.tools > * { max-width: 100%; }
+button, select, input { font: inherit; color: inherit; background: var(--card); border: 1px solid var(--line);
+  border-radius: 6px; padding: .15rem .6rem; max-width: 100%; }
+button[aria-pressed="true"] { border-color: var(--mark); color: var(--mark); }
+tbody th button { all: unset; cursor: pointer; color: var(--mark); overflow-wrap: anywhere; }
+:focus-visible, th button:focus-visible { outline: 2px solid var(--mark); outline-offset: 1px; }
+.long { max-height: 34rem; overflow-y: auto; } .long thead th { position: sticky; top: 0; background: var(--paper);
+  z-index: 2; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: .5rem; }
+.charts > * { min-width: 0; }
+nav { display: flex; flex-wrap: wrap; gap: 0 .9rem; margin: .5rem 0; }
+summary { cursor: pointer; color: var(--faint); }
+dialog { background: var(--paper); color: var(--ink); border: 1px solid var(--line); border-radius: 6px;
+  width: min(60rem, 94vw); max-height: 85vh; } dialog::backdrop { background: #0006; }
+dialog h3 { margin: 0 0 .4rem; }
+dialog dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)); gap: 0 1.5rem; }
+dialog div { display: flex; justify-content: space-between; gap: 1rem; border-bottom: 1px dotted var(--line); }
+dialog dt { color: var(--faint); } dialog dd { margin: 0; overflow-wrap: anywhere; text-align: right; }
 @media (max-width: 40rem) { body { padding: .75rem; font-size: 14px; } th, td { padding: .25rem .45rem; }
   td.words { min-width: 11rem; } tbody th { min-width: 7.2rem; } }
 @page { size: A4 landscape; margin: 11mm; }
 @media print { body { max-width: none; padding: 0; font-size: 9.5pt; }
-  .wide { overflow: visible; } .screen, th button::after { display: none; } a { color: inherit; text-decoration: none; }
+  .wide, .long { overflow: visible; max-height: none; } .screen, dialog,
+  thead th button::after { display: none; } a { color: inherit; text-decoration: none; }
   table { font-size: 7.5pt; } th, td, td.words { padding: .12rem .3rem; min-width: 0; white-space: normal; }
   tbody th { position: static; min-width: 0; } figure svg { max-width: 100%; }
   table, thead, tr, h3, figure, .plot, pre { break-inside: avoid; } h2, h3 { break-after: avoid; } }
@@ -76,6 +89,7 @@ TABLES = """
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0], original = [...body.rows], heads = [...[...table.tHead.rows].at(-1).cells];
   if (original.length < 2) continue;
+  const names = heads.map(head => head.textContent.trim().toLowerCase());
   heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
@@ -85,6 +99,11 @@ for (const table of document.querySelectorAll("table")) {
     head.setAttribute("aria-sort", "none");
     button.addEventListener("click", () => sort(body, original, heads, column));
   });
+  const input = table.id && document.querySelector(`input[data-filter="${table.id}"]`);
+  if (!input) continue;
+  const apply = () => filter(original, names, input.value, document.querySelector(`output[for="${table.id}"]`));
+  input.addEventListener("input", apply);
+  addEventListener("load", apply);  // what was typed before the page was loaded again
 }
 
 function sort(body, original, heads, column) {  // ascending, descending, as it was
@@ -93,58 +112,122 @@ function sort(body, original, heads, column) {  // ascending, descending, as it 
   heads.forEach(head => head.setAttribute("aria-sort", "none"));
   heads[column].setAttribute("aria-sort", order);
   if (order === "none") return body.append(...original);
-  const text = row => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
-  const filled = original.filter(text), sign = order === "ascending" ? 1 : -1;
-  const numbers = filled.every(row => !Number.isNaN(parseFloat(text(row))));
-  filled.sort((one, other) => sign * (numbers ? parseFloat(text(one)) - parseFloat(text(other))
-    : text(one).localeCompare(text(other), undefined, {numeric: true})));
-  body.append(...filled, ...original.filter(row => !text(row)));
+  const filled = original.filter(row => text(row, column)), sign = order === "ascending" ? 1 : -1;
+  const numbers = filled.every(row => !Number.isNaN(parseFloat(text(row, column))));
+  filled.sort((one, other) => sign * (numbers ? parseFloat(text(one, column)) - parseFloat(text(other, column))
+    : text(one, column).localeCompare(text(other, column), undefined, {numeric: true})));
+  body.append(...filled, ...original.filter(row => !text(row, column)));
+}
+
+function text(row, column) { return row.cells[column].dataset.value ?? row.cells[column].textContent.trim(); }
+
+function filter(rows, names, asked, count) {  // words that a row must have, and comparisons such as ece<5
+  const compare = {"<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b};
+  const tests = asked.trim().toLowerCase().split(/\\s+/).map(word => {
+    const [, name, sign, value] = word.match(/^(.+?)([<>]=?|=)(.+)$/) ?? [], column = names.indexOf(name);
+    if (column < 0) return row => row.textContent.toLowerCase().includes(word);
+    if (sign === "=") return row => text(row, column).toLowerCase() === value;
+    return row => compare[sign](parseFloat(text(row, column)), parseFloat(value));
+  });
+  for (const row of rows) row.hidden = !tests.every(test => test(row));
+  count.textContent = `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
+}
+
+const every = 1000 * document.body.dataset.every;
+if (every && /^(file|https?):/.test(location.protocol)) {  // not in another page's frame
+  const asked = [...document.querySelectorAll("[data-filter], [data-group]")];
+  const name = field => `${location.pathname} ${field.dataset.filter ?? field.dataset.group}`;
+  for (const field of asked) field.value = sessionStorage[name(field)] ?? field.value;
+  let used = 0;
+  for (const kind of ["pointerdown", "keydown", "wheel", "touchmove"])
+    addEventListener(kind, () => { used = Date.now(); }, {passive: true});
+  setInterval(() => {
+    if (Date.now() - used < every) return;
+    for (const field of asked) sessionStorage[name(field)] = field.value;
+    location.reload();
+  }, every);
 }
 """
 
 PLOTS = """
 "use strict";
 const sheet = JSON.parse(document.getElementById("sheet").textContent);
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const dark = window.matchMedia("(prefers-color-scheme: dark)"), box = document.getElementById("details");
 
 function themed(layout) {
-  const css = getComputedStyle(document.documentElement);
-  const ink = css.getPropertyValue("--ink").trim(), line = css.getPropertyValue("--line").trim();
-  const card = css.getPropertyValue("--card").trim();
+  const css = getComputedStyle(document.documentElement), colour = name => css.getPropertyValue(name).trim();
+  const [ink, line, card] = ["--ink", "--line", "--card"].map(colour);
   const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, automargin: true};
-  return {...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+  const made = {...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {color: ink, size: 12, family: getComputedStyle(document.body).fontFamily},
-    hoverlabel: {bgcolor: card, bordercolor: line, font: {color: ink}, align: "left"},
-    xaxis: {...axis, ...layout.xaxis}, yaxis: {...axis, ...layout.yaxis}};
+    hoverlabel: {bgcolor: card, bordercolor: line, font: {color: ink}, align: "left"}};
+  for (const name of new Set(["xaxis", "yaxis", ...Object.keys(layout).filter(key => /^[xy]axis/.test(key))]))
+    made[name] = {...axis, ...layout[name]};
+  return made;
+}
+
+function merged(old, changes) {  // into what is inside, too
+  const made = {...old};
+  for (const [key, value] of Object.entries(changes ?? {}))
+    made[key] = value?.constructor === Object ? merged(old?.[key], value) : value;
+  return made;
+}
+
+function draw(name) {
+  const plot = sheet.plots[name], place = document.getElementById(name), first = !place.data;
+  const asked = attribute => document.querySelector(`[data-${attribute}="${plot.group}"]`);
+  const choice = plot.choices[asked("group")?.value ?? Object.keys(plot.choices)[0]] ?? {};
+  const ranges = asked("all")?.ariaPressed === "true" ? {} : choice.near ?? plot.near;
+  const layout = merged(plot.layout, choice.layout);
+  for (const [axis, range] of Object.entries(ranges)) layout[axis] = {...layout[axis], range};
+  const traces = plot.traces.map((trace, index) => merged(trace, choice.traces?.[index]));
+  Plotly.react(place, traces, themed(layout), {responsive: true, displayModeBar: false});
+  if (first) place.on("plotly_click", event => details(event.points[0].customdata));
 }
 
 function details(name) {
-  const box = document.getElementById("details"), config = sheet.configs[name];
-  if (!config) return;
-  box.replaceChildren();
-  box.className = "";
-  const title = document.createElement("h3"), list = document.createElement("dl");
+  if (!sheet.details[name]) return;
+  const [title, list, close] = ["h3", "dl", "button"].map(tag => document.createElement(tag));
   title.textContent = name;
-  for (const [key, value] of Object.entries(config)) {
-    const row = document.createElement("div"), term = document.createElement("dt"), text = document.createElement("dd");
+  close.textContent = "Close";
+  close.addEventListener("click", () => box.close());
+  for (const [key, value] of Object.entries(sheet.details[name])) {
+    const [row, term, text] = ["div", "dt", "dd"].map(tag => document.createElement(tag));
     term.textContent = key;
     text.textContent = value;
     row.append(term, text);
     list.append(row);
   }
-  box.append(title, list);
+  box.replaceChildren(title, list, close);
+  box.showModal();
 }
 
-function draw(first) {
-  for (const plot of sheet.plots) {
-    const box = document.getElementById(plot.name);
-    const layout = themed(plot.layout);
-    Plotly.react(box, plot.traces, layout, {responsive: true, displaylogo: false}).then(() => {
-      if (first) box.on("plotly_click", event => details(event.points[0].customdata));
-    });
-  }
+async function start() {
+  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), letter => letter.charCodeAt(0));
+  const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(plain).text();
+  document.head.append(script);
+  const show = name => { drawn.add(name); draw(name); };
+  const watch = new IntersectionObserver(seen => {  // a plot is drawn when the reader comes near it
+    for (const {target, isIntersecting} of seen)
+      if (isIntersecting && !drawn.has(target.id)) show(target.id);
+  }, {rootMargin: "400px"});
+  for (const name of names) watch.observe(document.getElementById(name));
+  dark.addEventListener("change", () => drawn.forEach(draw));
+  for (const kind of ["beforeprint", "afterprint"]) addEventListener(kind, () => names.forEach(show));
+  window.matchMedia("print").addEventListener("change", () => names.forEach(show));
 }
 
-draw(true);
-for (const query of [dark, window.matchMedia("print")]) query.addEventListener("change", () => draw(false));
+const names = Object.keys(sheet.plots), drawn = new Set();
+const again = group => [...drawn].filter(name => sheet.plots[name].group === group).forEach(draw);
+addEventListener("change", event => again(event.target.dataset.group));
+addEventListener("click", event => {
+  const {all, trial} = event.target.dataset;
+  if (trial) details(trial);
+  if (!all) return;
+  event.target.ariaPressed = event.target.ariaPressed !== "true";
+  again(all);
+});
+start();
 """

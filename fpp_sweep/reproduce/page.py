@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report.builder import (
     faint,
     paragraph,
+    picture,
     safe,
     section,
     table,
@@ -138,16 +138,8 @@ def _theory(folder: Path) -> Iterator[str]:
         if find(name).theory and file.is_file():
             heads, *rows = csv.reader(file.read_text().splitlines())
             question = paragraph(find(name).question)
-            picture = _picture(file.with_name("figure.png"), find(name).title)
-            yield section(f"{name}: {find(name).title}", question, table_of_words(heads, rows), picture, anchor=name)
-
-
-def _picture(file: Path, title: str) -> str:
-    """A drawn figure inside the page; nothing where there is none."""
-    if not file.is_file():
-        return ""
-    data = base64.b64encode(file.read_bytes()).decode()
-    return f'<figure><img style="max-width:100%" alt="{safe(title)}" src="data:image/png;base64,{data}"></figure>'
+            drawn = picture(file.with_name("figure.png"), find(name).title)
+            yield section(f"{name}: {find(name).title}", question, table_of_words(heads, rows), drawn, anchor=name)
 
 
 def _claims(made: Table) -> str:

@@ -14,7 +14,7 @@ from fpp_sweep.records.front import Front, format_metric, format_values, front_o
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.sweep.display import final_table
-from fpp_sweep.tracking import parent_url, ui_command
+from fpp_sweep.tracking import to_look
 
 FAILURES = 3  # that are told; of more, how many
 
@@ -126,4 +126,5 @@ def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
         yield f"page        {page.as_uri()}"
     if (knee := folder.report / "best" / "knee.yaml").is_file():
         yield f"use it      {_evaluate(info, knee, _datasets(info))}"
-    yield f"MLflow      {parent_url(folder, info.tracking_uri) or ui_command(info.tracking_uri)}"
+    for head, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
+        yield f"{head:12}{line}"

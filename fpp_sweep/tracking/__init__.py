@@ -1,11 +1,11 @@
 """MLflow's copy of a sweep, always made from the sweep's folder.
 
-`desired.py` says what MLflow should show, `address.py` where MLflow is, `store.py` reads and writes it, `shipper.py`
-repeats the delivery until MLflow shows it.
+`desired.py` says what MLflow should show, `view.py` how its page shows it at first, `address.py` where MLflow is,
+`store.py` reads and writes it, `shipper.py` repeats the delivery until MLflow shows it.
 """
 
-from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, one_line, recorded, ui_command
-from fpp_sweep.tracking.shipper import WHOLE, Shipper, parent_url, ship, ship_whole
+from fpp_sweep.tracking.address import DEFAULT_URI, absolute, check_store, one_line, recorded
+from fpp_sweep.tracking.shipper import WHOLE, Shipper, ship, ship_whole, to_look
 
 __all__ = [
     "DEFAULT_URI",
@@ -14,9 +14,8 @@ __all__ = [
     "absolute",
     "check_store",
     "one_line",
-    "parent_url",
     "recorded",
     "ship",
     "ship_whole",
-    "ui_command",
+    "to_look",
 ]

@@ -137,9 +137,10 @@ def ui_command(uri: str) -> str:
     return f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}"
 
 
-def run_url(uri: str, experiment_id: str, run_id: str) -> str:
-    """A run's page on a server."""
-    return f"{_page(uri)}/#/experiments/{experiment_id}/runs/{run_id}"
+def view_url(uri: str, experiment_id: str, key: str) -> str:
+    """The runs of a sweep, as a view that was stored; without a server, where `ui_command` starts one."""
+    page = _page(uri) if is_server(uri) else "http://127.0.0.1:5000"
+    return f"{page}/#/experiments/{experiment_id}/runs?viewStateShareKey={key}&compareRunsMode=CHART"
 
 
 def _page(server: str) -> str:

@@ -13,14 +13,15 @@ import io
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import yaml
 
-from fpp_sweep.records.front import format_metric, format_setting, metrics_shown
+from fpp_sweep.catalogue import sign
+from fpp_sweep.records.front import format_metric, format_range, format_setting, metrics_shown
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with it is updated, not created again
@@ -35,6 +36,7 @@ NAME_LIMIT = 80  # of a run: what the legend of a chart still shows
 # six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
 METRICS_LIMIT = 32
 AVERAGES = 6  # metrics whose averages are shown, unless the objectives are more
+WANTED = ("nll", "brier", "aurc")  # of these, before the others
 DESCRIBED = 40  # records in the sweep's description
 STATUS = {  # MLflow has fewer; the tag `state` is exact
     "waiting": "SCHEDULED",
@@ -169,16 +171,18 @@ def _within_limits(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_name(record: TrialRecord) -> str:
-    """What a run is called in MLflow's tables and legends: sorts by number, and says what was tried.
+    """What a run is called in MLflow's tables and legends: sorts by number, says what came out and what was tried.
 
-    >>> run_name(TrialRecord(name="trial-0007", kind="trial", state="complete", number=7, params={"fpp.gamma2": 0.15}))
-    '0007 gamma2=0.15'
+    >>> found = {"state": "complete", "number": 7, "params": {"fpp.gamma2": 0.15}, "values": [66.81, 11.42]}
+    >>> run_name(TrialRecord(name="trial-0007", kind="trial", **found))
+    '0007 66.8/11.4 gamma2=0.15'
     >>> run_name(TrialRecord(name="baseline-otpt", kind="baseline", state="complete"))
     'baseline otpt'
     """
+    result = ["/".join(format_setting(float(value), 3) for value in record.values)] if record.values else []
     if record.kind == "baseline":
-        return shortened(record.name.replace("-", " ", 1), NAME_LIMIT)
-    words = [record.name.removeprefix("trial-")]
+        return shortened(" ".join([record.name.replace("-", " ", 1), *result]), NAME_LIMIT)
+    words = [record.name.removeprefix("trial-"), *result]
     if record.origin not in ("sampled", "grid"):
         words.append(record.origin.replace("trial-", ""))
     words += [f"{key.rpartition('.')[2]}={format_setting(value, 3)}" for key, value in record.params.items()]
@@ -227,6 +231,7 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[st
         status=STATUS[info.state],
         started=milliseconds(info.created),
         finished=None if info.finished is None else milliseconds(info.finished),
+        params={safe_name(key): shortened(format_range(given), PARAM_LIMIT) for key, given in _searched(info)},
         tags=_within_limits(tags),
         points=list(_sweep_points(info, records, front)),
         texts={"space.yaml": yaml.safe_dump(dict(info.space), sort_keys=False, allow_unicode=True)},
@@ -292,6 +297,7 @@ def _groups(info: SweepInfo, record: TrialRecord) -> Iterator[dict[str, float]]:
     wanted = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
     main = [metric for metric in wanted if metric in result.average]
     others = [metric for metric in result.average if metric not in main]  # in the catalogue's order
+    others.sort(key=lambda metric: metric not in WANTED)
     yield {metric: result.average[metric] for metric in main}
     wall = {} if record.finished is None else {"seconds": record.finished - record.started}
     yield {**wall, "device_seconds": result.device_seconds}
@@ -311,6 +317,7 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
     """
     ended = [record for record in records if record.finished and record.state in ("complete", "failed", "stopped")]
     counts = {"complete": 0, "failed": 0}
+    best: dict[str, float] = {}
     seconds = 0.0
     times: list[float] = []
     for record in sorted(ended, key=lambda record: (record.finished, record.name)):
@@ -323,9 +330,27 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
         for state, count in counts.items():
             yield Point(f"trials_{state}", count, len(times), milliseconds(times[-1]))
         yield Point("device_hours", round(seconds / 3600, 6), len(times), milliseconds(times[-1]))
+        best |= _better(info, record, best)
+        for metric, value in best.items():
+            yield Point(safe_name(f"best/{metric}"), value, len(times), milliseconds(times[-1]))
     for finished, value in front.get("hypervolume", ()):
         if step := bisect_right(times, finished):
             yield Point("hypervolume", float(value), step, milliseconds(finished))
+
+
+def _better(info: SweepInfo, record: TrialRecord, best: Mapping[str, float]) -> dict[str, float]:
+    """The objectives in which a trial that keeps all constraints is better than the best so far."""
+    values = zip(info.objectives, record.values or () if record.feasible else (), strict=False)
+    return {
+        objective.metric: float(value)
+        for objective, value in values
+        if objective.metric not in best or (value - best[objective.metric]) * sign(objective.goal) > 0
+    }
+
+
+def _searched(info: SweepInfo) -> Iterable[tuple[str, Any]]:
+    params = info.space.get("params")
+    return params.items() if isinstance(params, Mapping) else ()
 
 
 def milliseconds(seconds: float) -> int:

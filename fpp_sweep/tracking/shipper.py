@@ -25,9 +25,10 @@ from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import no_link, stamp_of, written_whole
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, run_url
+from fpp_sweep.tracking.address import EXPERIMENT, absolute, is_server, one_line, ui_command, view_url
 from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
+from fpp_sweep.tracking.view import TAG, view, view_key
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
 REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one
@@ -172,11 +173,13 @@ def ship_whole(folder: SweepFolder, uri: str, files: Sequence[Path], *, experime
     store.client.set_terminated(run)
 
 
-def parent_url(folder: SweepFolder, uri: str) -> str | None:
-    """The sweep's page, if the store is a server and has the sweep."""
+def to_look(folder: SweepFolder, uri: str) -> list[str]:
+    """Where the sweep's runs are in MLflow: an address, below the command that makes it one if there is no server."""
     experiment, runs = _read_shipped(folder.path / "shipped.json")
-    run = runs.get(PARENT, _Shipped()).run
-    return run_url(uri, experiment, run) if is_server(uri) and run else None
+    command = [] if is_server(uri) else [ui_command(uri)]
+    if not runs.get(PARENT, _Shipped()).run:
+        return command or [ui_command(uri)]
+    return [*command, view_url(uri, experiment, view_key(folder.info()))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +263,9 @@ class _Delivery:
                     continue
                 done(len(items) - position - 1)
             self._delivered = versions
+            if items:
+                info = self._folder.info()
+                store.share(f"{TAG}{view_key(info)}", view(info, self._folder.trials()))
         finally:
             self._save(store)
 

@@ -42,6 +42,7 @@ class Store:
         self.created = 0
         self.restored: list[str] = []
         self._sweep = sweep
+        self._view = ""
         self._history: dict[tuple[str, str], dict[int, tuple[int, float]]] = {}  # (run, key) -> step -> time, value
         self.runs = self._existing_runs(known_runs)
 
@@ -90,6 +91,12 @@ class Store:
                 self.client.update_run(run_id, status=run.status)
         elif (info.status, info.end_time) != (run.status, run.finished):
             self.client.set_terminated(run_id, run.status, run.finished)
+
+    def share(self, tag: str, view: str) -> None:
+        """A view of the runs, for whoever looks at the experiment."""
+        if view != self._view:
+            self.client.set_experiment_tag(self.experiment_id, tag, view)
+            self._view = view
 
     def upload(self, run_id: str, name: str, path: Path) -> None:
         """A file as the artifact `name`."""

@@ -1,15 +1,18 @@
 """The picture, the importances and the page of a sweep."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from fpp_sweep.report import write_report
+from fpp_sweep.report.effects import axes_of, local
 from fpp_sweep.report.importance import importances
 from fpp_sweep.report.page import setting_cells
 from tests.names import TPT
@@ -71,10 +74,27 @@ def folder(tmp_path_factory):
     return report(tmp_path_factory.mktemp("sweeps"), "two objectives")
 
 
-def sheet(folder):
+def plots(folder):
+    """What the page's script is given to draw, by name."""
     text = (folder / "sweep.html").read_text()
     found = re.findall(r'<script type="application/json" id="sheet">(.*?)</script>', text)
-    return json.loads(found[0]) if found else {"plots": []}
+    return json.loads(found[0])["plots"] if found else {}
+
+
+def merged(old, changes):
+    """As the page's script does."""
+    if not isinstance(changes, dict):
+        return changes
+    return {**(old or {}), **{key: merged((old or {}).get(key), value) for key, value in changes.items()}}
+
+
+def drawn(plot):
+    """Traces and layout of everything that a plot may show."""
+    for choice in list(plot["choices"].values()) or [{}]:
+        changes = choice.get("traces", [{}] * len(plot["traces"]))
+        traces = [merged(trace, change) for trace, change in zip(plot["traces"], changes, strict=True)]
+        layout = merged(plot["layout"], choice.get("layout", {}))
+        yield traces, merged(layout, {axis: {"range": ends} for axis, ends in choice.get("near", plot["near"]).items()})
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -82,22 +102,155 @@ def test_every_sweep_has_a_picture_and_a_page_whose_plots_plotly_accepts(tmp_pat
     graph_objects = pytest.importorskip("plotly.graph_objects")
     folder = report(tmp_path, name)
     Image.open(folder / "front.png").verify()
-    places = set(re.findall(r'class="plot" id="([\w-]+)"', (folder / "sweep.html").read_text()))
-    assert {plot["name"] for plot in sheet(folder)["plots"]} == places
-    for plot in sheet(folder)["plots"]:
-        graph_objects.Figure(data=plot["traces"], layout=plot["layout"])  # raises for an unknown or bad property
+    places = set(re.findall(r'class="plot"[^>]*? id="([\w-]+)"', (folder / "sweep.html").read_text()))
+    assert set(plots(folder)) == places
+    for plot in plots(folder).values():
+        for traces, layout in drawn(plot):
+            graph_objects.Figure(data=traces, layout=layout)  # raises for an unknown or bad property
 
 
 def test_the_page_is_one_file_that_asks_for_nothing(folder):
     page = (folder / "sweep.html").read_text()
-    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
-    assert not re.search(r"(src|href)\s*=|url\(|@import", outside)
+    outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert not re.search(r'(src|href)\s*=(?!"#)|url\(|@import', outside)
     assert "default-src 'none'" in outside
 
 
-def test_plotly_comes_along_only_where_it_draws(tmp_path, folder):
-    assert (folder / "sweep.html").stat().st_size > 3_000_000
-    assert (report(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 20_000
+def test_plotly_comes_along_compressed_and_only_where_it_draws(tmp_path, folder):
+    assert 1_500_000 < (folder / "sweep.html").stat().st_size < 2_600_000
+    assert (report(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 24_000
+
+
+def test_what_a_sweep_tells_stands_in_the_order_of_a_story(folder):
+    page = (folder / "sweep.html").read_text()
+    heads = re.findall(r"<h2>(.*?)</h2>", page)
+    assert heads == ["Verdict", "Front", "Trials", "Settings", "Datasets", "Course", "Origin"]
+    assert page.index("How much noise should") < page.index("<h2>Verdict")
+    links = re.findall(r'href="#(\w+)"', page)
+    assert links == [head.lower() for head in heads]
+    assert all(f'id="{link}"' in page for link in links)
+
+
+def test_only_the_page_of_a_sweep_that_runs_is_loaded_again(tmp_path, folder):
+    running = write(tmp_path, info(state="running", finished=None), [trial(0)])
+    write_report(running, pages=True)
+    assert 'data-every="60"' in (running.report / "sweep.html").read_text()
+    assert 'data-every="0"' in (folder / "sweep.html").read_text()
+
+
+def test_an_outlier_does_not_stretch_the_axes(tmp_path):
+    records = [trial(number, 70 + number / 10, 5 - number / 20) for number in range(20)]
+    far = write(tmp_path, info(), [*records, trial(20, 3.0, 60.0)])
+    write_report(far, pages=True)
+    front = plots(far.report)["front-0"]
+    (low, high), (least, most) = front["near"]["xaxis"], front["near"]["yaxis"]
+    assert (60 < low < 70, 71.9 < high < 80, 3 < least < 4.05, 5 < most < 8) == (True,) * 4
+    assert ">Show all: 1 more</button>" in (far.report / "sweep.html").read_text()
+    near = write(tmp_path, info(name="near"), records)
+    write_report(near, pages=True)
+    assert plots(near.report)["front-0"]["near"] == {}
+    assert "Show all" not in (near.report / "sweep.html").read_text()
+
+
+def test_the_front_has_its_values_on_test_and_baselines_differ_in_colour_and_shape(folder):
+    traces = plots(folder)["front-0"]["traces"]
+    names = [record.label for record in baselines()]
+    looks = [
+        trace["marker"] for trace in traces if trace.get("name") in names and "-open" not in trace["marker"]["symbol"]
+    ]
+    assert len({look["symbol"] for look in looks}) == len({look["color"] for look in looks}) == len(names)
+    hollow = [trace for trace in traces if "-open" in str(trace.get("marker", {}).get("symbol"))]
+    ends = {trace["customdata"][1]: trace["x"][1] for trace in hollow if trace["x"]}
+    assert ends == {record.name: pytest.approx(record.results["test"].average["accuracy"]) for record in baselines()}
+
+
+def test_every_trial_stands_in_the_table_whatever_became_of_it(tmp_path):
+    others = [failed(2), failed(3, "lower after 2 of 5 datasets", state="stopped"), failed(4, None, state="waiting")]
+    written = write(tmp_path, info(), [*baselines()[:1], trial(0), trial(1, test=True), *others])
+    write_report(written, pages=True)
+    body = (written.report / "sweep.html").read_text().partition('<table id="trials">')[2].partition("</table>")[0]
+    rows = {re.search(r'data-trial="(.*?)"', row)[1]: row for row in body.split("<tr")[2:]}
+    assert set(rows) == {record.name for record in written.trials()}
+    assert "lower after 2 of 5 datasets" in rows["trial-0003"]
+    assert [rows[name].count("69.30") for name in ("trial-0000", "trial-0001")] == [0, 1]
+    assert "<td>waiting</td>" in rows["trial-0004"]
+
+
+def test_lines_slices_and_maps_can_show_every_metric(folder):
+    made = plots(folder)
+    assert list(made["parallel"]["choices"]) == ["accuracy", "ece", "nll"]
+    assert list(made["slice-0"]["choices"]) == ["accuracy", "ece", "nll"]
+    assert list(made["heat"]["choices"]) == ["accuracy", "ece", "nll"]
+    assert [made["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")] == [
+        False,
+        True,
+    ]
+    assert len({json.dumps(choice) for choice in made["slice-0"]["choices"].values()}) == 3
+
+
+def test_a_local_mean_has_its_standard_error_and_is_left_out_where_few_trials_are(tmp_path):
+    params = [{"a": number / 100, "b": "xy"[number % 2]} for number in range(40)] + [{"a": 1.0, "b": "x"}]
+    records = [trial(number, 70 + number % 2, params=each) for number, each in enumerate(params)]
+    axes = axes_of(info(), records)
+    values = [record.values[0] for record in records]
+    mean, error = local([axes["a"]], values, np.array([[0.2], [0.9]]))
+    assert mean[0] == pytest.approx(70.5, abs=0.05)
+    assert error[0] == pytest.approx(0.5 / math.sqrt(35), rel=0.3)
+    assert np.isnan(mean[1])
+    mean, error = local([axes["b"]], values, axes["b"].places(0)[:, None])
+    assert mean == pytest.approx([70, 71])
+    assert error == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_the_map_shows_what_a_trial_gains_on_a_dataset(tmp_path):
+    records = [trial(number, 70 + number, test=False) for number in range(5)]
+    written = write(tmp_path, info(), records)
+    write_report(written, pages=True)
+    heat = plots(written.report)["heat"]
+    ((trace,), _), *_ = drawn(heat)
+    assert trace["y"][0] == "trial-0004"
+    assert trace["z"] == [[gain] * 3 for gain in (2.0, 1.0, 0.0, -1.0, -2.0)]
+    assert trace["text"][0] == ["73.00", "74.00", "75.00"]
+
+
+def test_the_diagrams_of_what_stands_out_are_in_the_page(tmp_path):
+    plain = trial(1, 71.0, 4.9)  # on the front, but neither the best nor the knee
+    written = write(tmp_path, info(), [trial(0, 72.0, 6.0), plain, trial(2, 68.0, 2.0), trial(3, 71.5, 5.2), failed(4)])
+    for record in written.trials():
+        place = written.artifacts(record.name) / "val"
+        place.mkdir(parents=True)
+        Image.new("RGB", (2, 2)).save(place / "reliability.png")
+    write_report(written, pages=True)
+    page = (written.report / "sweep.html").read_text()
+    shown = re.findall(r"<summary>(trial-\d+)</summary><figure><img[^>]*data:image/png", page)
+    marks = json.loads((written.report / "front.json").read_text())["members"]
+    assert shown == [member["name"] for member in marks if member["marks"]]
+    assert len(shown) < len(marks)
+
+
+def test_the_course_of_a_sweep_is_read_from_its_logs(tmp_path):
+    one, other = trial(0, params={"fpp.gamma2": 0.1}), trial(1, 72)
+    written = write(tmp_path, info(state="running", finished=None, space={"search": {"trials": 6}}), [one, other])
+    lines = [
+        "2026-11-18 11:00:00 worker 7 on m holds tiny (16a2) on cpu",
+        f"2026-11-18 11:00:00 digits, pretraining, seed 0, config {one.key}: begins",
+        f"2026-11-18 11:00:10 digits, pretraining, seed 0, config {one.key}: 9.9 s",
+        f"2026-11-18 11:00:10 digits, val samples 0..20, seed 0, config {one.key}: begins",
+        f"2026-11-18 11:00:20 digits, val samples 0..20, seed 0, config {one.key}: 9.9 s",
+        f"2026-11-18 11:00:40 digits, val samples 0..20, seed 0, config {other.key}: begins",
+        f"2026-11-18 11:01:00 digits, val samples 0..20, seed 0, config {other.key}: out of memory",
+        f"2026-11-18 11:01:00 digits, val samples 0..20, seed 1, config {other.key}: begins",
+        "cut off in the mid",
+    ]
+    (written.path / "logs").mkdir()
+    (written.path / "logs" / "m-7.log").write_text("\n".join(lines))
+    write_report(written, pages=True)
+    trace_of = {trace["name"]: trace for trace in plots(written.report)["timeline"]["traces"]}
+    assert {name: trace["x"] for name, trace in trace_of.items()} == {"pretraining": [10000], "trial": [10000, 20000]}
+    assert trace_of["trial"]["customdata"] == ["trial-0000", "trial-0001"]
+    page = (written.report / "sweep.html").read_text()
+    assert "1 worker, with a task for 67 % of the time between its first and its last." in page
+    assert "To go: 4 of 6 trials" in page
 
 
 def test_hostile_texts_are_only_texts(tmp_path):
@@ -117,7 +270,7 @@ def test_a_baseline_shows_the_settings_that_it_reads():
 
 
 def test_infeasible_trials_are_shown_and_failed_ones_told(folder):
-    front = next(plot for plot in sheet(folder)["plots"] if plot["name"] == "front-0")
+    front = plots(folder)["front-0"]
     (broken,) = (trace for trace in front["traces"] if trace.get("name") == "break a constraint")
     assert broken["customdata"]
     assert "ece is not finite" in (folder / "sweep.html").read_text()
@@ -130,11 +283,10 @@ def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(t
     page = (written.report / "sweep.html").read_text()
     assert "1 trials finished, 0 failed, 1 stopped, 0 running, 1 waiting; 1 on the front" in page
     assert "lower after 2 of 5 datasets" in page
-    assert "<th>trial-0002" not in page
 
 
 def test_a_condition_leaves_a_gap_in_the_parallel_coordinates(folder):
-    (parallel,) = (plot for plot in sheet(folder)["plots"] if plot["name"] == "parallel")
+    parallel = plots(folder)["parallel"]
     axes = {axis["label"]: axis for axis in parallel["traces"][0]["dimensions"]}
     assert list(axes) == ["fpp.context_var", "fpp.gamma2", "method", "adapt.penalty", "accuracy", "ece"]
     assert axes["adapt.penalty"]["ticktext"][0] == "not set"
@@ -148,6 +300,8 @@ def test_each_objective_has_the_setting_that_makes_its_best_trials_on_top():
     assert (next(iter(accuracy.shares)), next(iter(ece.shares))) == ("a", "c")
     for each in (accuracy, ece):
         assert sum(each.shares.values()) == pytest.approx(1)
+        assert all(0 <= low <= high <= 1 for low, high in each.spread.values())
+        assert any(low < each.shares[key] < high for key, (low, high) in each.spread.items())
         assert list(each.shares.values()) == sorted(each.shares.values(), reverse=True)
 
 
@@ -157,7 +311,7 @@ def test_the_page_and_its_file_have_each_objectives_own_importances(tmp_path):
     write_report(written, pages=True)
     shares = {each.metric: dict(each.shares) for each in importances(information, trials)}
     assert json.loads((written.report / "importances.json").read_text()) == shares
-    (plot,) = (plot for plot in sheet(written.report)["plots"] if plot["name"] == "importances")
+    plot = plots(written.report)["importances"]
     bars = {trace["name"]: dict(zip(trace["y"], trace["x"], strict=True)) for trace in plot["traces"]}
     assert bars == {metric: pytest.approx(each) for metric, each in shares.items()}
 
@@ -260,7 +414,8 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         window.set_content('<title>outside</title><iframe sandbox="allow-scripts" width="390" height="780"></iframe>')
         window.eval_on_selector("iframe", "(frame, text) => frame.srcdoc = text", page_text)
         frame = window.frame_locator("iframe")
-        for name in ("front-0", "parallel", "hypervolume"):
+        for name in ("front-0", "parallel", "slice-0", "hypervolume"):
+            frame.locator(f"#{name}").scroll_into_view_if_needed()
             frame.locator(f"#{name} svg.main-svg").first.wait_for(timeout=60_000)
         frame.locator("#front-0 .scatterlayer .trace").last.locator("path.point").first.scroll_into_view_if_needed()
         spot = frame.locator("#front-0 .scatterlayer path.point").last.bounding_box()
@@ -269,9 +424,17 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         window.mouse.down()
         window.mouse.up()
         assert "fpp.gamma2" in frame.locator("#details dl").text_content(timeout=20_000)
+        window.keyboard.press("Escape")
         head = frame.locator("th[aria-sort]").nth(1)
         head.locator("button").click()
         assert head.get_attribute("aria-sort") == "ascending"
+        frame.locator("[data-filter=trials]").fill("accuracy>75 state=complete")
+        assert frame.locator("output[for=trials]").text_content() == "6 of 13"
+        assert frame.locator("#trials tbody tr:visible").count() == 6
+        frame.get_by_role("button", name="trial-0007").last.press("Enter")
+        assert frame.locator("#details h3").text_content() == "trial-0007"
+        frame.get_by_role("button", name="Close").press("Enter")
+        assert not frame.locator("#details").is_visible()
         inside = window.frames[1]
         assert inside.title() == "perturb-20261120-185232"
         assert inside.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -281,4 +444,38 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         title = 'getComputedStyle(document.querySelector("#front-0 .xtitle")).fill == "rgb(29, 33, 39)"'
         inside.wait_for_function(title, timeout=20_000)
         assert (errors, [url for url in requests if url.startswith("http")]) == ([], [])
+        browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    information, records = info(state="running", finished=None), [*searched(), trial(40, 3.0, 60.0)]
+    written = write(tmp_path, information, records)
+    write_report(written, pages=True)
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        window = browser.new_page(viewport={"width": 1280, "height": 900})
+        window.clock.install()
+        window.goto((written.report / "sweep.html").as_uri())
+        window.locator("#front-0 svg.main-svg").first.wait_for(timeout=60_000)
+        shown = "document.getElementById('{}').layout.{}"
+        assert window.evaluate(shown.format("front-0", "xaxis.range"))[0] > 50
+        window.get_by_role("button", name="Show all: 1 more").first.click()
+        assert window.evaluate(shown.format("front-0", "xaxis.range"))[0] < 3
+        window.locator("#slice-1").scroll_into_view_if_needed()
+        window.locator("#slice-1 svg.main-svg").first.wait_for(timeout=60_000)
+        window.locator("select[data-group=slices]").select_option("ece")
+        assert window.evaluate(shown.format("slice-1", "yaxis.title.text")) == "ece"
+        window.locator("[data-filter=trials]").fill("ece<4")
+        written.write_trial(trial(41, 72.0))
+        write_report(written, pages=True)
+        window.locator("[data-filter=trials]").press("End")
+        window.clock.fast_forward(30_000)
+        assert not window.get_by_role("button", name="trial-0041").count()  # a reader who types is not disturbed
+        window.clock.fast_forward(130_000)
+        window.get_by_role("button", name="trial-0041").first.wait_for(state="attached", timeout=60_000)
+        window.wait_for_function("document.querySelector('output[for=trials]').textContent.includes(' of ')")
+        assert window.locator("[data-filter=trials]").input_value() == "ece<4"
         browser.close()

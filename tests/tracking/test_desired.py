@@ -3,6 +3,7 @@ import posixpath
 import re
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,8 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from tests.sweeps import CREATED, DATASETS, build_sweep, split_result, sweep_info, trial
+from fpp_sweep.tracking.view import LIMIT, view
+from tests.sweeps import CREATED, DATASETS, baseline, build_sweep, split_result, sweep_info, trial
 
 INFO = sweep_info("perturb-20261120-185232")
 FRONT = {
@@ -100,8 +102,9 @@ def test_the_table_has_what_the_metrics_leave_out():
 def test_names_of_runs_sort_by_number_and_say_what_was_tried():
     names = [run_name(trial(number)) for number in (0, 2, 11)]
     assert names == sorted(names)
-    assert names[0] == "0000 code gamma2=0.1 class_var=0.001"
-    assert names[1] == "0002 gamma2=0.289 class_var=0.003"
+    assert names[0] == "0000 53/11.5 code gamma2=0.1 class_var=0.001"
+    assert names[1] == "0002 55/10.1 gamma2=0.289 class_var=0.003"
+    assert run_name(baseline("tpt", 1)) == "baseline tpt 54/10.8"
     retry = TrialRecord(name="trial-0004", kind="trial", state="running", origin="retry of trial-0003")
     assert run_name(retry) == "0004 retry of 0003"
 
@@ -138,6 +141,39 @@ def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
     assert {(point.step, point.time) for point in points} == {(step, round(at * 1000)) for step, at in ended.items()}
 
 
+def test_the_sweeps_run_has_the_best_values_so_far_and_what_was_searched():
+    broken = replace(trial(5), constraints={"accuracy": 0.1})
+    run = sweep_run(INFO, [trial(1), trial(0), trial(2), broken, baseline("tpt", 20)], {})
+    series = {key: [p.value for p in run.points if p.key == key] for key in ("best/accuracy", "best/ece")}
+    assert series == {"best/accuracy": [53, 54, 55, 55], "best/ece": pytest.approx([11.5, 10.8, 10.1, 10.1])}
+    assert run.params == {"fpp.gamma2": "0.1 to 15.0, log", "fpp.class_var": "0.001 to 0.02"}
+
+
+def test_losses_come_before_other_metrics():
+    extra = dict.fromkeys(("mce", "aece", "aurc", "nll"), 1.0)
+    result = split_result(0)
+    record = replace(trial(0), results={"val": replace(result, average={**extra, **result.average})})
+    assert {"aurc", "nll", "brier", "accuracy", "ece"} <= set(metrics(trial_run(INFO, record, on_front=False)))
+    assert "aece" not in metrics(trial_run(INFO, record, on_front=False))
+
+
+def test_a_view_has_the_values_and_settings_as_columns_and_the_objectives_as_a_chart():
+    tested = replace(trial(0), results={"val": split_result(0), "test": split_result(0)})
+    shown = json.loads(view(INFO, [tested, trial(1)]))
+    metrics = ["accuracy", "ece", "test/accuracy", "test/ece"]
+    settings = ["params.`fpp.gamma2`", "params.`fpp.class_var`"]
+    assert shown["selectedColumns"][:6] == [*(f"metrics.`{name}`" for name in metrics), *settings]
+    assert [(chart["xaxis"]["key"], chart["yaxis"]["key"]) for chart in shown["compareRunCharts"]] == [
+        ("accuracy", "ece")
+    ]
+    assert [section["name"] for section in shown["compareRunSections"] if section["display"]] == ["Front"]
+
+
+def test_a_view_of_many_settings_fits_into_a_tag():
+    many = {f"a.setting_with_a_long_name_{number}": number for number in range(200)}
+    assert len(view(INFO, [replace(trial(0), params=many)])) <= LIMIT
+
+
 def test_stopped_trials_are_counted_from_the_first_on():
     stopped = replace(trial(1, failed=True), state="stopped", reason="lower after 2 of 5 datasets")
     records = [trial(0), stopped, trial(2), replace(trial(3, running=True), state="waiting")]
@@ -167,5 +203,5 @@ def test_the_same_records_give_the_same_run():
 
 def test_the_description_shows_the_front_beside_the_baselines():
     text = description(INFO, [trial(4), trial(5)], FRONT)
-    assert "| 0005 gamma2=1.42 class_var=0.006 | 58.00 | 8.00 |" in text
+    assert "| 0005 58/8 gamma2=1.42 class_var=0.006 | 58.00 | 8.00 |" in text
     assert "0004" not in text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.errors import InputError
-from fpp_sweep.tracking import Shipper, check_store, parent_url, ship
+from fpp_sweep.tracking import Shipper, check_store, ship, to_look
 from fpp_sweep.tracking.store import Store
 from tests.sweeps import build_sweep
 from tests.tracking.stores import as_sets, contents, server
@@ -100,8 +100,7 @@ def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_pat
             ship(folder, mlflow.uri)
         mlflow.start()
         assert ship(folder, mlflow.uri).created == 10
-        url = parent_url(folder, mlflow.uri)
-        assert url is not None
+        (url,) = to_look(folder, mlflow.uri)
         assert url.startswith(f"{mlflow.uri}/#/experiments/")
         assert as_sets(contents(mlflow.database)) == expected(folder, tmp_path, empty_database)
         assert list((tmp_path / "server_artifacts").rglob("report/sweep.html"))

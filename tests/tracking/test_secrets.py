@@ -18,8 +18,8 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.preflight import info_at_start
-from fpp_sweep.tracking import check_store, ship, ui_command
-from fpp_sweep.tracking.address import one_line, run_url, version_at
+from fpp_sweep.tracking import check_store, ship
+from fpp_sweep.tracking.address import one_line, ui_command, version_at, view_url
 from tests.drivers import environment, only_sweep, started
 from tests.sweeps import build_sweep
 from tests.tracking.proxies import door
@@ -40,7 +40,7 @@ def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
     uri = shape.format(password)
     words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
     error = one_line(ValueError(f"cannot connect to {uri}: no such luck"), 1000)
-    for text in (masked(uri), command_line("fpp_sweep.tune", words), error, ui_command(uri), run_url(uri, "1", "2")):
+    for text in (masked(uri), command_line("fpp_sweep.tune", words), error, ui_command(uri), view_url(uri, "1", "2")):
         assert "cret" not in text
         assert "S3" not in text
 
@@ -199,7 +199,7 @@ SPOILED = [
 def test_a_memory_of_wrong_types_is_none(tmp_path, uri, spoiled):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
     (folder.path / "shipped.json").write_bytes(spoiled if isinstance(spoiled, bytes) else spoiled.encode())
-    assert sync.parent_url(folder, "http://host:5000") is None
+    assert sync.to_look(folder, "http://host:5000") == ["http://host:5000"]
     assert ship(folder, uri).created == 2
 
 

@@ -9,9 +9,10 @@ import pytest
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking import DEFAULT_URI, WHOLE, Shipper, check_store, parent_url, ship, ship_whole, ui_command
-from fpp_sweep.tracking.address import connect, one_line
+from fpp_sweep.tracking import DEFAULT_URI, WHOLE, Shipper, check_store, ship, ship_whole, to_look
+from fpp_sweep.tracking.address import connect, one_line, ui_command
 from fpp_sweep.tracking.store import Store
+from fpp_sweep.tracking.view import view_key
 from tests.names import PLAIN
 from tests.sweeps import build_sweep, split_result, trial
 from tests.tracking.stores import as_sets, contents, free_port, rows
@@ -37,13 +38,13 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     found_runs = runs(database)
     assert found_runs["perturb-1"] == "FINISHED"
     assert found_runs["0003 gamma2=0.491 class_var=0.004"] == "FAILED"
-    assert found_runs[f"baseline {PLAIN}"] == "FINISHED"
+    assert found_runs[f"baseline {PLAIN} 53/11.5"] == "FINISHED"
     ((parent,),) = rows(database, "select run_uuid from runs where name = 'perturb-1'")
     children = rows(database, "select count(*) from tags where key = 'mlflow.parentRunId' and value = ?", parent)
     assert children == [(9,)]
-    assert latest(database, "0005 gamma2=1.42 class_var=0.006")["test/accuracy"] == 57.0
-    assert tags(database, "0005 gamma2=1.42 class_var=0.006")["on_front"] == "true"
-    assert tags(database, "0004 gamma2=0.835 class_var=0.005")["on_front"] == "false"
+    assert latest(database, "0005 58/8 gamma2=1.42 class_var=0.006")["test/accuracy"] == 57.0
+    assert tags(database, "0005 58/8 gamma2=1.42 class_var=0.006")["on_front"] == "true"
+    assert tags(database, "0004 57/8.7 gamma2=0.835 class_var=0.005")["on_front"] == "false"
     assert "non-finite" in tags(database, "0003 gamma2=0.491 class_var=0.004")["reason"]
 
 
@@ -121,10 +122,10 @@ def test_a_new_database_gets_everything(tmp_path, database, uri):
 def test_a_trial_is_shown_while_it_runs_then_with_what_it_found(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=3, running=(2,), state="running", report=False)
     ship(folder, uri)
-    name = "0002 gamma2=0.289 class_var=0.003"
-    assert runs(database)[name] == "RUNNING"
+    assert runs(database)["0002 gamma2=0.289 class_var=0.003"] == "RUNNING"
     folder.write_trial(trial(2))
     assert ship(folder, uri).records == 2  # the trial, and the sweep that counts it
+    name = "0002 55/10.1 gamma2=0.289 class_var=0.003"
     assert runs(database)[name] == "FINISHED"
     assert latest(database, name)["accuracy"] == split_result(2).average["accuracy"]
 
@@ -165,7 +166,7 @@ def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_ol
     ship(folder, uri)
     (folder.path / "shipped.json").unlink()
     ship(folder, uri)
-    name = "0001 gamma2=0.17 class_var=0.002"
+    name = "0001 54/10.8 gamma2=0.17 class_var=0.002"
     assert latest(database, name)["accuracy"] == 1.5
     history = rows(
         database, "select value from metrics join runs using (run_uuid) where name = ? and key = 'accuracy'", name
@@ -179,7 +180,7 @@ def test_a_changed_param_is_told_because_mlflow_keeps_the_first(tmp_path, databa
     record = trial(0)
     folder.write_trial(replace(record, config={**record.config, "fpp.draws": 9}))
     ship(folder, uri)
-    assert tags(database, "0000 code gamma2=0.1 class_var=0.001")["changed_params"] == "fpp.draws: 4 -> 9"
+    assert tags(database, "0000 53/11.5 code gamma2=0.1 class_var=0.001")["changed_params"] == "fpp.draws: 4 -> 9"
 
 
 def test_the_report_is_uploaded_again_only_when_it_changed(tmp_path, uri):
@@ -225,7 +226,7 @@ def test_hostile_names_arrive(tmp_path, database, uri):
 def test_a_run_that_a_user_deleted_stays_so_until_sync_is_asked(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", trials=2)
     ship(folder, uri)
-    name = "0001 gamma2=0.17 class_var=0.002"
+    name = "0001 54/10.8 gamma2=0.17 class_var=0.002"
     ((run,),) = rows(database, "select run_uuid from runs where name = ?", name)
     connect(uri).delete_run(run)
     folder.write_trial(replace(trial(1), origin="point"))
@@ -331,7 +332,7 @@ def test_a_record_that_mlflow_refuses_does_not_hold_up_the_others(tmp_path, data
     monkeypatch.setattr("fpp_sweep.tracking.shipper.trial_run", with_a_bad_param("trial-0001"))
     with pytest.raises(InputError, match=r"trial-0001: .*; 6 records delivered, 1 left"):
         ship(folder, uri)
-    assert "0002 gamma2=0.289 class_var=0.003" in runs(database)
+    assert "0002 55/10.1 gamma2=0.289 class_var=0.003" in runs(database)
 
 
 def failing_once(monkeypatch, name):
@@ -359,7 +360,7 @@ def test_a_refused_call_is_tried_again_at_the_next_nudge(tmp_path, database, uri
     shipper.nudge()
     wait_for(lambda: not shipper.status().error)
     assert shipper.status().delivered == 3
-    assert "0000 code gamma2=0.1 class_var=0.001" in runs(database)
+    assert "0000 53/11.5 code gamma2=0.1 class_var=0.001" in runs(database)
     assert shipper.close(LONG) == 0
 
 
@@ -490,12 +491,15 @@ def test_the_command_that_opens_the_ui_works_from_anywhere(tmp_path, monkeypatch
     assert ui_command("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
 
 
-def test_a_file_has_no_page_and_a_server_one_only_for_what_it_has(tmp_path):
+def test_a_link_opens_the_sweeps_runs_where_mlflow_has_them(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
-    assert parent_url(folder, "http://127.0.0.1:5000") is None
+    server, file = "http://127.0.0.1:7000", "sqlite:////data/mlflow.db"
+    assert to_look(folder, server) == [server]
+    assert to_look(folder, file) == [ui_command(file)]
     (folder.path / "shipped.json").write_text('{"experiment": "7", "runs": {"sweep": {"run": "abc"}}}')
-    assert parent_url(folder, "http://127.0.0.1:5000/") == "http://127.0.0.1:5000/#/experiments/7/runs/abc"
-    assert parent_url(folder, "sqlite:///mlflow.db") is None
+    view = f"/#/experiments/7/runs?viewStateShareKey={view_key(folder.info())}&compareRunsMode=CHART"
+    assert to_look(folder, f"{server}/") == [f"{server}{view}"]
+    assert to_look(folder, file) == [ui_command(file), f"http://127.0.0.1:5000{view}"]
 
 
 def test_the_surroundings_that_a_user_chose_stay(monkeypatch):

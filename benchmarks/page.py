@@ -1,0 +1,178 @@
+"""Size and loading time of a large sweep's page: `python -m benchmarks.page`.
+
+Writes the records, sums and workers' logs of a made-up sweep of 500 trials on ten datasets as a sweep has them, makes
+its page with the package's own writer, and opens it in Chromium (the package playwright): until its text stands there,
+until the front is drawn, and with every plot of the page.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from fpp_sweep import keys
+from fpp_sweep.cli import parser, run
+from fpp_sweep.config import preset
+from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.core.sums import Sums, packed
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.log import write_line
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.report import write_report
+from fpp_sweep.space.objectives import Objective
+
+BEGAN = 1_795_000_000.0
+RANGES = {
+    "adapt.lr": (1e-4, 0.1),
+    "fpp.context_var": (1e-5, 1e-2),
+    "fpp.class_var": (1e-4, 1e-1),
+    "fpp.gamma2": (0.1, 20.0),
+    "adapt.penalty": (1.0, 80.0),
+    "adapt.selection": (0.05, 0.5),
+}
+METHODS = ("tpt", "ctpt", "otpt")
+SEEN = 200  # trials with sums, the last ones: as many as a report looks at
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser("benchmarks.page", __doc__ or "")
+    for name, count in (("trials", 500), ("datasets", 10), ("images", 1000)):
+        options.add_argument(f"--{name}", type=int, default=count)
+    options.add_argument("--keep", type=Path, help="folder that the sweep is left in")
+    args = options.parse_args(argv)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = made(args.keep or Path(scratch), args.trials, args.datasets, args.images)
+        began, busy = time.perf_counter(), time.process_time()
+        write_report(folder, pages=True)
+        took = f"{time.perf_counter() - began:.1f} s, {time.process_time() - busy:.1f} CPU s"
+        page = folder.report / "sweep.html"
+        print(f"page: {page.stat().st_size / 1e6:.2f} MB, made in {took}")
+        opened(page)
+
+
+def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
+    """A sweep over six numbers and a method; one trial in twenty failed, and one in thirty is far off."""
+    folder, draw = SweepFolder(root / "large"), random.Random(0)
+    names = [f"dataset{number}" for number in range(datasets)]
+    objectives = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
+    params = {key: {"low": low, "high": high, "log": True} for key, (low, high) in RANGES.items()}
+    folder.write_info(
+        SweepInfo(
+            name="large",
+            created=BEGAN,
+            state="finished",
+            space={
+                "question": "How large does a page become?",
+                "params": {**params, "method": {"choices": list(METHODS)}},
+                "search": {"trials": trials},
+            },
+            objectives=objectives,
+            search_split="val",
+            tags={"command": "python -m benchmarks.page", "model": "tiny", "seeds": "0"},
+            reference=[50.0, 20.0],
+            finished=BEGAN + 60 * trials,
+        )
+    )
+    baselines: list[tuple[str, Mapping[str, object], float]] = [
+        (f"baseline-{name}", {"method": name}, value)
+        for name, value in (("zero_shot", 65.0), ("tpt", 68.0), ("ctpt", 67.5), ("otpt", 67.0))
+    ]
+    drawn = [(f"trial-{number:04d}", _drawn(draw), 0.0) for number in range(trials)]
+    for number, (name, settings, known) in enumerate([*baselines, *drawn]):
+        record = _record(draw, name, number, settings, names, known)
+        folder.write_trial(record)
+        worker = f"machine-{number % 4}.log"
+        for place, dataset in enumerate(names):
+            what = f"{dataset}, val samples 0..{images}, seed 0, config {record.key}"
+            _log(folder.path / "logs" / worker, record.started + 20 * place, f"{what}: begins")
+            _log(folder.path / "logs" / worker, record.started + 20 * place + 19, f"{what}: 19.000 s")
+        if (record.state == "complete" and number >= trials + len(baselines) - SEEN) or known:
+            files = folder.artifacts(name) / "val"
+            files.mkdir(parents=True)
+            (files / "sums.npz").write_bytes(packed(_sums(names, images, number)))
+    return folder
+
+
+def _drawn(draw: random.Random) -> dict[str, object]:
+    numbers = {key: 10 ** draw.uniform(math.log10(low), math.log10(high)) for key, (low, high) in RANGES.items()}
+    return {**numbers, "method": draw.choice(METHODS)}
+
+
+def _record(
+    draw: random.Random, name: str, number: int, settings: Mapping[str, object], datasets: Sequence[str], known: float
+) -> TrialRecord:
+    """A baseline where its accuracy is known, with a result on test."""
+    far = 8.0 if number % 30 == 29 else 0.0
+    accuracy = known or far or 69 - 1.5 * (math.log10(float(str(settings["adapt.lr"]))) + 2.3) ** 2 + draw.gauss(0, 0.6)
+    ece = 4 + abs(draw.gauss(0, 1.5)) + abs(accuracy - 65) / 4
+    config, failed = preset("tiny").replace(settings), not known and number % 20 == 13
+    result, tested = (_result(draw, accuracy - less, ece, datasets) for less in (0.0, 0.7))
+    return TrialRecord(
+        name=name,
+        kind="baseline" if known else "trial",
+        state="failed" if failed else "complete",
+        number=None if known else number,
+        params={} if known else settings,
+        config=config.flat(),
+        key=keys.of_config(config),
+        started=BEGAN + 60 * number,
+        finished=BEGAN + 60 * number + 200,
+        reason="FloatingPointError: ece is not finite" if failed else None,
+        results={} if failed else {"val": result, "test": tested} if known else {"val": result},
+        values=None if failed else [accuracy, ece],
+    )
+
+
+def _result(draw: random.Random, accuracy: float, ece: float, datasets: Sequence[str]) -> SplitResult:
+    shown = {"accuracy": accuracy, "ece": ece, "nll": 1.1 + ece / 50, "brier": 0.4 + ece / 100, "aurc": 0.1}
+    each = {name: {metric: one * draw.gauss(1, 0.05) for metric, one in shown.items()} for name in datasets}
+    return SplitResult(average=shown, datasets=each, deviation={}, samples=10000, seconds={}, device_seconds=200)
+
+
+def _sums(datasets: Sequence[str], images: int, seed: int) -> dict[tuple[str, int], Sums]:
+    generator = np.random.default_rng(seed)
+    ids = [f"image {index}" for index in range(images)]
+    table = {}
+    for dataset in datasets:
+        confidence = generator.beta(4, 2, images).astype(np.float32)
+        given = Confidences(confidence, generator.random(images) < confidence * 0.95)
+        table[dataset, 0] = Sums.of(dataset, ids, given, *generator.random((2, images)))
+    return table
+
+
+def _log(file: Path, at: float, line: str) -> None:
+    if not file.exists():
+        write_line(file, "a worker of nobody")
+    with file.open("a") as log:
+        log.write(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+
+
+def opened(page: Path) -> None:
+    """What a reader waits for."""
+    from playwright.sync_api import sync_playwright
+
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_playwright() as driver:
+        window = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page()
+        began = time.perf_counter()
+        window.goto(page.as_uri())
+        print(f"text and tables: {time.perf_counter() - began:.2f} s")
+        window.locator("#front-0").scroll_into_view_if_needed()
+        window.locator("#front-0 svg.main-svg").first.wait_for()
+        print(f"front drawn: {time.perf_counter() - began:.2f} s")
+        again = time.perf_counter()
+        window.evaluate("names.forEach(name => { drawn.add(name); draw(name); })")
+        plots, seconds = window.locator(".plot.js-plotly-plot").count(), time.perf_counter() - again
+        print(f"all {plots} plots at once: {seconds:.2f} s; elements {window.evaluate('document.all.length')}")
+
+
+if __name__ == "__main__":
+    run(main)
