@@ -32,7 +32,7 @@ from fpp_sweep.report.builder import safe, write_html
 from fpp_sweep.report.canvas import Drawing
 from fpp_sweep.report.comparison import Comparison, Side, Trials
 from fpp_sweep.report.parts import Part, as_html
-from fpp_sweep.report.pictures import axis_titles, finite
+from fpp_sweep.report.pictures import axis_titles, draw_region
 from fpp_sweep.report.theme import PALETTE, SHAPES
 from fpp_sweep.report.words import beside, bounds, remarks, sentences
 from fpp_sweep.space.objectives import Objective
@@ -238,9 +238,7 @@ def _draw_side(axes: Axes, side: Side, pair: tuple[int, int], colour: str, shape
     axes.scatter(xs, ys, s=36, color=colour, marker=shape, label=side.label, zorder=4)
     if side.evidence.region is not None:
         axes.plot(*staircase(side.front), color=colour, linewidth=1)
-        places, (tenth, half, most) = side.evidence.region
-        axes.fill_between(places, finite(tenth), finite(most), color=colour, alpha=0.12, linewidth=0)
-        axes.plot(places, finite(half), color=colour, linewidth=0.8, linestyle="--")
+        draw_region(axes, side.evidence.region, side.front.goals[1], colour)
 
 
 def write_comparison(folder: Path, found: Comparison, parts: Sequence[Part]) -> None:

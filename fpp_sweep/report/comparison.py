@@ -137,17 +137,13 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> Comparison:
     common = {split: shared}  # the best may have been run on another split, too
     common |= {name: one for name, (also, one, _) in found.items() if name != split and also == kept and one}
     goals, dropped = _objectives(kept, shared, split)
-    notes = [f"{note}: left out" for note in notes] + [
-        *_left_over(kept, shared, split),
-        *_differing(kept, shared, split),
-        *dropped,
-    ]
+    notes = [*(f"{note}: left out" for note in notes), *_left_over(kept, shared, split), *dropped]
     cut = {sweep.label: [on_common(one, sweep.folder.artifacts(one.name), common, goals) for one in sweep.complete]
            for sweep in kept}  # fmt: skip
     notes += [note for sweep in kept if (note := _lost(sweep, cut[sweep.label], split))]
     paths, named = _named(kept, cut)
     everything = [record for records in named.values() for record in records]
-    info = replace(sweeps[0].info, name=", ".join(named), objectives=goals, search_split=split)
+    info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split)
     info = replace(info, reference=_corner(goals, everything))
     front = front_of(info, everything)
     evidence = evidence_of(paths.__getitem__, info, front, common)
@@ -188,6 +184,7 @@ def _left_over(sweeps: Sequence[Given], common: Common, split: str) -> Iterator[
             yield f"{sweep.label}: compared on seeds {common.seeds} of {own.seeds}".replace(",)", ")")
         if sweep.info.search_split != split:
             yield f"{sweep.label} searched {sweep.info.search_split}: what of it was run on {split}, too, is compared"
+    yield from _differing(sweeps, common, split)
 
 
 def _differing(sweeps: Sequence[Given], common: Common, split: str) -> Iterator[str]:
@@ -208,15 +205,15 @@ def _by_dataset(info: SweepInfo, tag: str) -> dict[str, str]:
 
 def _objectives(sweeps: Sequence[Given], common: Common, split: str) -> tuple[tuple[Objective, ...], list[str]]:
     """Those of the first that can be measured on what is shared, and what is to be said of that."""
-    first = sweeps[0].info
-    cut = any((sweep.images(split) or common).images[name] > count
-              for sweep in sweeps for name, count in common.images.items())  # fmt: skip
+    first, everybody = sweeps[0].info, [sweep.images(split) or common for sweep in sweeps]
+    cut = any(own.images[name] > count for own in everybody for name, count in common.images.items())
+    whole = all(own.images == common.images and own.seeds == common.seeds for own in everybody)
     reasons = {}
     for metric in (objective.metric for objective in first.objectives):
         stem, _, dataset = metric.partition("/")
         if dataset and dataset not in common.datasets:
             reasons[metric] = f"{dataset} is not shared"
-        elif cut and catalogue.metric(stem).of_dataset and stem not in ADDITIVE:
+        elif stem not in ADDITIVE and (cut or not (whole or catalogue.metric(stem).of_dataset)):
             reasons[metric] = "it does not follow from a part of the images"
     told = [f"{metric} cannot be compared: {why}" for metric, why in reasons.items()]
     goals = tuple(objective for objective in first.objectives if objective.metric not in reasons)

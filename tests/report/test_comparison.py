@@ -25,6 +25,7 @@ from tests.names import PLAIN, TPT
 from tests.report.made import HOSTILE, failed
 from tests.report.worlds import FAR, SETS, World, write
 
+SECONDS = Objective(metric="seconds", goal="min")
 BETTER = {PLAIN: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.2)}
 
 
@@ -167,6 +168,9 @@ def test_what_cannot_be_paired_is_said(sweeps, tmp_path):
     assert trial.results["val"].average["accuracy"] == pytest.approx(expected)
     objectives = (Objective(metric="aurc", goal="min"), Objective(metric="ece/scenes", goal="min"),
                   Objective(metric="ece", goal="min"))  # fmt: skip
+    of_all = write(SweepFolder(tmp_path / "all"), World(1000), BETTER, objectives=(*objectives[1:], SECONDS))
+    found = compare_sweeps({"all": of_all, "half": half})
+    assert "seconds cannot be compared: it does not follow from a part of the images" in found.notes
     first = write(SweepFolder(tmp_path / "first"), World(1000), BETTER, limit=600, objectives=objectives)
     found = compare_sweeps({"first": first, "half": half})
     assert "aurc cannot be compared: it does not follow from a part of the images" in found.notes
