@@ -164,7 +164,7 @@ def _cost(found: Comparison, reach: Sequence[float]) -> Part:
         volumes = [volume for _, volume in side.front.hypervolume]
         good = [[_as_good(goals, values_of(trial), reach) for trial in side.front.trials]] if reach else [
             [0 < share * best <= volume for volume in volumes] for share in SHARES]  # fmt: skip
-        spent = duration(side.spent[-1]) if side.spent else ""
+        spent = duration(side.given.spent(math.inf))
         row = [side.label, str(len(side.front.finished)), spent, f"{max(volumes, default=0.0):.4g}"]
         rows.append([*row, *(_until(side, each) for each in good)])
     until = "the first trial as good as that" if reach else "that share of the hypervolume of all"

@@ -249,6 +249,16 @@ def test_a_single_objective_and_three(sweeps, tmp_path):
         Image.open(tmp_path / "there" / "comparison.png").verify()
 
 
+def test_a_sweep_none_of_whose_trials_is_feasible(capsys, sweeps):
+    for name in ("trial-0001", "trial-0002"):
+        sweeps["better"].write_trial(replace(sweeps["better"].trial(name), constraints={"accuracy": 1.0}))
+    text = shown(capsys, "far", "better")
+    assert "1 of 4 trials: 1 of far, 0 of better" in text
+    assert "The sweeps' best against each other\n" in text
+    assert "no two of them can be paired" in text
+    assert re.search(r"\n  better +2 +24 s +0 +never +never +never\n", text)
+
+
 def test_nothing_that_is_read_can_steer_terminal_page_or_latex(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ("<b>$x$_\033[2J", "b|&%")
