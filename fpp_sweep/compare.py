@@ -76,9 +76,7 @@ def _trials(folder: SweepFolder, names: Sequence[str], args: argparse.Namespace)
     from fpp_sweep.report.compared import parts_of_trials  # loads numpy, as do those below
     from fpp_sweep.report.comparison import compare_trials
 
-    if len(set(names)) < 2:
-        raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
-    found = compare_trials(folder, list(dict.fromkeys(names)), args.split)
+    found = compare_trials(folder, names, args.split)
     title = f"{folder.path.name}: {', '.join(found.results)}"
     _write(args.out or _place([folder.path.name, *found.results]), title, list(parts_of_trials(found)))
 

@@ -81,7 +81,7 @@ def parts_of_trials(found: Trials) -> Iterator[Part]:
                 gaps.append([" less ".join(pair), *(bounds(metric, gap, value=True) for gap in each)])
                 gaps.append(["  p", *(told(found.ps[*pair, key]) for key in keys)])
         heading = f"{metric} on {found.split}: {catalogue.metric(metric).title}"
-        yield Part(title=heading, rows=values, lines=[f"images: {images}{chosen}"])
+        yield Part(title=heading, rows=values, lines=[f"images that all have seen: {images}{chosen}"])
         if len(gaps) == 1:
             yield Part(title=f"{metric}: no paired test", lines=["it does not follow from sums over images"])
             continue

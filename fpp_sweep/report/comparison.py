@@ -312,7 +312,9 @@ class Trials:
 def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None = None) -> Trials:
     """These records against each other: on the test split where all were run there, unless another is asked for."""
     info = folder.info()
-    records = [_complete(folder, name) for name in names]
+    records = list({record.name: record for record in (_complete(folder, name) for name in names)}.values())
+    if len(records) < 2:
+        raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
     everywhere = [one for one in splits_of(info, records) if all(one in record.results for record in records)]
     if split is not None and split not in everywhere:
         raise InputError(f"not all were run on {split}; all were on {' and '.join(everywhere)}", "--split")

@@ -299,7 +299,7 @@ def test_trials_of_a_sweep_against_each_other(capsys, sweeps, tmp_path):
     assert f"{gap.value:+.1f} [{low}, {high}]".replace("-", "$-$") in latex
     assert "$<$0.001*" in latex
     on_val = shown(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
-    assert "trials were chosen by these images: optimistic" in on_val
+    assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
 
 
 def test_numbers_on_all_images_are_those_on_record(sweeps):
@@ -307,6 +307,17 @@ def test_numbers_on_all_images_are_those_on_record(sweeps):
     record = sweeps["far"].trial("trial-0002").results["test"]
     assert found.results["trial-0002"].datasets == record.datasets
     assert found.results["trial-0002"].average == pytest.approx(record.average)
+
+
+def test_trials_that_skipped_images_are_compared_on_those_of_whole_blocks(sweeps, capsys):
+    far = sweeps["far"]
+    file = far.artifacts("trial-0003") / "test" / SUMS
+    table = read_sums(far.artifacts("trial-0003"), "test")
+    first = table["digits", 0]
+    file.write_bytes(packed({**table, ("digits", 0): first.take(np.arange(len(first)) != 5)}))
+    found = compare_trials(far, ["trial-0002", "trial-0003"])
+    assert found.evidence.images == {"digits": 5 * 8, "scenes": 1000}
+    assert "images that all have seen: 40 of digits, 1000 of scenes" in shown(capsys, "far", "trial-0002", "trial-0003")
 
 
 def test_a_metric_that_does_not_follow_from_sums_has_values_and_no_test(sweeps, capsys):
@@ -366,7 +377,7 @@ def _of(ids, right):
         (["far", "pets"], "nothing to compare: pets shares no image of val with far; give sweeps on the same images"),
         (["far"], "far alone: give another sweep, or two or more of its trials and baselines"),
         (["far", "trial-0002"], "trial-0002 alone: give two or more trials or baselines, or another sweep"),
-        (["far", "trial-0002", "trial-0002"], "trial-0002 alone: give two or more"),
+        (["far", TPT, f"baseline-{TPT}"], f"{TPT} alone: give two or more"),
         (["far", "trial-0002", "trial-0009"], "unknown trial of far 'trial-0009', did you mean 'trial-000"),
         (["far", "trial-0002", "trial-0007"], "trial-0007 is failed: only what is complete is compared"),
         (["far", "better", "trial-0002"], "trial-0002 is not a sweep's folder"),
