@@ -16,7 +16,7 @@ from pathlib import Path
 from fpp_sweep import catalogue
 from fpp_sweep.cli import plural
 from fpp_sweep.core.evidence import Interval, holm, needed
-from fpp_sweep.core.sums import ADDITIVE, Common, Numbers, value_of
+from fpp_sweep.core.sums import ADDITIVE, Common, value_of
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_of
@@ -148,7 +148,11 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> Comparison:
     front = front_of(info, everything)
     evidence = evidence_of(paths.__getitem__, info, front, common)
     places = None if evidence.region is None else evidence.region[0]
-    sides = [_side(sweep, front_of(info, named[sweep.label]), info, paths, common, places) for sweep in kept]
+    sides = []
+    for sweep in kept:
+        own = front_of(info, named[sweep.label])
+        spent = [sweep.spent(trial.finished or 0.0) for trial in own.trials]
+        sides.append(Side(sweep, own, evidence_of(paths.__getitem__, info, own, common, places), spent))
     return Comparison(info, front, evidence, sides, shared, list(_tests(sides, info, paths, common)), notes)
 
 
@@ -256,18 +260,6 @@ def _corner(goals: Sequence[Objective], records: Sequence[TrialRecord]) -> list[
     worst = [(min if objective.goal == "max" else max)(column)
              for objective, column in zip(goals, zip(*values, strict=True), strict=True)]  # fmt: skip
     return [worst[place] if goal.reference is None else goal.reference for place, goal in enumerate(goals)]
-
-
-def _side(
-    sweep: Given,
-    front: Front,
-    info: SweepInfo,
-    paths: Mapping[str, Path],
-    common: Mapping[str, Common],
-    places: Numbers | None,
-) -> Side:
-    spent = [sweep.spent(trial.finished or 0.0) for trial in front.trials]
-    return Side(sweep, front, evidence_of(paths.__getitem__, info, front, common, places), spent)
 
 
 def _tests(
