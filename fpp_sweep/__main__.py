@@ -14,6 +14,7 @@ COMMANDS = {
     "report": "make the page of a sweep or a reproduction again",
     "show": "what a sweep, or one of its trials, looks like now",
     "list": "the sweeps of a folder",
+    "compare": "sweeps against each other, or trials of one",
     "sync": "bring MLflow up to date from a sweep's folder",
     "datasets": "which datasets are there, and what is missing",
     "cache": "list and prune the cache of image features",

@@ -57,6 +57,11 @@ class Interval:
         """1 above zero, -1 below, 0 where zero is inside."""
         return int(self.low > 0) - int(self.high < 0)
 
+    @property
+    def p(self) -> float:
+        """How often chance alone makes a difference as large, to either side."""
+        return math.erfc(abs(self.value) / max(self.sd, 1e-12) / math.sqrt(2))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
@@ -193,6 +198,19 @@ def difference(found: Mapping[str, Drawn], metric: str, first: int, second: int)
     return found[judged].difference(first, second) if judged in found else None
 
 
+def holm(ps: Sequence[float]) -> list[float]:
+    """Corrected, so that one below 0.05 among those without a difference is as rare as it would be for a single one.
+
+    >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    corrected, least = [1.0] * len(ps), 0.0
+    for place, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        least = max(least, min(1.0, (len(ps) - place) * ps[index]))
+        corrected[index] = least
+    return corrected
+
+
 # --- fronts ----------------------------------------------------------------------------------------
 
 
@@ -243,13 +261,16 @@ def optimism(better: Numbers) -> float:
     return float((chosen - better.mean(axis=1)[winners]).mean())
 
 
-def attained(better: Numbers, levels: Sequence[float] = (0.1, 0.5, 0.9), points: int = 64) -> tuple[Numbers, Numbers]:
+def attained(
+    better: Numbers, places: Numbers | None = None, levels: Sequence[float] = (0.1, 0.5, 0.9), points: int = 64
+) -> tuple[Numbers, Numbers]:
     """Of two objectives: places along the first, and what share of draws' fronts reach in the second there.
 
     (points,) and (levels, points); -inf where fewer draws reach so far along the first.
     """
     first, second = better
-    other_end = first[second.argmax(axis=0), np.arange(first.shape[1])]
-    places = np.linspace(np.quantile(other_end, levels[0]), np.quantile(first.max(axis=0), 1 - levels[0]), points)
+    if places is None:
+        other_end = first[second.argmax(axis=0), np.arange(first.shape[1])]
+        places = np.linspace(np.quantile(other_end, levels[0]), np.quantile(first.max(axis=0), 1 - levels[0]), points)
     reached = np.stack([np.where(first >= place, second, -np.inf).max(axis=0) for place in places])
     return places, np.quantile(reached, 1 - np.array(levels), axis=1, method="lower")

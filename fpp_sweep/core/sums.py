@@ -12,6 +12,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -143,6 +144,45 @@ def on_shared_blocks(trials: Sequence[Sums]) -> list[Sums]:
         raise InputError("a paired difference needs the same images on both sides")
     everything = same.all() and all(len(one) == blocks for one in coarse)
     return coarse if everything else [one.take(np.flatnonzero(same)) for one in coarse]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Common:
+    """The images and seeds that several trials have in common."""
+
+    datasets: Mapping[str, Sums]  # whoever's: their digests tell which images
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, table: Mapping[tuple[str, int], Sums]) -> Common:
+        """All that one trial has."""
+        return cls({dataset: one for (dataset, _), one in table.items()}, tuple(sorted({seed for _, seed in table})))
+
+    @property
+    def images(self) -> dict[str, int]:
+        return {dataset: one.total for dataset, one in self.datasets.items()}
+
+    def shared(self, other: Common) -> Common:
+        """What both have; perhaps nothing."""
+        datasets = {}
+        for name, one in self.datasets.items():
+            with suppress(KeyError, InputError):  # another dataset, or other images
+                datasets[name] = on_shared_blocks([one, other.datasets[name]])[0]
+        return Common(datasets, tuple(seed for seed in self.seeds if seed in other.seeds))
+
+    def taken(self, table: Mapping[tuple[str, int], Sums]) -> dict[tuple[str, int], Sums]:
+        """A trial's sums over these images and seeds; nothing where it lacks one."""
+        found = {}
+        for name, known in self.datasets.items():
+            for seed in self.seeds:
+                one = table.get((name, seed))
+                if one is None or known.size % one.size:
+                    return {}
+                coarse = one.by(known.size)
+                found[name, seed] = part = coarse.take(np.isin(coarse.digests, known.digests))
+                if len(part) != len(known):
+                    return {}
+        return found
 
 
 # --- the metrics, as functions of sums -------------------------------------------------------------

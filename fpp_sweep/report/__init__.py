@@ -25,7 +25,7 @@ def write_report(folder: SweepFolder, *, pages: bool, evidence: Evidence | None 
 
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    evidence = evidence_of(folder, info, front) if evidence is None else evidence
+    evidence = evidence_of(folder.artifacts, info, front) if evidence is None else evidence
     write_tables(folder.report, info, front, evidence)
     write_configs(folder.report / "best", info, front)
     if pages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,9 +12,8 @@ import numpy as np
 from fpp_sweep import catalogue
 from fpp_sweep.core import evidence as core
 from fpp_sweep.core.evidence import Drawn, Interval
-from fpp_sweep.core.sums import Numbers, Sums
+from fpp_sweep.core.sums import Common, Numbers, Sums
 from fpp_sweep.records import pareto
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metrics_shown, splits_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.trial.artifacts import changed, read_sums
@@ -72,13 +71,23 @@ class Evidence:
         return f"{core.word(self.support[name])} {self.support[name]:.2f}" if name in self.support else ""
 
 
-def evidence_of(folder: SweepFolder, info: SweepInfo, front: Front) -> Evidence:
-    """What the sums that stand with the records say; without any, nothing."""
+def evidence_of(
+    artifacts: Callable[[str], Path],
+    info: SweepInfo,
+    front: Front,
+    common: Mapping[str, Common] | None = None,
+    places: Numbers | None = None,
+) -> Evidence:
+    """What the sums that stand with the records say; without any, nothing.
+
+    `artifacts` tells where a record's files are. Over the images that are `common` on a split, where that is given;
+    `places` are where the region is asked for.
+    """
     metrics = tuple(core.needed(dict.fromkeys(name.partition("/")[0] for name in metrics_shown(info.objectives))))
     splits = {}
     for split in splits_of(info, front.compared):
         records = _nearest(front) + list(front.baselines) if split == info.search_split else front.compared
-        if found := _of_split(folder, records, split, metrics):
+        if found := of_split(artifacts, records, split, metrics, common[split] if common else None):
             far = frozenset(record.name for record in front.finished) - {record.name for record in records}
             splits[split] = replace(found, far=far)
     searched = splits.get(info.search_split)
@@ -93,7 +102,7 @@ def evidence_of(folder: SweepFolder, info: SweepInfo, front: Front) -> Evidence:
         support,
         {member.name: _alike(front, searched, member.name, support) for member in front.members},
         _expected(front, better),
-        _region(front, better),
+        _region(front, better, places),
     )
 
 
@@ -108,14 +117,18 @@ def _nearest(front: Front) -> list[TrialRecord]:
     return near
 
 
-def _of_split(
-    folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: tuple[str, ...]
+def of_split(
+    artifacts: Callable[[str], Path],
+    records: Sequence[TrialRecord],
+    split: str,
+    metrics: tuple[str, ...],
+    common: Common | None = None,
 ) -> SplitEvidence | None:
     """The first record's images are those that all must have seen."""
     rows: dict[str, _Rows] = {}
     for record in records:
-        path = folder.artifacts(record.name)
-        row = _rows(path, split, metrics, changed(path / split)) if split in record.results else {}
+        path = artifacts(record.name)
+        row = _rows(path, split, metrics, changed(path / split), common) if split in record.results else {}
         first = next(iter(rows.values()), row)
         if row and _images(row) == _images(first):
             rows[record.name] = row
@@ -133,10 +146,11 @@ def _images(row: _Rows) -> dict[str, tuple[bytes, ...]]:
 
 
 @lru_cache(maxsize=2 * NEAREST)  # a report is made again whenever a trial ends
-def _rows(path: Path, split: str, metrics: tuple[str, ...], at: int) -> _Rows:
+def _rows(path: Path, split: str, metrics: tuple[str, ...], at: int, common: Common | None) -> _Rows:
     """By dataset: which images the seeds saw, how many, and the resamples of the trial."""
+    table = read_sums(path, split)
     seeds: dict[str, list[Sums]] = {}
-    for (dataset, _), one in sorted(read_sums(path, split).items(), key=lambda item: item[0]):
+    for (dataset, _), one in sorted((common.taken(table) if common else table).items(), key=lambda item: item[0]):
         seeds.setdefault(dataset, []).append(one)
     return {
         dataset: (
@@ -180,9 +194,9 @@ def _expected(front: Front, better: Numbers) -> dict[str, float]:
     return {}
 
 
-def _region(front: Front, better: Numbers) -> tuple[Numbers, Numbers] | None:
+def _region(front: Front, better: Numbers, places: Numbers | None) -> tuple[Numbers, Numbers] | None:
     if len(front.objectives) != 2:
         return None
     first, second = (catalogue.sign(objective.goal) for objective in front.objectives)
-    places, reached = core.attained(better)
+    places, reached = core.attained(better, None if places is None else first * places)
     return first * places, second * reached

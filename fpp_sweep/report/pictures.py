@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from fpp_sweep.catalogue import Goal
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
@@ -69,17 +70,22 @@ def _draw(axes: Axes, info: SweepInfo, front: Front, pair: tuple[int, int]) -> N
 def _draw_evidence(axes: Axes, info: SweepInfo, front: Front, pair: tuple[int, int], evidence: Evidence) -> None:
     """The members' intervals, and where the front runs in 10, 50 and 90 % of the resamples."""
     if evidence.region is not None:
-        places, (tenth, half, most) = evidence.region
-        known = np.concatenate([tenth, most])[np.isfinite(np.concatenate([tenth, most]))]
-        worst = known.max() if info.objectives[1].goal == "min" else known.min()
-        most = np.where(np.isfinite(most), most, worst)  # there the front ends sooner in one resample of ten
-        axes.fill_between(places, finite(tenth), most, color=_BLUE, alpha=0.12, linewidth=0, zorder=1,
-                          label="front in 10 to 90 % of resamples")  # fmt: skip
-        axes.plot(places, finite(half), color=_BLUE, linewidth=0.8, linestyle="--", zorder=1, label="in half of them")
+        labels = ("front in 10 to 90 % of resamples", "in half of them")
+        draw_region(axes, evidence.region, info.objectives[1].goal, _BLUE, labels)
     for member in front.members:
         (x,), (y,) = front.coordinates([member], pair)
         across, up = reaches(info, evidence, member.name, pair)
         axes.errorbar(x, y, xerr=across, yerr=up, color=_BLUE, linewidth=0.8, alpha=0.6, zorder=4)
+
+
+def draw_region(axes: Axes, region: Any, goal: Goal, colour: str, labels: Sequence[str | None] = (None, None)) -> None:
+    """Where a front runs in most of the resamples, and in half of them; the goal is that of the second objective."""
+    places, (tenth, half, most) = region
+    known = np.concatenate([tenth, most])[np.isfinite(np.concatenate([tenth, most]))]
+    worst = (known.max() if goal == "min" else known.min()) if len(known) else np.nan
+    most = np.where(np.isfinite(most), most, worst)  # there the front ends sooner in one resample of ten
+    axes.fill_between(places, finite(tenth), most, color=colour, alpha=0.12, linewidth=0, zorder=1, label=labels[0])
+    axes.plot(places, finite(half), color=colour, linewidth=0.8, linestyle="--", zorder=1, label=labels[1])
 
 
 def finite(values: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from fpp_sweep.files import written_whole
+from fpp_sweep.report.parts import markdown_table, tex, tex_line
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.reproduce.cells import PAPERS_MODEL, PAPERS_TAG, Cell, Table
 from fpp_sweep.reproduce.experiments import Column
@@ -108,19 +108,12 @@ def as_markdown(table: Table) -> str:
     lines = [f"# {experiment.title}", "", experiment.question, "", *(f"- {said}" for said in table.ran), ""]
     for column in experiment.columns:
         head, *rows = lines_of(table, column)
-        lines += _markdown_table(head, rows)
+        lines += markdown_table(head, rows)
     lines += [f"- {name} has no numbers: {reason}" for name, reason in table.failed.items()]
     if table.judged:
         lines += ["## What the paper says, on our numbers", ""]
-        lines += _markdown_table(["claim", "verdict", "how much better"], _claims(table))
+        lines += markdown_table(["claim", "verdict", "how much better"], _claims(table))
     return "\n".join([*lines, *(f"{note}\n" for note in NOTES)])
-
-
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.strip().replace('|', '/') for cell in cells)} |"
-
-    return [line(head), f"|{'---|' * len(head)}", *map(line, rows), ""]
 
 
 def as_latex(table: Table) -> str:
@@ -128,20 +121,8 @@ def as_latex(table: Table) -> str:
     lines = [r"% \usepackage{booktabs}", *(f"% {said}" for said in table.ran)]
     for column in table.experiment.columns:
         head, *rows = lines_of(table, column)
-        heading = f"{_tex(table.experiment.title)}: {_tex(column.heading)}"
+        heading = f"{tex(table.experiment.title)}: {tex(column.heading)}"
         lines += [r"\begin{table}", rf"\caption{{{heading}.}}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"]
-        lines += [r"\toprule", _tex_line(["", *head[1:]]), r"\midrule", *map(_tex_line, rows), r"\bottomrule"]
+        lines += [r"\toprule", tex_line(["", *head[1:]]), r"\midrule", *map(tex_line, rows), r"\bottomrule"]
         lines += [r"\end{tabular}", r"\end{table}", ""]
     return "\n".join([*lines, *(f"% {note}" for note in NOTES), ""])
-
-
-def _tex_line(cells: Sequence[str]) -> str:
-    first, *others = cells
-    indent = r"\quad " if first.startswith("  ") else ""
-    numbers = [_tex(cell).replace("±", r"$\pm$") for cell in others]
-    return f"{' & '.join([indent + _tex(first.strip()), *numbers])} " + r"\\"
-
-
-def _tex(text: str) -> str:
-    """Text with what means something to LaTeX escaped."""
-    return re.sub(r"([&%$#_{}])", r"\\\1", text)

@@ -24,7 +24,7 @@ def ending(folder: SweepFolder) -> Iterator[str]:
     from fpp_sweep.report.evidence import evidence_of  # loads numpy
 
     info, records = folder.info(), folder.trials()
-    evidence = evidence_of(folder, info, front_of(info, records))
+    evidence = evidence_of(folder.artifacts, info, front_of(info, records))
     yield from map(printable, sentences(info, records, judged=bool(evidence.splits)))
     if records:
         yield f"\n{final_table(info, records, evidence)}\n"

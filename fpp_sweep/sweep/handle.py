@@ -115,7 +115,7 @@ class Sweep:
         """Intervals, support for being on the front, and differences to the baselines."""
         from fpp_sweep.report.evidence import evidence_of  # loads numpy
 
-        return evidence_of(self.folder, self.info, front_of(self.info, self.trials()))
+        return evidence_of(self.folder.artifacts, self.info, front_of(self.info, self.trials()))
 
     def best(self, mark: str = "knee") -> TrialConfig:
         """A front member's config: `knee`, or `best <metric>` of an objective."""

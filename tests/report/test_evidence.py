@@ -2,13 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, packed, value_of
+from fpp_sweep.core.sums import Sums, packed
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
@@ -20,56 +18,13 @@ from fpp_sweep.sweep.display import WIDTH, final_table
 from fpp_sweep.tracking.desired import sweep_run
 from fpp_sweep.trial.artifacts import SUMS, read_sums, write_predictions
 from tests.names import PLAIN, TPT
-from tests.report.made import baseline, info, trial
-
-SETS = ("digits", "scenes")
-
-
-class World:
-    """Images that are easier or harder for every model; a trial is right more often, or over-confident by more."""
-
-    def __init__(self, images, seed=0):
-        generator = np.random.default_rng(seed)
-        self.images, self.hard = images, generator.random((len(SETS), images))
-        self.own = generator
-
-    def sums(self, right, shift):
-        """Of a trial: it is right where the image is easy enough, and says `shift` more than is true."""
-        table = {}
-        for dataset, hard in zip(SETS, self.hard, strict=True):
-            easy = hard + 0.005 * self.own.standard_normal(self.images) < right
-            confidence = np.clip(right + shift + 0.05 * self.own.standard_normal(self.images), 0.05, 1)
-            given = Confidences(confidence.astype(np.float32), easy)
-            ids = [f"image {index}" for index in range(self.images)]
-            table[dataset, 0] = Sums.of(dataset, ids, given, np.ones(self.images), np.ones(self.images))
-        return table
-
-
-def write(folder, world, sides, splits=("val",)):
-    """A sweep of these trials and baselines: (right, shift) by name."""
-    known = replace(info(), objectives=info().objectives)
-    folder.write_info(known)
-    for number, (name, (right, shift)) in enumerate(sides.items()):
-        table = world.sums(right, shift)
-        accuracy, ece = (np.mean([value_of(metric, one) for one in table.values()]) for metric in ("accuracy", "ece"))
-        made = baseline(name, accuracy, ece) if name in (PLAIN, TPT) else trial(number, accuracy, ece)
-        made = replace(made, name=made.name if made.kind == "baseline" else name)
-        results = {split: made.results["val"] for split in splits}
-        folder.write_trial(replace(made, results=results))
-        for split in splits:
-            path = folder.artifacts(made.name) / split / SUMS
-            path.parent.mkdir(parents=True)
-            path.write_bytes(packed(table))
-    return folder
+from tests.report.made import info, trial
+from tests.report.worlds import FAR, NEAR, World, write
 
 
 def read(folder):
     front = front_of(folder.info(), folder.trials())
-    return front, evidence_of(folder, folder.info(), front)
-
-
-FAR = {PLAIN: (0.6, 0.2), TPT: (0.62, 0.3), "trial-0002": (0.7, 0.1), "trial-0003": (0.5, 0.3)}
-NEAR = {PLAIN: (0.6, 0.1), "trial-0001": (0.602, 0.098), "trial-0002": (0.601, 0.097), "trial-0003": (0.599, 0.096)}
+    return front, evidence_of(folder.artifacts, folder.info(), front)
 
 
 @pytest.fixture
