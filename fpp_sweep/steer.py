@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = folder.ask(args.command, CHECKS[args.command](folder, info, args))
     print(printable(command.words.removesuffix(": waits for a driver")), end=": ")
     if info.state == "running":
-        print("its driver takes it up when it next looks, which is within seconds")
+        print("its driver takes it up within seconds; where that was killed, --resume does")
     else:
         go_on = info.tags.get("command") or "python -m fpp_sweep.tune"
         named = "" if f"--name {info.name}" in go_on else f" --name {info.name}"
