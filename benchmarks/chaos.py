@@ -35,7 +35,7 @@ params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
   fpp.gamma2: {low: 0.1, high: 20, log: true}
 search: {trials: TRIALS, sampler: random}
-work: {datasets: [scenes], limit: 130, shards: 2, baselines: [zero_shot], workers: 2, task_timeout: 60}
+work: {datasets: [scenes], limit: 130, shards: 2, baselines: [zero_shot], workers: 2, task_timeout: 60, share: false}
 """
 SAMPLES = 130
 PATIENCE = 120.0  # seconds without any trial's end after which the next fault comes all the same

@@ -35,7 +35,7 @@ params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
   fpp.gamma2: {low: 0.1, high: 20, log: true}
 search: {trials: TRIALS, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1}
+work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1, share: false}
 """
 DRIVER = "=== driver"  # in the terminal's text, before each
 WRITES = 3  # of a trial's record

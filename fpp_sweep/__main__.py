@@ -15,9 +15,10 @@ COMMANDS = {
     "show": "what a sweep, or one of its trials, looks like now",
     "list": "the sweeps of a folder",
     "compare": "sweeps against each other, or trials of one",
+    "steer": "add a point to a sweep, stop a trial, change its budget",
     "sync": "bring MLflow up to date from a sweep's folder",
     "datasets": "which datasets are there, and what is missing",
-    "cache": "list and prune the cache of image features",
+    "cache": "list and prune the cache of image features and finished tasks",
     "doctor": "what would break or spoil a sweep, before it does",
 }
 ELSEWHERE = {"reproduce": "reproduce.__main__", "report": "report.__main__", "list": "show"}  # than in its own module

@@ -1,4 +1,4 @@
-"""The feature cache: lists what it holds, and removes what is no longer wanted.
+"""The cache of image features and of finished tasks: lists what it holds, and removes what is no longer wanted.
 
 python -m fpp_sweep.cache list
 python -m fpp_sweep.cache prune --older-than 30d --yes
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fpp_sweep.core.images.cache import MANIFEST, default_cache, readable_size, 
 from fpp_sweep.errors import InputError, escaped
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+TASKS = "tasks"  # the folder of what all sweeps have computed
 BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
@@ -37,12 +38,27 @@ class Listed:
     used: float  # time of the last use
 
     @property
+    def of_tasks(self) -> bool:
+        return self.folder.parent.name == TASKS
+
+    @property
     def foreign(self) -> bool:
         """Whether its features are in a form that this version does not read."""
-        return bool(self.manifest) and self.manifest.get("format") != keys.FEATURES
+        return bool(self.manifest) and not self.of_tasks and self.manifest.get("format") != keys.FEATURES
+
+    def unused_for(self, age: float, now: float) -> Listed | None:
+        """What is to go by its age: of finished tasks each by its own, else all or nothing."""
+        if not self.of_tasks:
+            return self if now - self.used > age else None
+        old = tuple(file for file in self.files if now - _time(file) > age)
+        return replace(self, files=old, size=sum(map(_bytes, old))) if old else None
 
     def row(self, now: float) -> tuple[str, ...]:
         facts = self.manifest
+        use = (readable_size(self.size), _age(now - self.used))
+        if self.of_tasks:
+            made_with = facts.get("made_with", "?")
+            return self.folder.name, "", f"{len(self.files)} tasks", "", f"results of {made_with}", "", *use
         if not facts:
             views = "no readable manifest"
         elif self.foreign:
@@ -52,7 +68,6 @@ class Listed:
             views = " ".join([f"{facts.get('count')} of area {facts.get('min_area')}-{facts.get('max_area')}", *kinds])
         known = {name: str(facts.get(name, "?")) for name in ("model", "dataset", "split", "seed", "dtype")}
         data = f"{known['dataset']}/{known['split']}"
-        use = (readable_size(self.size), _age(now - self.used))
         return self.folder.name, known["model"], data, known["seed"], views, known["dtype"], *use
 
 
@@ -74,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("fpp_sweep.cache", "The cache of image features.")
+    options = parser("fpp_sweep.cache", "The cache of image features, and of the finished tasks of all sweeps.")
     commands = options.add_subparsers(dest="command", required=True)
     where = Parser(add_help=False)
     where.add_argument(
@@ -92,14 +107,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-PRUNE = "Conditions add up: an entry goes if it meets all of them. An entry that a run is filling stays."
+PRUNE = (
+    "Conditions add up: an entry goes if it meets all of them. An entry that a run is filling stays. Of finished tasks "
+    "those go that are old enough; a sweep keeps its own."
+)
 
 
 def find_entries(root: Path) -> list[Listed]:
     """The entries of the cache, the longest unused first."""
     if not root.is_dir():
         raise InputError(f"{root}: there is no cache here; another place can be given with --cache")
-    folders = [path for path in root.glob("features/*") if re.fullmatch("[0-9a-f]{16}", path.name) and path.is_dir()]
+    found = (path for room in ("features", TASKS) for path in root.glob(f"{room}/*"))
+    folders = [path for path in found if re.fullmatch("[0-9a-f]{16}", path.name) and path.is_dir()]
     entries = []
     for folder in folders:
         with suppress(FileNotFoundError):  # removed meanwhile
@@ -114,15 +133,17 @@ def read_entry(folder: Path) -> Listed:
         used = path.stat().st_mtime
     except (OSError, ValueError, RecursionError):
         manifest, used = {}, folder.stat().st_mtime
-    files = tuple(sorted(folder.iterdir()))
+    of_tasks = folder.parent.name == TASKS
+    files = tuple(sorted(folder.glob("*/*") if of_tasks else folder.iterdir()))
+    used = max(map(_time, files), default=used) if of_tasks else used
     facts = manifest if isinstance(manifest, dict) else {}
     return Listed(folder=folder, manifest=facts, files=files, size=sum(map(_bytes, files)), used=used)
 
 
 def select(entries: Iterable[Listed], age: float | None, size: float | None) -> list[Listed]:
     now = time.time()
-    old = (entry for entry in entries if age is None or now - entry.used > age)
-    return [entry for entry in old if size is None or entry.size > size]
+    old = (entry if age is None else entry.unused_for(age, now) for entry in entries)
+    return [entry for entry in old if entry and (size is None or entry.size > size)]
 
 
 def show(root: Path, entries: Sequence[Listed]) -> None:
@@ -142,7 +163,10 @@ def prune(entries: Sequence[Listed], yes: bool) -> None:
     for entry in entries:
         try:
             with unused(entry.folder) as free:
-                if free:
+                if entry.of_tasks:  # whoever wants one that is gone computes it, or has it in its sweep's folder
+                    for file in entry.files:
+                        file.unlink(missing_ok=True)
+                elif free:
                     for file in entry.folder.iterdir():
                         file.unlink(missing_ok=True)
                     entry.folder.rmdir()
@@ -157,9 +181,14 @@ def prune(entries: Sequence[Listed], yes: bool) -> None:
 def prune_damaged(entries: Iterable[Listed], yes: bool) -> None:
     """Remove the files that do not hold what their checksum says; those of another format are not judged."""
     from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk  # loads numpy, which nothing else here needs
+    from fpp_sweep.trial.store import FORMAT, is_whole
 
-    damaged = []
-    files = (file for entry in entries if not entry.foreign for file in entry.files)
+    entries = list(entries)
+    ours = (entry for entry in entries if entry.of_tasks and entry.manifest.get("format") == FORMAT)
+    damaged = [file for entry in ours for file in entry.files if not is_whole(file)]
+    for file in damaged:
+        print(f"{file}: not a whole result of a task")
+    files = (file for entry in entries if not (entry.foreign or entry.of_tasks) for file in entry.files)
     for file in (file for file in files if file.suffix == SUFFIX):
         try:
             Chunk.read(file)
@@ -223,6 +252,13 @@ def _age(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds // length:.0f} {unit} ago"
     return "just now"
+
+
+def _time(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
 
 
 def _bytes(file: Path) -> int:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, parser, run
+from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    # before numpy is loaded: of products as small as these, on a busy machine, two threads cost four times the CPU time
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sleep_when_idle()
     plugins.load(plugins.read(args.plugin))
     first, *others = (_sweep(word, args.sweeps) for word in args.names)
     folder = first or SweepFolder.open(Path(args.names[0]))

@@ -49,6 +49,7 @@ class ModelFacts:
     node: str
     pid: int
     seconds: float  # to load it
+    made_with: str = ""  # code, libraries and hardware, which move last bits as well; one sweep may see several
 
     @property
     def where(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from fpp_sweep.cli import parser, plural, printable, run
+from fpp_sweep.cli import parser, plural, printable, run, sleep_when_idle
 from fpp_sweep.errors import InputError, escaped, unknown
 from fpp_sweep.progress import Screen, duration
 from fpp_sweep.records.folder import SweepFolder
@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("folder", type=Path, metavar="SWEEP", help="a sweep's folder, such as sweeps/perturb-20261120")
     options.add_argument("trial", nargs="?", metavar="TRIAL", help="such as trial-0007 or baseline-tpt")
     args = options.parse_args(argv)
+    sleep_when_idle()
     folder = SweepFolder.open(args.folder)
     print("\n".join(of_sweep(folder) if args.trial is None else of_trial(folder, args.trial)))
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, command_line, parser, run, sleep_when_idle
+from fpp_sweep.cli import PLUGIN_HELP, command_line, note, parser, run, sleep_when_idle
 from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.progress import Screen
 from fpp_sweep.records.folder import SweepFolder
@@ -28,7 +29,7 @@ from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.display import heading
-from fpp_sweep.sweep.handle import Options, require_same, sweep_folder
+from fpp_sweep.sweep.handle import Options, Sweep, require_same, sweep_folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -100,7 +101,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = options.add_argument
     add("--space", type=Path, required=True, metavar="YAML", help="such as search_spaces/perturb.yaml")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the space file")
-    add("--config", type=Path, metavar="YAML", help="settings that trials start from, such as a sweep's best/knee.yaml")
+    add("--config", type=Path, metavar="YAML", help="settings that trials start from, and a first point")
+    add("--points-from", type=Path, metavar="SWEEP", help="try the front of another sweep first")
     add_flags(options, "model", "data_root", "dataset_file", "datasets", "limit", "seed", "trials", "wall_clock")
     add_flags(options, "search_split", "workers", "on_bad_image")
     add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
@@ -134,16 +136,59 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def read_space(args: argparse.Namespace) -> Space:
     """The space file with everything that the command line says otherwise; later flags win."""
+    space = space_asked(args)
+    return points_from(space, args.points_from) if args.points_from else space
+
+
+def space_asked(args: argparse.Namespace) -> Space:
     overrides = [*from_flags(args), *args.set]
     loaded = [file.stem for file in args.plugin]
     space = load_space(args.space, overrides, loaded)
     if args.config is None:
         return space
+    given = read_config(args.config)
     searched = {param.key for param in space.searched()}
-    settings = {key: value for key, value in read_config(args.config).items() if key not in searched}
+    settings = {key: value for key, value in given.items() if key not in searched}
     # JSON is YAML; `none` is how a setting says that it has no value, where null would take the key out
     start = [f"base.{key}={'none' if value is None else json.dumps(value)}" for key, value in settings.items()]
-    return load_space(args.space, [*start, *overrides], loaded)
+    space = load_space(args.space, [*start, *overrides], loaded)
+    try:
+        return first_tried(space, point_of(space, given))
+    except InputError as error:
+        note(f"{args.config} is not tried first: {error.problem}")
+        return space
+
+
+def point_of(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says of the settings that are searched."""
+    point: dict[str, Any] = {}
+    for param in space.searched():
+        if param.key in settings and param.exists(point):
+            point[param.key] = settings[param.key]
+    return point
+
+
+def first_tried(space: Space, point: Mapping[str, Any]) -> Space:
+    """The space with a point before its own."""
+    return replace(space, points=(point, *space.points)) if point and point not in space.points else space
+
+
+def points_from(space: Space, path: Path) -> Space:
+    """With the front of another sweep."""
+    front = Sweep.open(path).front()
+    ours, theirs = {param.key for param in space.searched()}, {key for member in front for key in member.params}
+    if strange := sorted(theirs - ours):
+        told = f"it searched {', '.join(strange)}, which {space.name} does not"
+        raise InputError(f"--points-from {path}: {told}; give a sweep of the same parameters")
+    if not front:
+        raise InputError(f"--points-from {path}: it has no front yet; give a sweep with a trial that finished")
+    for member in reversed(front):
+        try:
+            space = first_tried(space, dict(member.params))
+        except InputError as error:
+            where = f"--points-from {path}: {member.name}: {error.key.removeprefix('points.0.')}"
+            raise InputError(f"{where}: {error.problem}") from None
+    return space
 
 
 if __name__ == "__main__":

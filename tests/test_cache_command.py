@@ -5,6 +5,7 @@ import io
 import os
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,11 @@ from fpp_sweep.cache import main
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.errors import InputError
+from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.store import TaskStore, file_of, folder_for
 from tests.clips import random_clip
 from tests.painted import painted
+from tests.trial.made import MODEL
 
 CLIP = random_clip()
 DAY = 86400
@@ -191,3 +195,39 @@ def test_prune_touches_nothing_that_is_not_the_caches(cache):
     main(["prune", "--cache", str(cache), "--all", "--yes"])
     assert (cache / "notes.txt").exists()
     assert (other / "file").exists()
+
+
+@pytest.fixture
+def tasks(cache):
+    """Two results that all sweeps share, one of them last used 40 days ago; and a sweep that has both."""
+    folder = folder_for(cache / "tasks", replace(MODEL, made_with="torch 2.9, some processor"))
+    store = TaskStore(cache.parent / "sweep", folder)
+    for key in ("a" * 24, "b" * 24):
+        store.put(key, TaskResult(prompt=b"x" * 1000))
+    os.utime(file_of(folder, "a" * 24), (time.time() - 40 * DAY,) * 2)
+    return folder
+
+
+def test_finished_tasks_are_listed_and_pruned_each_by_its_age_and_sweeps_keep_theirs(cache, tasks, capsys):
+    (line,) = [line for line in command(capsys, "list", "--cache", cache).splitlines() if tasks.name in line]
+    assert re.search(r"2 tasks +results of torch 2.9, some processor .* just now", line)
+    said = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
+    assert re.search(rf" {re.escape(str(tasks))}\n2 to remove", said)  # and the features of then
+    assert [file.stem for file in tasks.glob("*/*.task")] == ["b" * 24]
+    assert len(list((cache.parent / "sweep").rglob("*.task"))) == 2
+    command(capsys, "prune", "--cache", cache, "--all", "--yes")
+    assert not list(tasks.glob("*/*"))
+
+
+def test_a_finished_task_that_is_used_is_young_again(cache, tasks, capsys):
+    assert TaskStore(cache.parent / "other", tasks).get("a" * 24).prompt == b"x" * 1000
+    said = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
+    assert "1 to remove" in said
+    assert len(list(tasks.glob("*/*.task"))) == 2
+
+
+def test_damaged_finished_tasks_can_be_removed(cache, tasks, capsys):
+    file_of(tasks, "b" * 24).write_bytes(b"no result")
+    said = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
+    assert f"{file_of(tasks, 'b' * 24)}: not a whole result of a task" in said
+    assert [file.stem for file in tasks.glob("*/*.task")] == ["a" * 24]

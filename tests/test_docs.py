@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fpp_sweep import catalogue
 from fpp_sweep.config import PRESETS, TrialConfig, preset
+from fpp_sweep.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -70,3 +72,29 @@ def test_the_table_of_settings_is_complete_and_true():
         for key, value in preset(name).flat().items():
             expected = shown(value) if name == "code" or value != code[key] else ""
             assert table[key][name].strip() == expected, (name, key)
+
+
+def test_lines_that_troubleshooting_explains_are_those_of_the_code():
+    code = "\n".join(path.read_text() for path in (ROOT / "fpp_sweep").rglob("*.py"))
+    code = re.sub(r"\"\s*\n\s*f?\"", "", code)  # a line of text over two of code
+    lines = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), flags=re.M)
+    assert len(lines) > 10
+    assert not [line for line in lines if line not in code]
+
+
+def anchors(path: Path) -> set[str]:
+    """Headings as they are linked to."""
+    heads = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_headings_lead_to_one(path):
+    for file, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", path.read_text()):
+        assert anchor in anchors(path.parent / file if file else path), (file, anchor)
+
+
+def test_who_cites_this_names_its_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == VERSION
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)

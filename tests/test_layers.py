@@ -30,7 +30,7 @@ FLOORS = (
     ("search", "report", "tracking"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "show", "compare", "report.__main__", ""),
+    ("tune", "evaluate", "datasets", "cache", "sync", "doctor", "show", "steer", "compare", "report.__main__", ""),
     ("__main__",),
 )
 FLOOR = {f"fpp_sweep.{room}".rstrip("."): floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -52,6 +52,7 @@ COMMANDS = (
     "reproduce",
     "report",
     "show",
+    "steer",
     "compare",
     "tiny.making.train",
 )

@@ -6,11 +6,13 @@
     tasks/                  results of tasks by key, so that no trial computes one again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
     race/<name>/            its sums after each block of a race, and what was decided there
+    steering/<time>.json    commands to a sweep that was begun, each rewritten once it is applied
     logs/                   what each worker did when, by machine and process
     report/                 the front as table, picture and page; best configs; importances
     lock                    held by the driver while it runs
 
-The driver and its trials write here first; MLflow is brought up to date from here when it can be reached.
+The driver and its trials write here first, and `steer` its commands; MLflow is brought up to date from here when it
+can be reached.
 """
 
 from __future__ import annotations
@@ -18,25 +20,28 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError
 from fpp_sweep.files import no_link, set_aside, stamp_of, write_json
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
+from fpp_sweep.space.work import STEERED, Search
 
 FORMAT = 2
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
-Made = TypeVar("Made", SplitResult, TrialRecord, SweepInfo)
+Made = TypeVar("Made", Command, SplitResult, TrialRecord, SweepInfo)
 
 
 class SweepFolder:
@@ -49,7 +54,7 @@ class SweepFolder:
         self.study_file = self.path / "study.db"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
-        self._records: dict[str, tuple[object, TrialRecord]] = {}  # each with what tells that its file changed
+        self._known: dict[Path, tuple[object, Any]] = {}  # records, each with what tells that its file changed
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
         """Other processes read for themselves."""
@@ -102,23 +107,19 @@ class SweepFolder:
         return self.path / "trials" / f"{name}.json"
 
     def trial(self, name: str) -> TrialRecord:
-        """A trial's record, parsed once for each time that it was written."""
-        with suppress(OSError):  # which to read it will tell
-            stamp = stamp_of(self.trial_file(name))
-            known = self._records.get(name)
-            if known is None or known[0] != stamp:
-                known = self._records[name] = stamp, self._read_trial(name)
-            return known[1]
-        return self._read_trial(name)
+        """A trial's record."""
+        return self._read(self.trial_file(name), _trial)
 
-    def _read_trial(self, name: str) -> TrialRecord:
-        with _reading(self.trial_file(name)) as document:
-            with under("results"):
-                given = as_mapping(document.get("results"))
-                document["results"] = {split: _made(SplitResult, result, split) for split, result in given.items()}
-            record = _made(TrialRecord, document)
-            expect(record.name == name, f"is the record of {record.name}", "name")
+    def _read(self, file: Path, read: Callable[[Path], Made]) -> Made:
+        """A record, parsed once for each time that it was written."""
+        with suppress(OSError):  # which to read it will tell
+            stamp = stamp_of(file)
+            known = self._known.get(file)
+            if known is None or known[0] != stamp:
+                known = self._known[file] = stamp, read(file)
+            record: Made = known[1]
             return record
+        return read(file)
 
     def write_trial(self, record: TrialRecord) -> None:
         write_json(self.trial_file(record.name), {"format": FORMAT, **asdict(record)})
@@ -129,6 +130,33 @@ class SweepFolder:
 
     def trial_files(self) -> list[Path]:
         return sorted((self.path / "trials").glob("[!.]*.json"))
+
+    def command_files(self) -> list[Path]:
+        return sorted((self.path / "steering").glob("[!.]*.json"))
+
+    def command(self, file: Path) -> Command:
+        return self._read(file, _command)
+
+    def commands(self) -> list[Command]:
+        """In the order in which they were given; one that cannot be read is left to --resume, which tells it."""
+        found = []
+        for file in self.command_files():
+            with suppress(InputError):
+                found.append(self.command(file))
+        return found
+
+    def ask(self, kind: Literal["add", "stop", "budget"], values: Mapping[str, Any]) -> Command:
+        """Have a driver do it, the one that runs or the next."""
+        name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{os.getpid()}"
+        command = Command(name=name, kind=kind, written=time.time(), values=values)
+        self._write_command(command)
+        return command
+
+    def has_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
+        self._write_command(replace(command, applied=time.time(), outcome=outcome, number=number))
+
+    def _write_command(self, command: Command) -> None:
+        write_json(self.path / "steering" / f"{command.name}.json", {"format": FORMAT, **asdict(command)})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -148,6 +176,27 @@ class SweepFolder:
                 problem = f"{self.path / 'lock'} cannot be written and locked ({error.strerror})"
                 raise InputError(f"{problem}; make that possible, or give another place with --out") from error
             yield
+
+
+def _trial(file: Path) -> TrialRecord:
+    with _reading(file) as document:
+        with under("results"):
+            given = as_mapping(document.get("results"))
+            document["results"] = {split: _made(SplitResult, result, split) for split, result in given.items()}
+        record = _made(TrialRecord, document)
+        expect(record.name == file.stem, f"is the record of {record.name}", "name")
+        return record
+
+
+def _command(file: Path) -> Command:
+    with _reading(file) as document:
+        command = _made(Command, document)
+        expect(command.name == file.stem, f"is the command {command.name}", "name")
+        if command.kind == "budget":
+            expect(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
+            Search(**command.values)
+        expect(command.kind != "stop" or "trial" in command.values, "has no trial", "values")
+        return command
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.rules import Rule, as_mapping, text
+from fpp_sweep.space.rules import Rule, as_mapping, text, word
 
 Text = Annotated[str, text("")]
 Settings = Annotated[Mapping[str, Any], Rule(as_mapping, dict)]
@@ -80,6 +80,26 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What somebody asked of a sweep that is under way, or of the next driver of one that is not."""
+
+    name: str  # a file's name; their order is that of time
+    kind: Literal["add", "stop", "budget"]
+    written: float  # seconds since 1970
+    values: Settings  # of a point; trial=...; or what the budget is set to, by key of `search`
+    applied: float | None = None
+    number: int | None = None  # of the trial that an added point has become
+    outcome: Text = ""
+
+    @property
+    def words(self) -> str:
+        """`add fpp.gamma1=3: trial-0004`."""
+        values = " ".join(f"{key}={word(value)}" for key, value in self.values.items())
+        done = f": {self.outcome}" if self.outcome else ""
+        return f"{self.kind} {values}{': waits for a driver' if self.applied is None else done}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepInfo:
     """What a sweep is, and how it is doing."""
 
@@ -87,6 +107,7 @@ class SweepInfo:
     created: float
     state: Literal["running", "finished", "interrupted", "failed"]
     space: Settings  # as resolved, plain values: load_space understands it
+    begun: Settings = field(default_factory=dict)  # the same as it began, where it has changed since
     objectives: tuple[Objective, ...]
     search_split: str
     tags: Mapping[str, Text]  # git commit, versions, model and digest, seeds, command, ...

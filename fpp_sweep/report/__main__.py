@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, parser, run
+from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report import write_report
@@ -19,6 +19,7 @@ from fpp_sweep.report import write_report
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
+    sleep_when_idle()
     plugins.load(plugins.read(args.plugin))
     print(f"page: {written(args.folder).resolve().as_uri()}")
 

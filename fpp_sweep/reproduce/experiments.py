@@ -191,7 +191,7 @@ class Experiment:
         if asked:
             fixed["work.columns"] = f"[{', '.join(sorted(asked))}]"
         if self.alone:
-            fixed["work.workers"] = "1"
+            fixed |= {"work.workers": "1", "work.share": "false"}
         return space_from(root, self.name, [*(f"{key}={value}" for key, value in fixed.items()), *overrides])
 
     def settings(self, row: Row, column: Column, files: Mapping[str, str]) -> dict[str, Any]:

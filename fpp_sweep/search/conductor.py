@@ -26,10 +26,12 @@ from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import Kind, TrialRecord
+from fpp_sweep.records.records import Command, Kind, TrialRecord
+from fpp_sweep.records.steering import budget_in_force, steered
 from fpp_sweep.search.coordinator import HALTED, Brief, Coordinator, ended
 from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Search
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.watch import Watch
 
@@ -84,10 +86,7 @@ class Conductor(Searcher):
         `finish` are trials that lost a race and are run to their end.
         """
         super().__init__()
-        total = space.search.trials
-        if space.search.sampler == "grid":
-            total = min(total or study.queued, study.queued)
-        self.progress = Progress(total=total)
+        self.progress = Progress()
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
         self._plan, self._watch = plan, watch
@@ -106,6 +105,12 @@ class Conductor(Searcher):
         self._tests: list[str] | None = None
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
+        self._count_trials([])
+
+    @property
+    def search(self) -> Search:
+        """As it is now: some of it may be changed while it runs."""
+        return self._space.search
 
     def begin(self) -> None:
         """Make folder and study agree, and find what is left to do."""
@@ -146,6 +151,49 @@ class Conductor(Searcher):
             return False
         return time.monotonic() - min(self._since.values()) < START
 
+    # ------------------------------------------------------------ what somebody asks for meanwhile
+
+    def _steer(self) -> None:
+        """Take up commands: those to stop a trial its own process follows, and a point waits for its turn."""
+        commands = self._folder.commands()
+        waiting = [command for command in commands if command.applied is None]
+        if not waiting:
+            return
+        info = self._folder.info()
+        search = budget_in_force(info, self.search, commands)
+        if search != self.search:
+            self._space = replace(self._space, search=search)
+            plain = {**info.space, "search": self._space.plain()["search"]}
+            self._folder.write_info(replace(info, space=plain, begun=info.begun or info.space))
+            self.why_stopped = self._tests = None
+        self._count_trials(commands)
+        for command in waiting:
+            if command.kind == "budget":
+                self._applied(command)
+            elif command.kind == "stop":
+                record = self._records.get(command.values["trial"])
+                if record is None or record.state in ENDED:
+                    self._applied(command, record.state if record else "no such trial")
+
+    def _applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
+        self._folder.has_applied(command, outcome, number)
+        info = self._folder.info()
+        self._folder.write_info(replace(info, tags={**info.tags, **steered(self._folder.commands())}))
+
+    def _place_point(self) -> None:
+        """The oldest point that was added and waits is the next trial; written before the study hears of it."""
+        points = (one for one in self._folder.commands() if one.kind == "add" and one.applied is None)
+        number = self._study.free()
+        if number is not None and (command := next(points, None)):
+            self._applied(command, name_of(number), number)
+            self._study.queue.added[number] = dict(command.values)
+
+    def _count_trials(self, commands: Sequence[Command]) -> None:
+        self.progress.total = self.search.trials
+        if self.search.sampler == "grid":
+            known = len(self._study.queue) + sum(one.kind == "add" and one.applied is None for one in commands)
+            self.progress.total = min(self.search.trials or known, known)
+
     # ------------------------------------------------------------ what Tune calls
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
@@ -153,6 +201,7 @@ class Conductor(Searcher):
 
     @halting()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
+        self._steer()
         if len(self._running) >= self._at_once() or self._too_short():
             return None
         job = self._next()
@@ -268,6 +317,8 @@ class Conductor(Searcher):
         return held * (self._gpus or 1) / 3600  # on CPUs, hours of workers
 
     def _begin_trial(self) -> str:
+        if not self._adopted:
+            self._place_point()
         number, origin, values = self._study.adopt(self._adopted.pop(0)) if self._adopted else self._study.ask()
         name = name_of(number)
         if name not in self._records:

@@ -46,19 +46,28 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An executor, with a line in a log for each result."""
+    """A trial's executor, with a line in its log for each result; it ends where somebody has stopped the trial."""
 
     executor: Executor
     log: Path
+    folder: SweepFolder
+    trial: str
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
+        self._go_on()
         with closing(self.executor.results(tasks, order)) as results:
             for task, result in results:
                 write_line(
                     self.log, f"{task.title}: {f'{result.held:.3f} s, {result.worker}' if result.held else 'at hand'}"
                 )
+                self._go_on()
                 yield task, result
+
+    def _go_on(self) -> None:
+        for command in self.folder.commands():
+            if command.kind == "stop" and command.applied is None and command.values.get("trial") == self.trial:
+                raise TrialStopped("stopped by `steer`")
 
 
 class Coordinator(tune.Trainable):
@@ -93,7 +102,7 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
     driver = _driver(brief, record, split)
     try:
         config = TrialConfig().replace(record.config)
-        executor = Logged(brief.executor, log)
+        executor = Logged(brief.executor, log, folder, name)
         result, datasets = run_trial(brief.plan, config, split, executor, order=order, driver=driver)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:

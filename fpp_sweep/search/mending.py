@@ -10,11 +10,12 @@ import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from fpp_sweep.config import TrialConfig
@@ -22,11 +23,13 @@ from fpp_sweep.errors import InputError
 from fpp_sweep.files import set_aside, written_whole
 from fpp_sweep.records.folder import REMEDY, SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.study import SweepStudy, attributes, draw, name_of, told
 from fpp_sweep.space.rules import expect
 from fpp_sweep.space.space import Space
 
 DIFFERS = "says something else than the records"
+NARROWER = "has narrower ranges than are searched now"
 IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -42,8 +45,10 @@ def mend(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
                 raise
             problem = str(error).removesuffix(REMEDY).removeprefix(f"{file}: ")
             yield f"{file}: {problem}; kept as {set_aside(file)}"
+    yield from _commands(folder)
     known, problem = _read(folder.study_file, info.name, space)
-    trials = _agreed(records, known, space)
+    queue = Queue.of(folder, info)
+    trials = _agreed(records, known, queue)
     for number, trial in enumerate(trials):
         if name_of(number) not in records and trial not in known[number : number + 1]:
             values = "the study's values" if number < len(known) else "values drawn anew, as the study lacks it, too"
@@ -51,8 +56,19 @@ def mend(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
     for name in info.space["work"]["baselines"] if trials else ():
         if f"baseline-{name}" not in records:
             yield f"baseline-{name} has no usable record; it is run again"
-    if trials != known or (problem and folder.study_file.exists()):
-        yield _made_again(folder.study_file, info.name, space, trials, problem or DIFFERS)
+    wide = [_widened(trial, space) for trial in trials]
+    if wide != known or (problem and folder.study_file.exists()):
+        problem = problem or (DIFFERS if trials != known else NARROWER)
+        yield _made_again(folder.study_file, info.name, space, wide, problem)
+
+
+def _commands(folder: SweepFolder) -> Iterator[str]:
+    for file in folder.command_files():
+        try:
+            folder.command(file)
+        except InputError as error:
+            problem = str(error).removesuffix(REMEDY).removeprefix(f"{file}: ")
+            yield f"{file}: {problem}; kept as {set_aside(file)}, and not applied"
 
 
 def _trial_of(record: TrialRecord, info: SweepInfo, space: Space) -> FrozenTrial:
@@ -105,7 +121,8 @@ def _read(file: Path, name: str, space: Space) -> tuple[list[FrozenTrial], str]:
         expect(same, f"is of other objectives: {goals}")
         trials = study.get_trials(deepcopy=False)
         for number, trial in enumerate(trials):
-            same = trial.distributions == _distributions(space, trial.params)
+            ranges = _distributions(space, trial.params)
+            same = all(_holds(ranges.get(key), narrow) for key, narrow in trial.distributions.items())
             expect(trial.number == number and same, f"has another trial {number} than the space can have")
         return trials, ""
     except sqlite3.OperationalError as error:
@@ -116,9 +133,27 @@ def _read(file: Path, name: str, space: Space) -> tuple[list[FrozenTrial], str]:
         return [], " ".join(str(error).split())[:200]
 
 
-def _agreed(records: Mapping[str, FrozenTrial], known: Sequence[FrozenTrial], space: Space) -> list[FrozenTrial]:
+def _holds(now: BaseDistribution | None, before: BaseDistribution) -> bool:
+    """Whether it is the same, or a range that has been widened since."""
+    if now == before or isinstance(now, CategoricalDistribution) or type(now) is not type(before):
+        return now == before
+    old, new = vars(before), vars(now)
+    same = all(old[key] == new[key] for key in ("log", "step"))
+    return same and new["low"] <= old["low"] and old["high"] <= new["high"]
+
+
+def _widened(trial: FrozenTrial, space: Space) -> FrozenTrial:
+    """The trial with the ranges of now, so that samplers see one space."""
+    ranges = _distributions(space, trial.params)
+    if trial.distributions == ranges:
+        return trial
+    wider = copy(trial)
+    wider.distributions = ranges
+    return wider
+
+
+def _agreed(records: Mapping[str, FrozenTrial], known: Sequence[FrozenTrial], queue: Queue) -> list[FrozenTrial]:
     """The study's trials, but as the records have them; one without a record is to be run again."""
-    queue = space.queue()
     last = max([len(known) - 1, *(int(name.removeprefix("trial-")) for name in records if name.startswith("trial-"))])
     agreed = []
     for number in range(last + 1):
@@ -128,7 +163,8 @@ def _agreed(records: Mapping[str, FrozenTrial], known: Sequence[FrozenTrial], sp
         elif trial is not None and not trial.state.is_finished():
             agreed.append(trial)
         else:  # as it was drawn; else with what the queue has of it, and the rest from the sampler
-            queued: Any = {"system_attrs": {"fixed_params": queue[number][1]} if number < len(queue) else {}}
+            point = queue.at(number)
+            queued: Any = {"system_attrs": {"fixed_params": point[1]} if point else {}}
             names = ("params", "distributions", "system_attrs")
             drawn = {name: getattr(trial, name) for name in names} if trial else queued
             agreed.append(create_trial(state=TrialState.RUNNING, **drawn))
@@ -147,5 +183,5 @@ def _made_again(file: Path, name: str, space: Space, trials: Sequence[FrozenTria
         journal = file.with_name(f"{file.name}-journal")  # left beside the new study, SQLite would play it into that
         kept = [set_aside(old) for old in (journal, file) if old.exists()][-1:]
     keeping = f"kept as {kept[0]}, and " if kept else ""
-    lost = "; what the sampler itself remembered is lost" if problem != DIFFERS else ""
+    lost = "; what the sampler itself remembered is lost" if problem not in (DIFFERS, NARROWER) else ""
     return f"{file}: {problem}; {keeping}made again from the records, with {len(trials)} trials{lost}"

@@ -207,11 +207,11 @@ class Racer(Driver):
         return self._last.reason
 
     def marked(self, record: TrialRecord) -> TrialRecord:
-        """The record of a trial that was stopped here."""
-        look = self._last
-        assert look is not None
-        told = replace(record, estimate=look.estimate, fidelity=look.share, constraints=look.constraints)
-        return replace(told, held=record.held + self._held)
+        """The record of a trial that was stopped here, or by somebody."""
+        record, look = replace(record, held=record.held + self._held), self._last
+        if look is None or look.reason is None:
+            return record
+        return replace(record, estimate=look.estimate, fidelity=look.share, constraints=look.constraints)
 
     def _look(self) -> Look:
         """As it was decided before, else now."""

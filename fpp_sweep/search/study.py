@@ -20,6 +20,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.steering import Queue
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
@@ -32,11 +33,11 @@ POPULATION = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thous
 class SweepStudy:
     """Asks and tells, by trial number; to be used by one process, which holds the sweep's lock."""
 
-    def __init__(self, file: Path, name: str, space: Space) -> None:
+    def __init__(self, file: Path, name: str, space: Space, queue: Queue | None = None) -> None:
         optuna.logging.set_verbosity(logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._space = space
-        self._queue = space.queue()
+        self.queue = queue or Queue(space.queue())
         self._study: Study = optuna.create_study(
             storage=f"sqlite:///{file.resolve()}",
             study_name=name,
@@ -46,11 +47,6 @@ class SweepStudy:
         self._study.set_metric_names([objective.metric for objective in space.objectives])
         self._params = space.searched()
         self._asked: dict[int, Trial] = {}
-
-    @property
-    def queued(self) -> int:
-        """How many points are known before anything is sampled."""
-        return len(self._queue)
 
     def unfinished(self) -> list[int]:
         """Trials that were begun and have no result yet."""
@@ -62,10 +58,15 @@ class SweepStudy:
 
     def ask(self) -> tuple[int, str, dict[str, Any]]:
         """The next trial's number, where it comes from, and its values."""
-        number = self.begun()
-        if number < len(self._queue) and number == len(self._study.get_trials(deepcopy=False)):
-            self._study.enqueue_trial(self._queue[number][1])
+        number = self.free()
+        if number is not None and (point := self.queue.at(number)):
+            self._study.enqueue_trial(point[1])
         return self._values(self._study.ask())
+
+    def free(self) -> int | None:
+        """The next trial's number, unless its point is in the study already."""
+        number = self.begun()
+        return number if number == len(self._study.get_trials(deepcopy=False)) else None
 
     def adopt(self, number: int) -> tuple[int, str, dict[str, Any]]:
         """A trial that an earlier driver began; what it had not yet drawn is drawn now."""
@@ -98,7 +99,7 @@ class SweepStudy:
 
     def _values(self, trial: Trial) -> tuple[int, str, dict[str, Any]]:
         number = trial.number
-        queued = self._queue[number] if number < len(self._queue) else None
+        queued = self.queue.at(number)
         values: dict[str, Any] = {}
         self._study.sampler = build_sampler(self._space.search, str(number))
         _ = trial.relative_params  # drawn now, even if a point has them all: NSGA-II then counts it as a parent

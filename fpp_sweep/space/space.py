@@ -16,7 +16,7 @@ from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.rules import NAME, check_fields, expect, one_of, set_field, text, under, word
 from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.work import Sampler, Search, Work
+from fpp_sweep.space.work import STEERED, Sampler, Search, Work
 
 PRESET = one_of("preset", lambda: ("auto", *PRESETS))
 TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10
@@ -25,9 +25,9 @@ TRIALS = 16  # where no budget is given: TPE starts to use what it has seen afte
 MAY_CHANGE = {
     "name",
     "question",
-    *(f"search.{key}" for key in ("trials", "wall_clock", "gpu_hours", "concurrency", "max_failures", "patience")),
+    *(f"search.{key}" for key in ("gpu_hours", "max_failures", "patience", "notify", *STEERED)),
     *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
-    *(f"work.{key}" for key in ("loaders", "compile", "cache", "attempts", "task_timeout", "baselines")),
+    *(f"work.{key}" for key in ("loaders", "compile", "cache", "share", "attempts", "task_timeout", "baselines")),
     "work.tracking_uri",
 }
 
@@ -183,13 +183,19 @@ class Space:
         return plain
 
     def difference(self, other: Space) -> list[str]:
-        """What decides results and differs in `other`, a line for each; budgets and machines do not."""
+        """What decides results and differs in `other`, a line for each; budgets, machines and additions do not."""
         ours, theirs = (dict(dotted(space.plain())) for space in (self, other))
+        wider = {f"params.{new.key}.{end}" for new in other.params for end in ("low", "high") if self._widened_by(new)}
+        added = {"points"} if all(point in other.points for point in self.points) else set()
         return [
             f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}"
             for key in dict.fromkeys([*ours, *theirs])
-            if key not in MAY_CHANGE and ours.get(key) != theirs.get(key)
+            if key not in MAY_CHANGE | wider | added and ours.get(key) != theirs.get(key)
         ]
+
+    def _widened_by(self, new: Param) -> bool:
+        ranges = (old for old in self.params if old.key == new.key and not old.choices and not new.choices)
+        return any(not any(map(new.problem, old.bounds)) for old in ranges)
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
         """For each published config: its origin, its values of searched settings, and those that do not fit."""

@@ -39,6 +39,7 @@ PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseli
 BASELINES = (*catalogue.COMPARED, *(f"fpp_{origin}" for origin in PUBLISHED))
 BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELINES]))
 COLUMN = one_of("column", lambda: catalogue.COLUMNS)
+STEERED = ("trials", "wall_clock", "concurrency")  # of a search, what may change while it runs
 
 
 def _fraction(value: Any) -> float:
@@ -97,6 +98,7 @@ class Search:
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
     race: Annotated[Race, Rule(_race, _race_schema)] | None = None  # none: every trial is run to its end
+    notify: str | None = None  # a command that hears of a new front, of failures and of the end
 
     def __post_init__(self) -> None:
         check_fields(self, "search")
@@ -123,6 +125,7 @@ class Work:
     )
     compile: bool = False  # as `evaluate --compile`
     cache: str | None = None  # folder of image features
+    share: bool = True  # results with other sweeps on this machine, beside the features
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0
     baselines: tuple[Annotated[str, BASELINE], ...] = BASELINES

@@ -28,7 +28,8 @@ def ending(folder: SweepFolder) -> Iterator[str]:
     yield from map(printable, sentences(info, records, judged=bool(evidence.splits)))
     if records:
         yield f"\n{final_table(info, records, evidence)}\n"
-    yield from map(printable, (*failures(folder, info, records), *work_done(info), *to_open(folder, info)))
+    asked = (f"steered     {command.words}" for command in folder.commands())
+    yield from map(printable, (*failures(folder, info, records), *asked, *work_done(info), *to_open(folder, info)))
 
 
 def sentences(info: SweepInfo, records: Sequence[TrialRecord], *, judged: bool) -> Iterator[str]:

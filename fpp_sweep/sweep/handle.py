@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
@@ -19,6 +19,9 @@ from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 
 if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-untyped]
+    from plotly.graph_objects import Figure  # type: ignore[import-untyped]
+
     from fpp_sweep.report.evidence import Evidence
 
 
@@ -126,16 +129,56 @@ class Sweep:
         return TrialConfig().replace(marked[mark].config)
 
     def table(self) -> list[dict[str, Any]]:
-        """A flat row for each record, as `pandas.DataFrame` takes them: name, state, params, `ece`, `test/ece`, ..."""
-        searched = self.info.search_split
-        rows = []
-        for record in self.trials():
-            row: dict[str, Any] = {"name": record.name, "kind": record.kind, "state": record.state, **record.params}
-            for split, result in record.results.items():
-                prefix = "" if split == searched else f"{split}/"
-                row |= {f"{prefix}{metric}": value for metric, value in result.average.items()}
-            rows.append(row)
-        return rows
+        """A flat row for each record, as `pandas.DataFrame` takes them: name, state, marks, params, `ece`, `test/ece`.
+
+        `ece/dtd` is of one dataset; `ece low` and `ece high` are the ends of an interval, where one is known.
+        """
+        from fpp_sweep.sweep.looking import row_of
+
+        info, records = self.info, self.trials()
+        front, evidence = front_of(info, records), self.evidence()
+        return [row_of(info, record, front, evidence) for record in records]
+
+    def plot(self) -> dict[str, Figure]:
+        """The page's figures by name (`front-0`, `parallel`, ...), as plotly's; those that have something to show."""
+        from fpp_sweep.sweep.looking import figures  # loads plotly and Optuna
+
+        return figures(self.folder)
+
+    def trial(self, name: str) -> Trial:
+        """One of its trials or baselines: `trial-0007`, `baseline-tpt`."""
+        names = [file.stem for file in self.folder.trial_files()]
+        if name not in names:
+            raise unknown(f"trial of {self.name}", name, names)
+        return Trial(self.folder, name)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how it stands, and the front with the baselines beside it."""
+        from fpp_sweep.sweep.looking import as_html
+
+        return as_html(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One trial of a sweep."""
+
+    folder: SweepFolder
+    name: str
+
+    @property
+    def record(self) -> TrialRecord:
+        return self.folder.trial(self.name)
+
+    @property
+    def config(self) -> TrialConfig:
+        return TrialConfig().replace(self.record.config)
+
+    def predictions(self, split: str | None = None) -> DataFrame:
+        """A row for each sample, seed and dataset of a split; none: the one that was searched."""
+        from fpp_sweep.sweep.looking import predictions
+
+        return predictions(self.folder, self.name, split or self.folder.info().search_split)
 
 
 def last_change(folder: SweepFolder) -> float:

@@ -13,17 +13,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fpp_sweep import catalogue
 from fpp_sweep.cli import cores, note, plural, stage, terminable
 from fpp_sweep.config import TrialConfig, require_prompt
+from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.steering import begun, budget_in_force
 from fpp_sweep.search.racing import require_additive, rungs
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import STEERED
 from fpp_sweep.sweep.handle import Options, plugin_digests, require_same
+from fpp_sweep.sweep.notify import words_of
 from fpp_sweep.sweep.provenance import commit, plain, tagged, versions
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Plan
@@ -74,6 +79,21 @@ def known_info(space: Space, options: Options, folder: SweepFolder) -> SweepInfo
     return info
 
 
+def going_on(space: Space, known: SweepInfo, folder: SweepFolder) -> Space:
+    """The space with all that was asked for since the sweep began; what is new in it is a command like any other."""
+    first = begun(folder, known)
+    tried = [values for _, values in first.first_points()]
+    tried += [dict(one.values) for one in folder.commands() if one.kind == "add"]
+    for values in (values for _, values in space.first_points() if values not in tried):
+        folder.ask("add", values)
+    in_force = budget_in_force(known, space.search, folder.commands())
+    asked = {key: value for key in STEERED if (value := getattr(space.search, key)) != getattr(first.search, key)}
+    asked = {key: value for key, value in asked.items() if value != getattr(in_force, key)}
+    if asked:
+        folder.ask("budget", asked)
+    return replace(space, points=first.points, search=replace(in_force, **asked))
+
+
 def _require_stopped(folder: SweepFolder, names: Sequence[str]) -> None:
     """Only trials that lost a race can be finished."""
     stopped = [record.name for record in folder.trials() if record.state == "stopped" and record.estimate is not None]
@@ -115,6 +135,10 @@ def require_named(space: Space, options: Options) -> None:
     from fpp_sweep.core.datasets import require_known  # loads numpy
 
     work = space.work
+    try:
+        words_of(space.search.notify or "true")
+    except InputError as error:
+        note(error)
     if not options.on_cluster:
         _require_measured(space, require_known(work.datasets, work.data_root, work.dataset_file))
         for prompt, _ in sorted(_prompts(space)):
@@ -152,13 +176,22 @@ def open_workers(
         spec = replace(worker_spec(space, gpus), plugins=options.plugins)
         if options.on_cluster:
             look_at_nodes(spec, env)
-        pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout)
+        shared = None if options.on_cluster or options.plugins else shared_results(space)
+        pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout, shared=shared)
         stage(f"loading {work.model} on {'a first worker' if work.workers is None else plural(work.workers, 'worker')}")
         try:
             model = pool.open()
         except TaskFailed as error:
             raise InputError(error.reason) from error
         yield Workers(pool, model, gpus)
+
+
+def shared_results(space: Space) -> Path | None:
+    """Where results of all sweeps of this machine are; none where it is searched for what work costs."""
+    metrics = [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
+    timed = not all(catalogue.metric(metric).of_dataset for metric in metrics)
+    root = Path(space.work.cache) if space.work.cache else default_cache()
+    return root.absolute() / "tasks" if space.work.share and not timed else None
 
 
 def environment() -> dict[str, str]:
@@ -275,7 +308,8 @@ def _values(param: Param, point: Mapping[str, Any]) -> list[dict[str, Any]]:
 def info_at_start(known: SweepInfo | None, space: Space, options: Options, folder: SweepFolder, uri: str) -> SweepInfo:
     """The sweep's record, as it begins or goes on."""
     if known is not None:
-        return replace(known, state="running", finished=None, tracking_uri=uri, space=plain(space))
+        first = known.begun or (known.space if plain(space) != known.space else {})
+        return replace(known, state="running", finished=None, tracking_uri=uri, space=plain(space), begun=first)
     tags = {
         "seeds": ", ".join(map(str, space.work.seeds)),
         "sampler": space.search.sampler,

@@ -21,13 +21,16 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.steering import Queue
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.sweep.display import Display, Status, trial_line
 from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep, sweep_folder
+from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import (
     Opened,
     Workers,
+    going_on,
     info_at_start,
     known_info,
     open_sweep,
@@ -65,6 +68,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     with folder.locked(), terminable():
         known = known_info(space, options, folder) if options.resume else None
         if known is not None:
+            space = going_on(space, known, folder)
             uri = absolute(options.tracking_uri) if options.tracking_uri else recorded(known.tracking_uri)
         with removed_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened
@@ -124,12 +128,13 @@ class Run:
         self.delivery = DELIVERY
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
+        self.notifier = Notifier(space.search.notify, folder.path)
         self.storage = ""  # where Tune puts records of its own, which nothing reads again
         self.watch = Watch(opened.pool, self._show, self._keeper_restarted, self._leave)
         self.conductor: Conductor = Conductor(
             space,
             folder,
-            SweepStudy(folder.study_file, folder.info().name, space),
+            SweepStudy(folder.study_file, folder.info().name, space, Queue.of(folder, folder.info())),
             plan=opened.plan,
             watch=self.watch,
             gpus_per_worker=opened.gpus_per_worker,
@@ -184,6 +189,7 @@ class Run:
         self.display.close()
         stage("writing the report, bringing MLflow up to date")
         self.reporter.close()
+        self.notifier.close()
         shutil.rmtree(self.storage, ignore_errors=True)
         left = self.shipper.close(self.delivery)
         if left:
@@ -197,6 +203,11 @@ class Run:
         spent = self.spent + time.monotonic() - self.began
         info = tagged(replace(info, state=state, finished=now, spent=spent), self._work(info))
         self.folder.write_info(info)
+        self.notifier.tell(state, front=self._front())
+
+    def _front(self) -> dict[str, dict[str, float]]:
+        metrics = [objective.metric for objective in self.space.objectives]
+        return {one.name: dict(zip(metrics, one.values or (), strict=True)) for one in self.conductor.front()}
 
     def _work(self, info: SweepInfo) -> dict[str, str]:
         """What it took, over all drivers."""
@@ -221,6 +232,10 @@ class Run:
             self._set_reference()
             joined = record.kind == "trial" and record.name in {member.name for member in self.conductor.front()}
             style = "red" if record.state == "failed" else "green" if joined else ""
+            if record.state == "failed":
+                self.notifier.tell("trial failed", trial=record.name, reason=record.reason)
+            elif joined:
+                self.notifier.tell("new front", trial=record.name, front=self._front())
             self.display.event(trial_line(record, self.space.objectives, on_front=joined), style)
         elif split in record.results:
             average = record.results[split].average
@@ -291,7 +306,7 @@ class Run:
         self.display.update(status)
 
     def _seconds_left(self, seconds: float) -> float | None:
-        progress, search = self.conductor.progress, self.space.search
+        progress, search = self.conductor.progress, self.conductor.search
         left = [] if search.wall_clock is None else [search.wall_clock - self.spent - seconds]
         if progress.total is not None and progress.seconds:
             mean = math.fsum(progress.seconds) / len(progress.seconds)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import PIL
 import torch
 
 from fpp_sweep import catalogue, keys, plugins
@@ -45,6 +47,7 @@ from fpp_sweep.trial.running import (
     views_for,
 )
 
+ROOMS = ("core", "tiny", "trial")  # of the code that results are made with
 KEPT_BYTES = 3e9  # of adapters that are kept beside the one in use: a Jacobian of a thousand classes has 4.2e9
 
 ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # what is done, of how many, in what unit
@@ -52,6 +55,18 @@ ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # what is
 
 def silent(label: str, total: int, unit: str) -> Bar:
     return Bar(label, total, unit, shown=False)
+
+
+def made_with() -> str:
+    """What moves last bits here, and may differ on another machine or after an update."""
+    package = Path(plugins.__file__).parent
+    files = [package / "catalogue.py", *(path for room in ROOMS for path in sorted((package / room).rglob("*.py")))]
+    code = keys.digest(*(path.read_text() for path in files), length=8)
+    libraries = f"torch {torch.__version__}, numpy {np.__version__}, pillow {PIL.__version__}"
+    with suppress(OSError):
+        cpus = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
+        return f"code {code}, {libraries}, {torch.backends.cpu.get_cpu_capability()}, {', '.join(sorted(set(cpus)))}"
+    return f"code {code}, {libraries}, {platform.machine()}, {platform.processor()}"
 
 
 class Worker:
@@ -95,6 +110,7 @@ class Worker:
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._seconds,
+            made_with=f"{made_with()}, {torch.cuda.get_device_name() if self.clip.device.type == 'cuda' else 'no GPU'}",
         )
 
     def describe(self, names: Iterable[str], split: str) -> list[DatasetFacts]:

@@ -24,7 +24,7 @@ from fpp_sweep.progress import Bar
 from fpp_sweep.records.log import write_line
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.store import TaskStore, folder_for
 from fpp_sweep.workers.keeper import Keeper, KeeperStatus, LostError
 from fpp_sweep.workers.session import first_line
 from fpp_sweep.workers.wishes import Answer, Wish
@@ -202,9 +202,11 @@ async def _answer(reference: Any, where: str = "") -> Any:
 class KeeperActor:
     """The keeper in a process of its own, on the driver's machine."""
 
-    def __init__(self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
+    def __init__(
+        self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float, shared: Path | None
+    ) -> None:
         plugins.load(worker.plugins)  # keys are made from their rows
-        self._needs = needs
+        self._needs, self._tasks, self._shared = needs, tasks, shared
         self._keeper = Keeper(
             hire=lambda: _RayWorker.start(worker, needs, tasks.with_name("logs")),
             wanted=self._wanted,
@@ -247,6 +249,8 @@ class KeeperActor:
     async def begin(self, keys: TaskKeys) -> None:
         """From here on tasks are known by these keys."""
         self._hire()
+        if self._shared:
+            self._keeper.store = TaskStore(self._tasks, folder_for(self._shared, keys.model))
         self._keeper.begin(keys)
 
     async def ask(self, name: str, tasks: Mapping[int, Task], order: int) -> None:
@@ -367,14 +371,17 @@ def _require_session() -> None:
             raise MachineError(f"Ray's {kind} (process {process.pid}) died; go on with --resume")
 
 
-def start_pool(worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, *, attempts: int, timeout: float) -> Pool:
-    """The keeper, on this machine, where the sweep's folder is."""
+def start_pool(
+    worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, *, attempts: int, timeout: float, shared: Path | None = None
+) -> Pool:
+    """The keeper, on this machine, where the sweep's folder is; `shared` is where other sweeps find its results."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": EVERYTHING}
     # a call is asked again of the next keeper, which finds on disk what was done
     options |= {"max_restarts": RESTARTS, "max_task_retries": -1}
     actor: Any = ray.remote(KeeperActor)
-    return Pool(actor.options(scheduling_strategy=here, **options).remote(worker, needs, tasks, attempts, timeout))
+    given = (worker, needs, tasks, attempts, timeout, shared)
+    return Pool(actor.options(scheduling_strategy=here, **options).remote(*given))
 
 
 def require_room(needs: WorkerNeeds, *, may_grow: bool) -> str | None:

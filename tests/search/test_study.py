@@ -132,7 +132,7 @@ def test_a_grid_is_tried_in_its_order_each_point_once(tmp_path):
     assert {(values["fpp.gamma2"], values["method"]) for _, _, values in asked[:6]} == {
         (gamma, method) for gamma in (0.15, 1.0, 15.0) for method in (TPT, OTPT)
     }
-    assert opened(tmp_path, space).queued == 6
+    assert len(opened(tmp_path, space).queue) == 6
 
 
 def test_a_block_of_a_grid_has_its_own_keys_and_the_bases_values(tmp_path):

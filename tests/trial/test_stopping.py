@@ -127,6 +127,31 @@ def test_a_trial_that_is_stopped_on_the_test_split_keeps_what_it_had(worker, tmp
     assert before.state == "complete"
 
 
+class Asks(Driver):
+    """Somebody wants the trial to end while its first task runs."""
+
+    def __init__(self, folder):
+        self.folder, self.ended = folder, 0
+
+    def stops(self, task, result):
+        if not self.ended:
+            self.folder.ask("stop", {"trial": "trial-0000"})
+        self.ended += 1
+
+
+def test_a_trial_that_somebody_stops_ends_after_the_task_that_it_is_at(worker, tmp_path):
+    sweep = Sweep(tmp_path, worker)
+    driver = Asks(sweep.folder)
+    with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
+        record = sweep.run(executor, driver)
+        assert (record.state, record.reason, driver.ended) == ("stopped", "stopped by `steer`", 1)
+        assert sweep.states == ["PRUNED"]
+        other = sweep.run(executor, Driver())
+    assert (other.name, other.state) == ("trial-0001", "complete")
+    (command,) = sweep.folder.commands()
+    assert command.words == "stop trial=trial-0000: stopped"
+
+
 def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
     def broken(*how, **options):
         raise RuntimeError("CUDA error: out of memory")

@@ -1,0 +1,75 @@
+"""The notebook and the example of docs/library.md, run as a newcomer would; and what a notebook shows of a sweep."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fpp_sweep.errors import InputError
+from fpp_sweep.sweep.handle import Sweep
+from tests.drivers import ROOT, environment
+from tests.sweeps import build_sweep
+
+LOOKS = """
+assert sweep.info.state == "finished", sweep.info.state
+shown = sweep._repr_html_()
+assert "<table>" in shown and "is finished (all 3 trials)" in shown
+assert {"accuracy low", "ece/digits", "test/accuracy", "test/accuracy low"} <= set(table.columns), list(table.columns)
+front = table[table.on_front]
+assert (front["accuracy low"] < front["accuracy high"]).all() and (table.seconds > 0).all()
+figure = figures["front-0"]
+assert type(figure).__name__ == "Figure" and sum(len(trace.x) for trace in figure.data) >= 3
+assert "<div" in figure.to_html(include_plotlyjs=False)
+samples = len(predictions)
+assert samples == best.record.results["val"].samples, samples
+hit = 100 * (predictions.label == predictions.predicted).groupby(predictions.dataset).mean().mean()
+assert abs(hit - best.record.results["val"].average["accuracy"]) < 1e-9
+assert len(list(Path("results/mine").rglob("*.parquet"))) == 1
+"""
+
+
+def code_of_the_notebook():
+    document = json.loads((ROOT / "docs/first_sweep.ipynb").read_text())
+    cells = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    return ["".join(cell["source"]) for cell in cells]
+
+
+@pytest.mark.slow  # two sweeps, which share what they compute
+def test_the_notebook_and_the_example_run_as_they_stand(tmp_path):
+    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")
+    (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/library.md").read_text(), flags=re.M | re.S)
+    program = "\n".join([example, 'assert sweep.info.state == "finished"', *code_of_the_notebook(), LOOKS])
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_table_has_reasons_marks_durations_and_numbers_by_dataset(tmp_path):
+    sweep = Sweep.open(build_sweep(tmp_path / "made", trials=6, failed=(3,)).path)
+    rows = {row["name"]: row for row in sweep.table()}
+    failed, best = rows["trial-0003"], rows["trial-0005"]
+    assert (failed["reason"], failed["seconds"]) == ("FloatingPointError: non-finite objectives ['ece']", 5.0)
+    assert (best["marks"], best["on_front"]) == ("best accuracy, best ece, knee", True)
+    assert (best["seconds"], best["accuracy/tiny_digits"]) == (50.0, 58.0)
+    assert "test/ece/tiny_digits" in best
+    assert "accuracy low" not in best  # there are no sums to draw from
+
+
+def test_what_a_notebook_shows_is_escaped_and_there_before_any_trial_has_ended(tmp_path):
+    folder = build_sweep(tmp_path / "made", trials=0, baselines=(), state="running")
+    assert "made is running; trials: none was begun." in Sweep(folder)._repr_html_()
+    assert Sweep(folder).plot() == {}
+    made = Sweep(build_sweep(tmp_path / "<b>", trials=2, failed=()))
+    assert "<b>" not in made._repr_html_()
+    assert "<td" in made._repr_html_()
+
+
+def test_a_trial_that_is_not_there_or_has_no_predictions_is_told_in_a_line(tmp_path):
+    sweep = Sweep(build_sweep(tmp_path / "made"))
+    with pytest.raises(InputError, match="unknown trial of made 'trial-0042', did you mean"):
+        sweep.trial("trial-0042")
+    with pytest.raises(InputError, match="trial-0003 of made has no predictions on val; it is failed"):
+        sweep.trial("trial-0003").predictions()

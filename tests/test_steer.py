@@ -1,0 +1,206 @@
+"""`fpp-sweep steer` as its users run it: what it refuses, and a real sweep that is steered, killed and gone on with."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep import tune
+from fpp_sweep.errors import InputError
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.yamlfile import dump
+from fpp_sweep.steer import main
+from tests.drivers import SMALL, ended, environment, kill, only_sweep, started
+from tests.sweeps import CREATED, build_sweep
+from tests.test_tune import tune as run_tune
+from tests.waiting import LONG, wait_for
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sweep of six trials: five have ended, one runs."""
+    return build_sweep(tmp_path / "made", running=(5,), failed=(3,), state="interrupted", report=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["stop", "trial-0009"], "unknown trial of made 'trial-0009', did you mean 'trial-0005'? known:"),
+        (["stop", "trial-0003"], "trial-0003 is failed; only a trial that has not ended can be stopped"),
+        (["budget"], "budget: say what with --trials, --hours or --concurrency"),
+        (["budget", "--trials", "5"], "--trials 5: 6 have begun already; give no fewer"),
+        (["budget", "--trials", "many"], "search.trials: must be a whole number, got 'many'"),
+        (["budget", "--hours", "0.9"], "--hours 0.9: 1 are spent already; give more"),
+        (["budget", "--hours", "-1"], "search.wall_clock: must be > 0"),
+        (["budget", "--concurrency", "0"], "search.concurrency: must be >= 1, got 0"),
+        (["add", "fpp.gamma2"], "'fpp.gamma2': expected key=value, such as fpp.gamma2=..."),
+        (["add", "fpp.gamma2=20"], "fpp.gamma2: 20 is outside 0.1..15"),
+        (["add", "fpp.gama2=2"], "unknown parameter 'fpp.gama2', did you mean 'fpp.gamma2'?"),
+        (["add", "fpp.gamma2=[1"], "fpp.gamma2=[1"),
+        (["pause"], "invalid choice: 'pause'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_a_line_and_leaves_nothing(folder, words, complaint):
+    folder.write_info(replace(folder.info(), spent=3600.0))
+    with pytest.raises(InputError) as refused:
+        main([str(folder.path), *words])
+    assert complaint in str(refused.value)
+    assert not folder.commands()
+
+
+def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is not a sweep's folder"):
+        main([str(tmp_path), "stop", "trial-0001"])
+
+
+def test_what_a_running_sweep_has_spent_counts_from_its_lock_on(folder):
+    folder.write_info(replace(folder.info(), state="running"))
+    (folder.path / "lock").touch()
+    os.utime(folder.path / "lock", (CREATED, time.time() - 7200))
+    with pytest.raises(InputError, match=r"--hours 1.5: 2 are spent already"):
+        main([str(folder.path), "budget", "--hours", "1.5"])
+
+
+def test_what_is_asked_for_is_kept_and_who_will_do_it_is_said(folder, capsys):
+    main([str(folder.path), "add", "fpp.gamma2=2", "fpp.class_var=0.01"])
+    main([str(folder.path), "stop", "trial-0005"])
+    folder.write_info(replace(folder.info(), state="running"))
+    main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
+    first, second, third = capsys.readouterr().out.splitlines()
+    go_on = "made is interrupted; to have it done: python -m fpp_sweep.tune --name made --resume"
+    assert first == f"add fpp.gamma2=2 fpp.class_var=0.01: {go_on}"
+    assert second == f"stop trial=trial-0005: {go_on}"
+    assert third.startswith("budget trials=none wall_clock=7200: its driver takes it up")
+    assert [(one.kind, dict(one.values)) for one in folder.commands()] == [
+        ("add", {"fpp.gamma2": 2.0, "fpp.class_var": 0.01}),
+        ("stop", {"trial": "trial-0005"}),
+        ("budget", {"trials": None, "wall_clock": 7200.0}),
+    ]
+
+
+def asked(tmp_path, *words, space=SMALL):
+    (tmp_path / "small.yaml").write_text(space)
+    return tune.read_space(tune.parse(["--space", str(tmp_path / "small.yaml"), *words]))
+
+
+def test_a_config_is_the_first_point_as_far_as_it_is_searched(tmp_path, capsys):
+    file = tmp_path / "knee.yaml"
+    file.write_text(dump({"config": {"fpp.gamma1": 3.0, "views.count": 8}}))
+    space = asked(tmp_path, "--config", str(file))
+    assert space.queue()[0] == ("point", {"fpp.gamma1": 3.0})
+    assert space.base["views.count"] == 8
+    file.write_text(dump({"config": {"fpp.gamma1": 30.0, "views.count": 8}}))
+    space = asked(tmp_path, "--config", str(file))
+    assert (space.points, space.base["views.count"]) == ((), 8)
+    told = f"note: {file} is not tried first: 30 is outside 0.1..10"
+    assert capsys.readouterr().err.splitlines() == [told]
+
+
+FOR_MADE = SMALL.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
+BOTH = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.02}}"
+
+
+def test_the_front_of_another_sweep_is_tried_first(tmp_path):
+    made = build_sweep(tmp_path / "made", report=False)
+    space = asked(tmp_path, "--points-from", str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    members = [record for record in made.trials() if record.name == "trial-0005"]  # it is alone on the front
+    assert [values for origin, values in space.queue() if origin == "point"] == [dict(members[0].params)]
+
+
+@pytest.mark.parametrize(
+    ("params", "complaint"),
+    [
+        ("{fpp.gamma1: {low: 0.1, high: 10}}", "it searched fpp.class_var, fpp.gamma2, which small does not; give a"),
+        (BOTH.replace("0.02", "0.002"), "trial-0005: fpp.class_var: 0.006 is outside 0.001..0.002"),
+    ],
+)
+def test_points_of_other_parameters_are_refused(tmp_path, params, complaint):
+    made = build_sweep(tmp_path / "made", report=False)
+    with pytest.raises(InputError) as refused:
+        asked(tmp_path, "--points-from", str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
+    assert str(refused.value).startswith(f"--points-from {made.path}: {complaint}")
+
+
+def test_a_sweep_without_a_front_has_no_points(tmp_path):
+    made = build_sweep(tmp_path / "made", trials=0)
+    with pytest.raises(InputError, match="it has no front yet"):
+        asked(tmp_path, "--points-from", str(made.path))
+
+
+def steer(sweep, *words):
+    """As its users do, in a process of its own."""
+    command = [sys.executable, "-m", "fpp_sweep", "steer", str(sweep.path), *words]
+    done = subprocess.run(command, env=environment(sweep.path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow  # two drivers
+def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
+    """A point, a stopped trial and a budget; SIGKILL; another point, a wider range, another budget; to the end."""
+    heard = tmp_path / "heard.jsonl"
+    (tmp_path / "hear.sh").write_text(f'cat >> "{heard}"; echo >> "{heard}"')
+    space = SMALL.replace("trials: 4", f"trials: 1000, sampler: random, notify: sh {tmp_path}/hear.sh")
+    with ended(started(tmp_path, space=space)) as driver:
+        wait_for(lambda: list((tmp_path / "sweeps").glob("*/trials/trial-0002.json")))
+        sweep = only_sweep(tmp_path)
+        assert "takes it up" in steer(sweep, "add", "fpp.gamma1=3")
+        wait_for(lambda: points(sweep))
+        running = wait_for(lambda: [one.name for one in sweep.trials() if one.state == "running"])
+        steer(sweep, "budget", "--concurrency", "2")
+        wait_for(lambda: sweep.info().space["search"]["concurrency"] == 2)
+        wait_for(lambda: not pending(sweep))
+        kill(driver.pid)
+        driver.wait(LONG)
+    assert running
+    count = len(list((sweep.path / "trials").glob("trial-*.json")))
+    left = [one.name for one in sweep.trials() if one.state == "running"]
+    steer(sweep, "stop", left[0])
+    steer(sweep, "add", "fpp.gamma1=5")
+    steer(sweep, "budget", "--trials", str(count + 2))
+    wider = space.replace("high: 10", "high: 20") + "points: [{fpp.gamma1: 15}]\n"
+    done = run_tune(tmp_path, "--resume", space=wider)
+    assert sweep.info().state == "finished"
+    assert "study.db: has narrower ranges than are searched now" in done.stderr
+    assert sorted(points(sweep)) == [3.0, 5.0, 15.0]
+    assert not pending(sweep)
+    assert len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2 + 1  # the file's point came later
+    assert sweep.trial(left[0]).state == "stopped"
+    assert re.search(r"^steered     add fpp.gamma1=3: trial-\d+$", done.stdout, re.M)
+    assert "add fpp.gamma1=5" in sweep.info().tags["steered"]
+    page = (sweep.report / "sweep.html").read_text()
+    assert "add fpp.gamma1=5" in page
+    events = [json.loads(line) for line in heard.read_text().splitlines()]
+    assert events[-1]["event"] == "finished"
+    assert "new front" in {one["event"] for one in events}
+    members = {record.name for record in sweep.trials() if record.name in events[-1]["front"]}
+    assert members == set(events[-1]["front"])
+
+
+def points(sweep):
+    return [record.params["fpp.gamma1"] for record in sweep.trials() if record.origin == "point"]
+
+
+def pending(sweep):
+    return [command for command in sweep.commands() if command.applied is None]
+
+
+@pytest.mark.slow  # two sweeps
+def test_a_sweep_that_is_repeated_computes_nothing(tmp_path):
+    """The second on what the first left for all; with `work.share=false` a third computes it all."""
+    space = SMALL.replace("trials: 4", "trials: 2")
+    for name in ("one", "other"):
+        run_tune(tmp_path, "--name", name, space=space)
+    one, other = (SweepFolder.open(tmp_path / "sweeps" / name) for name in ("one", "other"))
+    assert int(one.info().tags["work_tasks"]) > 0
+    assert other.info().tags["work_tasks"] == "0"
+    assert [record.values for record in one.trials()] == [record.values for record in other.trials()]
+    tasks = [sorted(path.name for path in sweep.tasks.rglob("*.task")) for sweep in (one, other)]
+    assert tasks[0] == tasks[1]
+    run_tune(tmp_path, "--name", "alone", "--set", "work.share=false", space=space)
+    assert SweepFolder.open(tmp_path / "sweeps/alone").info().tags["work_tasks"] == one.info().tags["work_tasks"]
