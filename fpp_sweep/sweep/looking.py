@@ -46,14 +46,24 @@ def figures(folder: SweepFolder) -> dict[str, Figure]:
 
 
 def _plots(folder: SweepFolder) -> list[Plot]:
-    from fpp_sweep.report import plots
+    from fpp_sweep.report import effects, plots
+    from fpp_sweep.report.course import timeline
+    from fpp_sweep.report.heat import heat_map
     from fpp_sweep.report.importance import importances
 
-    info = folder.info()
-    front = front_of(info, folder.trials())
-    drawn = plots.front_plots(info, front, evidence_of(folder, info, front))
-    rest = [plots.parallel_plot(info, front), plots.importance_plot(importances(info, front.finished))]
-    return [*drawn, *rest, plots.hypervolume_plot(front)]
+    info, records = folder.info(), folder.trials()
+    front = front_of(info, records)
+    found = importances(info, front.finished)
+    return [
+        *plots.front_plots(info, front, evidence_of(folder.artifacts, info, front)),
+        effects.parallel_plot(info, front),
+        *effects.slice_plots(info, front, found),
+        effects.contour_plot(info, front, found),
+        plots.importance_plot(found),
+        heat_map(info, front),
+        plots.hypervolume_plot(front),
+        timeline(folder.path / "logs", records)[0],
+    ]
 
 
 def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
@@ -75,7 +85,7 @@ def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
 def as_html(folder: SweepFolder) -> str:
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    evidence = evidence_of(folder, info, front)
+    evidence = evidence_of(folder.artifacts, info, front)
     columns = [
         (split, metric) for split in splits_of(info, front.compared) for metric in metrics_shown(info.objectives)
     ]
