@@ -1,7 +1,7 @@
 """What MLflow's page shows of a sweep at first: its trials, the columns that matter, and the objectives as a scatter.
 
-MLflow keeps what its button `Share` stores as a tag of the experiment, in the words of its page's own state, and
-opens it by the tag's key in the address.
+MLflow keeps a saved view as a tag of the experiment, in the words of its page's own state, lists it by its name below
+`Views`, and opens it by the tag's key in the address.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from fpp_sweep.records.front import metrics_shown, splits_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.tracking.desired import SWEEP_TAG, safe_name, sweep_id
+from fpp_sweep.tracking.desired import NAME_LIMIT, SWEEP_TAG, milliseconds, safe_name, shortened, sweep_id
 
 TAG = "mlflow.sharedViewState."
 FRONT = "Front"  # the section of charts with the objectives
@@ -27,7 +27,8 @@ def view_key(info: SweepInfo) -> str:
 def view(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
     """As MLflow's page reads it; settings are left out where they are too many."""
     settings = list(dict.fromkeys(key for record in records for key in record.params))
-    while len(text := json.dumps(_state(info, records, settings))) > LIMIT:
+    known = {"name": shortened(info.name, NAME_LIMIT), "createdAt": milliseconds(info.created)}
+    while len(text := json.dumps(known | {"state": json.dumps(_state(info, records, settings))})) > LIMIT:
         settings.pop()
     return text
 

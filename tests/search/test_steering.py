@@ -216,6 +216,7 @@ def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
         sweep.resumed("search.concurrency=1", "work.baselines=[]").run()
         assert len(sweep.trials()) == 4, moment
         assert list(sweep.points().values()) == [POINT], moment
+        assert [record.params for record in sweep.trials()].count(POINT) == 1, moment  # whatever it is called
         commands = {command.kind: command for command in sweep.folder.commands()}
         assert all(command.applied for command in commands.values()), moment
         assert commands["add"].number == next(iter(sweep.points())), moment

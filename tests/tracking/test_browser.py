@@ -72,8 +72,10 @@ def test_a_user_finds_the_sweep_a_trial_and_the_front(page, mlflow):
     assert page.get_by_text("tiny_digits").count() == 0
     assert page.get_by_role("link", name="perturb-20261120-185232").count() == 0  # but its trials
     page.screenshot(path=mlflow.folder / "5-view.png")
-    page.goto(view.removesuffix("&compareRunsMode=CHART"))
-    page.reload()
+    page.goto("about:blank")
+    page.goto(f"{mlflow.uri}/#/experiments/{experiment}/runs")
+    page.get_by_role("button", name="Views").first.click()
+    page.get_by_role("menuitem", name="perturb-20261120-185232").first.click()
     for head in ("accuracy", "ece", "test/accuracy", "fpp.class_var"):
         page.get_by_role("columnheader", name=head, exact=True).first.wait_for()
     page.screenshot(path=mlflow.folder / "6-table.png")

@@ -159,7 +159,9 @@ def test_losses_come_before_other_metrics():
 
 def test_a_view_has_the_values_and_settings_as_columns_and_the_objectives_as_a_chart():
     tested = replace(trial(0), results={"val": split_result(0), "test": split_result(0)})
-    shown = json.loads(view(INFO, [tested, trial(1)]))
+    saved = json.loads(view(INFO, [tested, trial(1)]))
+    assert (saved["name"], saved["createdAt"]) == (INFO.name, round(1000 * CREATED))
+    shown = json.loads(saved["state"])
     metrics = ["accuracy", "ece", "test/accuracy", "test/ece"]
     settings = ["params.`fpp.gamma2`", "params.`fpp.class_var`"]
     assert shown["selectedColumns"][:6] == [*(f"metrics.`{name}`" for name in metrics), *settings]

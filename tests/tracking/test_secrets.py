@@ -104,7 +104,7 @@ def test_a_server_behind_a_password_gets_all_and_the_password_is_nowhere_else(tm
             with started(work, *words, "--tracking-uri", uri, "--set", f"work.tracking_uri={uri}") as driver:
                 out, err = driver.communicate(timeout=LONG)
             assert driver.returncode == 0, out + err
-            assert f"MLflow: http://{address}/#/experiments/" in out
+            assert f"MLflow      http://{address}/#/experiments/" in out
             folder = only_sweep(work)
             assert holding(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
             assert {stat.S_IMODE(path.stat().st_mode) for path in holding(tmp_path, password, encoded)} == {0o600}
