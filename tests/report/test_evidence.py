@@ -136,7 +136,7 @@ def test_tables_page_picture_terminal_and_mlflow_show_it(far):
     assert f"<small>{text}</small>" in page
     assert "clear 1.00" in page
     assert "better than" in page
-    assert "front in 10 %" in page
+    assert "in 10 to 90 % of them" in page
     head, first, *_ = (far.report / "front.csv").read_text().splitlines()
     row = dict(zip(head.split(","), first.split(","), strict=True))
     assert float(row["accuracy (val) low"]) == interval["low"]
