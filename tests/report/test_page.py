@@ -246,6 +246,8 @@ def test_the_course_of_a_sweep_is_read_from_its_logs(tmp_path):
         f"2026-11-18 11:00:40 digits, val samples 0..20, seed 0, config {other.key}: begins",
         f"2026-11-18 11:01:00 digits, val samples 0..20, seed 0, config {other.key}: out of memory",
         f"2026-11-18 11:01:00 digits, val samples 0..20, seed 1, config {other.key}: begins",
+        f"2026-11-18 11:01:30 digits, val samples 0..20, seed 2, config {other.key}: begins",
+        f"2026-11-18 11:01:40 digits, val samples 0..20, seed 2, config {other.key}: 9.9 s",
         f"2026-19-39 11:00:00 digits, val samples 0..20, seed 1, config {other.key}: 9.9 s",
         "cut off in the mid",
     ]
@@ -253,10 +255,13 @@ def test_the_course_of_a_sweep_is_read_from_its_logs(tmp_path):
     (written.path / "logs" / "m-7.log").write_text("\n".join(lines))
     write_report(written, pages=True)
     trace_of = {trace["name"]: trace for trace in plots(written.report)["timeline"]["traces"]}
-    assert {name: trace["x"] for name, trace in trace_of.items()} == {"pretraining": [10000], "trial": [10000, 20000]}
-    assert trace_of["trial"]["customdata"] == ["trial-0000", "trial-0001"]
+    assert {name: trace["x"] for name, trace in trace_of.items()} == {
+        "pretraining": [10000],
+        "trial": [10000, 20000, 10000],
+    }
+    assert trace_of["trial"]["customdata"] == ["trial-0000", "trial-0001", "trial-0001"]
     page = (written.report / "sweep.html").read_text()
-    assert "1 worker, with a task for 67 % of the time between its first and its last." in page
+    assert "1 worker, with a task for 50 % of the time between its first and its last." in page
     assert "To go: 4 of 6 trials" in page
 
 
