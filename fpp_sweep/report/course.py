@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from fpp_sweep.cli import plural
 from fpp_sweep.progress import duration
+from fpp_sweep.records.front import is_number
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.builder import Plot
 from fpp_sweep.report.plots import BLUE, GREY, LEGEND, MARGIN, RED, text
@@ -34,9 +36,11 @@ def spans(log: Path) -> list[Span]:
     begun: dict[tuple[str, str], float] = {}
     made: list[Span] = []
     for line in log.read_text("utf-8", "replace").splitlines():
-        if found := _LINE.match(line):
-            time, what, key, told = found.groups()
-            at = datetime.fromisoformat(time).replace(tzinfo=UTC).timestamp()
+        if not (found := _LINE.match(line)):
+            continue
+        time, what, key, told = found.groups()
+        with suppress(ValueError):  # no time: the line is spoiled
+            at = datetime.fromisoformat(f"{time}+00:00").timestamp()
             if told == "begins":
                 begun[what, key] = at
             elif (what, key) in begun:
@@ -48,7 +52,7 @@ def spans(log: Path) -> list[Span]:
 
 def timeline(logs: Path, records: Sequence[TrialRecord]) -> tuple[Plot, str]:
     """A row for each worker, and how long they had nothing to do."""
-    workers = {path.stem: found for path in sorted(logs.glob("*.log")) if (found := spans(path))}
+    workers = {path.stem: found for path in sorted(logs.glob("*.log")) if path.is_file() and (found := spans(path))}
     if not workers:
         return Plot("timeline", instead="No worker has ended a task yet."), ""
     names = {record.key: record for record in records}
@@ -108,7 +112,7 @@ def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
     search = as_mapping(info.space.get("search", {}))
     budgets = [f"{key} {search[key]}" for key in ("trials", "wall_clock", "gpu_hours") if search.get(key) is not None]
     total = search.get("trials")
-    if info.finished is None and trials and total:
+    if info.finished is None and trials and is_number(total):
         left = max(0, total - len(trials))
         share = left / len(trials)
         yield (

@@ -62,12 +62,12 @@ def _table(
 
 
 def _gains(info: SweepInfo, metric: str, table: Sequence[Sequence[float | None]]) -> dict[str, Any]:
-    middles = [median(value for value in column if value is not None) for column in zip(*table, strict=True)]
+    middles = [median([value for value in column if value is not None] or [0]) for column in zip(*table, strict=True)]
     rows = [
         [None if value is None else rounded(value - middle) for value, middle in zip(row, middles, strict=True)]
         for row in table
     ]
     sizes = [abs(value) for row in rows for value in row if value is not None]
-    reach = quantiles(sizes, n=20)[-1] or max(sizes) or 1.0  # what one in twenty is beyond stands at the end
+    reach = quantiles(sizes * 2, n=20)[-1] or max(sizes) or 1.0  # what one in twenty is beyond stands at the end
     texts = [[format_metric(metric, value) for value in row] for row in table]
     return {"z": rows, "text": texts, "zmin": -reach, "zmax": reach, "reversescale": not better_up(info, metric)}

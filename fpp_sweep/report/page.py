@@ -272,7 +272,9 @@ def _calibration(folder: SweepFolder, info: SweepInfo, front: Front) -> tuple[st
     """The diagrams that the trials have drawn: of the members that stand out and of the baselines."""
     folded = []
     for record in front.compared:
-        drawn = picture(folder.artifacts(record.name) / info.search_split / "reliability.png", record.label)
+        file = folder.artifacts(record.name) / info.search_split / "reliability.png"
+        inside = file.resolve().is_relative_to(folder.path.resolve())  # a link may lead to what is not the sweep's
+        drawn = picture(file, record.label) if inside else ""
         if drawn and (record.kind == "baseline" or front.marks[record.name]):
             folded.append(f"<details><summary>{safe(record.label)}</summary>{drawn}</details>")
     return _head("Calibration", *folded) if folded else ()

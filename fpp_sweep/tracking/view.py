@@ -47,10 +47,7 @@ def _state(info: SweepInfo, records: Sequence[TrialRecord], settings: Sequence[s
         "selectedColumns": [*columns, "tags.`front_support`", "tags.`state`"],
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": _charts(metrics[: len(info.objectives)]),
-        "compareRunSections": [
-            _section("Front", shown=True) | {"columns": 2},
-            *(_section(name, shown=False) for name in folded),
-        ],
+        "compareRunSections": [_section(name, shown=name == FRONT) for name in (FRONT, *folded)],
         "isAccordionReordered": True,
     }
 

@@ -226,6 +226,12 @@ def test_the_diagrams_of_what_stands_out_are_in_the_page(tmp_path):
     marks = json.loads((written.report / "front.json").read_text())["members"]
     assert shown == [member["name"] for member in marks if member["marks"]]
     assert len(shown) < len(marks)
+    (tmp_path / "secret").write_bytes(b"not the sweep's")
+    link = written.artifacts(shown[0]) / "val" / "reliability.png"
+    link.unlink()
+    link.symlink_to(tmp_path / "secret")
+    write_report(written, pages=True)
+    assert f"<summary>{shown[0]}</summary>" not in (written.report / "sweep.html").read_text()
 
 
 def test_the_course_of_a_sweep_is_read_from_its_logs(tmp_path):
@@ -240,16 +246,22 @@ def test_the_course_of_a_sweep_is_read_from_its_logs(tmp_path):
         f"2026-11-18 11:00:40 digits, val samples 0..20, seed 0, config {other.key}: begins",
         f"2026-11-18 11:01:00 digits, val samples 0..20, seed 0, config {other.key}: out of memory",
         f"2026-11-18 11:01:00 digits, val samples 0..20, seed 1, config {other.key}: begins",
+        f"2026-11-18 11:01:30 digits, val samples 0..20, seed 2, config {other.key}: begins",
+        f"2026-11-18 11:01:40 digits, val samples 0..20, seed 2, config {other.key}: 9.9 s",
+        f"2026-19-39 11:00:00 digits, val samples 0..20, seed 1, config {other.key}: 9.9 s",
         "cut off in the mid",
     ]
     (written.path / "logs").mkdir()
     (written.path / "logs" / "m-7.log").write_text("\n".join(lines))
     write_report(written, pages=True)
     trace_of = {trace["name"]: trace for trace in plots(written.report)["timeline"]["traces"]}
-    assert {name: trace["x"] for name, trace in trace_of.items()} == {"pretraining": [10000], "trial": [10000, 20000]}
-    assert trace_of["trial"]["customdata"] == ["trial-0000", "trial-0001"]
+    assert {name: trace["x"] for name, trace in trace_of.items()} == {
+        "pretraining": [10000],
+        "trial": [10000, 20000, 10000],
+    }
+    assert trace_of["trial"]["customdata"] == ["trial-0000", "trial-0001", "trial-0001"]
     page = (written.report / "sweep.html").read_text()
-    assert "1 worker, with a task for 67 % of the time between its first and its last." in page
+    assert "1 worker, with a task for 50 % of the time between its first and its last." in page
     assert "To go: 4 of 6 trials" in page
 
 
