@@ -203,7 +203,13 @@ class KeeperActor:
     """The keeper in a process of its own, on the driver's machine."""
 
     def __init__(
-        self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float, shared: Path | None
+        self,
+        worker: WorkerSpec,
+        needs: WorkerNeeds,
+        tasks: Path,
+        attempts: int,
+        timeout: float,
+        shared: Path | None = None,
     ) -> None:
         plugins.load(worker.plugins)  # keys are made from their rows
         self._needs, self._tasks, self._shared = needs, tasks, shared
