@@ -202,11 +202,9 @@ async def _answer(reference: Any, where: str = "") -> Any:
 class KeeperActor:
     """The keeper in a process of its own, on the driver's machine."""
 
-    def __init__(
-        self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float, shared: Path | None
-    ) -> None:
+    def __init__(self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
         plugins.load(worker.plugins)  # keys are made from their rows
-        self._needs, self._tasks, self._shared = needs, tasks, shared
+        self._needs, self._tasks = needs, tasks
         self._keeper = Keeper(
             hire=lambda: _RayWorker.start(worker, needs, tasks.with_name("logs")),
             wanted=self._wanted,
@@ -246,11 +244,11 @@ class KeeperActor:
         except LostError as error:
             return TaskFailed(f"{worker.facts.where}: died ({error})")
 
-    async def begin(self, keys: TaskKeys) -> None:
+    async def begin(self, keys: TaskKeys, shared: Path | None = None) -> None:
         """From here on tasks are known by these keys."""
         self._hire()
-        if self._shared:
-            self._keeper.store = TaskStore(self._tasks, folder_for(self._shared, keys.model))
+        if shared:
+            self._keeper.store = TaskStore(self._tasks, folder_for(shared, keys.model))
         self._keeper.begin(keys)
 
     async def ask(self, name: str, tasks: Mapping[int, Task], order: int) -> None:
@@ -302,6 +300,7 @@ class Pool:
 
     keeper: Any
     keys: TaskKeys | None = None  # that the keeper was told, for one that follows it
+    shared: Path | None = None  # where results of other sweeps are, too
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
@@ -333,7 +332,7 @@ class Pool:
 
     def begin(self, keys: TaskKeys) -> None:
         self.keys = keys
-        self._ask(self.keeper.begin.remote(keys))
+        self._ask(self.keeper.begin.remote(keys, self.shared))
 
     def status(self) -> KeeperStatus | None:
         """None of a keeper that has followed one that died, and is told the keys; MachineError if none is left."""
@@ -380,8 +379,8 @@ def start_pool(
     # a call is asked again of the next keeper, which finds on disk what was done
     options |= {"max_restarts": RESTARTS, "max_task_retries": -1}
     actor: Any = ray.remote(KeeperActor)
-    given = (worker, needs, tasks, attempts, timeout, shared)
-    return Pool(actor.options(scheduling_strategy=here, **options).remote(*given))
+    keeper = actor.options(scheduling_strategy=here, **options).remote(worker, needs, tasks, attempts, timeout)
+    return Pool(keeper, shared=shared)
 
 
 def require_room(needs: WorkerNeeds, *, may_grow: bool) -> str | None:
