@@ -140,7 +140,7 @@ def print_overhead(trials: int) -> None:
 
                 self._needs = WorkerNeeds(workers=1, cpus=1, gpus=0, env={})
                 self._keeper = Keeper(hire=hire, wanted=lambda: 1, store=TaskStore(tasks), attempts=1, timeout=60.0)
-                self._hiring = self._shared = None
+                self._hiring = None
 
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()

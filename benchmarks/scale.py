@@ -177,7 +177,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
     remote: Any = ray.remote
     actor = remote(LightKeeper).options(num_cpus=0, max_concurrency=1_000_000)
     spec = WorkerSpec(model="none")
-    return Pool(actor.remote(spec, needs, tasks, attempts=1, timeout=600.0, shared=None))
+    return Pool(actor.remote(spec, needs, tasks, attempts=1, timeout=600.0))
 
 
 @dataclass(slots=True)

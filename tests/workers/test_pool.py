@@ -34,7 +34,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def keeper(needs=ONE, worker=WORKER):
-    return KeeperActor(worker, needs, Path("tasks"), 1, 60.0, None)
+    return KeeperActor(worker, needs, Path("tasks"), 1, 60.0)
 
 
 def answering(value):
