@@ -57,8 +57,7 @@ class Listed:
         facts = self.manifest
         use = (readable_size(self.size), _age(now - self.used))
         if self.of_tasks:
-            made_with = facts.get("made_with", "?")
-            return self.folder.name, "", f"{len(self.files)} tasks", "", f"results of {made_with}", "", *use
+            return self.folder.name, "", "", "", f"{len(self.files)} finished tasks of sweeps", "", *use
         if not facts:
             views = "no readable manifest"
         elif self.foreign:
