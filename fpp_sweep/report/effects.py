@@ -236,12 +236,12 @@ def drawn(values: Numbers) -> list[float | None]:
 
 
 def contour_plot(info: SweepInfo, front: Front, importances: Sequence[Importance]) -> Plot:
-    """An objective over two settings: local means, and nothing where too few trials are near."""
+    """An objective over two numbers that were searched: local means, and nothing where too few trials are near."""
     trials = front.finished
-    axes = ordered(axes_of(info, trials), importances)
+    axes = {key: axis for key, axis in ordered(axes_of(info, trials), importances).items() if not axis.words}
     choices = dict(_contours(info, trials, dict(list(axes.items())[:PAIRED]))) if len(trials) >= FEW else {}
     if not choices:
-        return Plot("contour", instead="Too few trials, or settings that differ, for two of them together.")
+        return Plot("contour", instead="Fewer than two numbers were searched, or too few trials.")
     field: dict[str, Any] = {
         "type": "contour",
         "colorscale": SCALE,

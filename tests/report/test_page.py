@@ -186,6 +186,10 @@ def test_lines_slices_and_maps_can_show_every_metric(folder):
         True,
     ]
     assert len({json.dumps(choice) for choice in made["slice-0"]["choices"].values()}) == 3
+    numbers = ("fpp.context_var", "fpp.gamma2", "adapt.penalty")  # and a method, which has no place between two others
+    assert {label.partition(" ")[0] for label in made["contour"]["choices"]} == {"accuracy", "ece"}
+    assert all(any(number in label for number in numbers) for label in made["contour"]["choices"])
+    assert not any("method" in label for label in made["contour"]["choices"])
 
 
 def test_a_local_mean_has_its_standard_error_and_is_left_out_where_few_trials_are(tmp_path):
