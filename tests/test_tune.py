@@ -104,10 +104,8 @@ def assert_told_from_the_first_second_to_the_last(done, sweep):
     assert "\033" not in done.stderr + done.stdout
     parts = [
         f"{sweep.path.name} is finished (all 4 trials); trials: 4 complete.",
-        " every baseline in accuracy and ece",
-    ]
-    parts += [
         "front of small-",
+        "\non test (",
         "\nwork        ",
         "\npage        file://",
         "\nuse it      python -m fpp_sweep.evaluate ",
