@@ -36,10 +36,12 @@ def parser(module: str, description: str) -> Parser:
 def masked(text: str) -> str:
     """Without what addresses in it hide: what stands before the last @, or behind a question mark.
 
-    >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret")
-    'postgresql://***@db/mlflow?***'
+    What a page is told behind a # is no secret.
+
+    >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret"), masked("http://me:secret@host/#/runs?view=1")
+    ('postgresql://***@db/mlflow?***', 'http://***@host/#/runs?view=1')
     """
-    for hidden, shown in ((r"://[^?]*\?.*@.*", "://***"), (r"://.*@", "://***@"), (r"(://[^?]*)\?.*", r"\1?***")):
+    for hidden, shown in ((r"://[^?#]*\?.*@.*", "://***"), (r"://.*@", "://***@"), (r"(://[^?#]*)\?.*", r"\1?***")):
         text = re.sub(rf"(?s)(?<!sqlite){hidden}", shown, text)  # a file has no secret
     return text
 
