@@ -1,8 +1,10 @@
-"""What all tests of studies share."""
+"""What all tests of studies and conductors share."""
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
+
+from fpp_sweep.search import conductor
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -15,3 +17,8 @@ def quick_disk():
 
     yield
     event.remove(Engine, "connect", relax)
+
+
+@pytest.fixture(autouse=True)
+def _processes_start_at_once(monkeypatch):
+    monkeypatch.setattr(conductor, "START", 0.0)

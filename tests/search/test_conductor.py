@@ -106,11 +106,6 @@ def test_a_search_on_the_test_split_has_no_second_look(tmp_path):
     assert jobs == [(f"trial-{number:04d}", "test") for number in range(4)]
 
 
-@pytest.fixture(autouse=True)
-def _long_trials(monkeypatch):
-    monkeypatch.setattr(conductor, "START", 0.0)
-
-
 def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatch):
     monkeypatch.setattr(conductor, "START", math.inf)
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=2")
