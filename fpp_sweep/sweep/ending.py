@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fpp_sweep.cli import command_line, printable
+from fpp_sweep.cli import command_line, plural, printable
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
@@ -114,10 +114,12 @@ def _datasets(info: SweepInfo) -> list[str]:
 def work_done(info: SweepInfo) -> Iterator[str]:
     tags = info.tags
     if "work_tasks" in tags:
-        work = f"{tags['work_tasks']} tasks run, {tags['work_at_hand']} results at hand"
+        counts = {"work_tasks": "task", "work_at_hand": "result", "work_model_loads": "model load"}
+        tasks, results, loads = (plural(int(tags[tag]), what) for tag, what in counts.items())
+        lost = plural(int(tags["work_workers_lost"]), "worker")
         if "race" in tags:
             yield f"race        {tags['race']}"
-        yield f"work        {work}, {tags['work_model_loads']} model loads, {tags['work_workers_lost']} workers lost"
+        yield f"work        {tasks} run, {results} at hand, {loads}, {lost} lost"
 
 
 def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:

@@ -23,11 +23,12 @@ def require_known(names: Iterable[str], data_root: str | None, dataset_file: str
     """Names and groups, or all of the file's, as datasets: each is known, and what holds its files is there."""
     custom = read_custom(Path(dataset_file)) if dataset_file else NO_CUSTOM
     found = expand(list(names) or list(custom), custom)
-    if below := [name for name in found if resolve(name, custom)[1].below_root]:
+    below = [name for name in found if resolve(name, custom)[1].below_root]
+    if below or data_root:
         try:
             require_root(Path(data_root) if data_root else None)
         except InputError as error:
-            raise InputError(f"{below[0]}: {error}") from error
+            raise InputError(f"{below[0]}: {error}" if below else str(error)) from error
     return found
 
 
