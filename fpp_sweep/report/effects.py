@@ -189,7 +189,9 @@ def _slice(info: SweepInfo, trials: Sequence[TrialRecord], key: str, axis: Axis,
         near = within(column)
         mean, error = local([axis], clamped(column), places[:, None])
         reach = REACH * error
-        ys = [*map(drawn, (mean + reach, mean - reach, mean)), column]
+        low, high = mean - reach, mean + reach
+        edges = [drawn(high), drawn(low)] if axis.words else [outline(places, low, high)[1]]
+        ys = [*edges, drawn(mean), column]
         layout = {"yaxis": {"title": {"text": text(metric)}}}
         choices[metric] = {"traces": [{"y": y} for y in ys], "layout": layout, "near": {"yaxis": near} if near else {}}
         beyond = max(beyond, sum(not near[0] <= value <= near[1] for value in column) if near else 0)
@@ -208,8 +210,8 @@ def _slice(info: SweepInfo, trials: Sequence[TrialRecord], key: str, axis: Axis,
         "hovertemplate": "%{customdata}: %{y}<extra></extra>",
         "marker": {"color": GREY, "size": 5, "opacity": 0.7},
     }
-    band = {**line, "fill": "tonexty", "fillcolor": "rgba(76,139,214,.25)"}
-    traces = [line, band, {**line, "line": {"color": BLUE, "width": 2}}, points]
+    band = {**line, "x": outline(places, low, high)[0], "fill": "toself", "fillcolor": "rgba(76,139,214,.25)"}
+    traces = [*([line, line] if axis.words else [band]), {**line, "line": {"color": BLUE, "width": 2}}, points]
     shape: dict[str, Any] = {"height": 240, "margin": MARGIN, "showlegend": False, "xaxis": axis.layout}
     says = f"metrics of {len(trials)} trials over {key}, with local means"
     return Plot(name, traces, shape, choices=choices, group="slices", beyond=beyond, says=says)
@@ -229,6 +231,22 @@ def local(axes: Sequence[Axis], column: Sequence[float], places: Numbers) -> tup
     spread = np.maximum(weights @ values**2 / total - mean**2, 0)
     error = np.sqrt(spread / np.maximum(count - 1, 1))
     return np.where(known, mean, np.nan), np.where(known, error, np.nan)
+
+
+def outline(places: Numbers, low: Numbers, high: Numbers) -> tuple[list[float | None], list[float | None]]:
+    """Around a band, piece by piece: there is none where it is not known.
+
+    >>> outline(np.array([1, 2, 3]), np.array([0, np.nan, 0]), np.array([1, np.nan, 1]))
+    ([1.0, 1.0, None, 3.0, 3.0, None], [1.0, 0.0, None, 1.0, 0.0, None])
+    """
+    known = np.isfinite(low)
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for piece in np.split(np.arange(len(places)), np.flatnonzero(np.diff(known)) + 1):
+        if known[piece[0]]:
+            xs += [*drawn(places[piece]), *drawn(places[piece[::-1]]), None]
+            ys += [*drawn(high[piece]), *drawn(low[piece[::-1]]), None]
+    return xs, ys
 
 
 def drawn(values: Numbers) -> list[float | None]:
