@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from fpp_sweep.errors import InputError, escaped
 
+NOTIFY = "search.notify="  # how a setting begins that may hold a secret
 PLUGIN_HELP = "methods, penalties and metrics of your own (docs/plugins.md)"
 
 
@@ -52,8 +53,13 @@ def printable(text: object) -> str:
 
 
 def command_line(module: str, words: Iterable[str]) -> str:
-    """A command as it is printed and recorded."""
-    return shlex.join(["python", "-m", module, *map(masked, words)])
+    """A command as it is printed and recorded.
+
+    >>> command_line("fpp_sweep.tune", ["--set", "search.notify=curl https://hooks/secret"])
+    "python -m fpp_sweep.tune --set 'search.notify=***'"
+    """
+    shown = (f"{NOTIFY}***" if word.startswith(NOTIFY) else masked(word) for word in words)
+    return shlex.join(["python", "-m", module, *shown])
 
 
 def sleep_when_idle() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fpp_sweep.cli import PLUGIN_HELP, Parser, parser, printable, run
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.space.params import check_points
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.work import Search
@@ -91,16 +93,21 @@ def budget(folder: SweepFolder, info: SweepInfo, args: argparse.Namespace) -> Ma
     if not values:
         raise InputError("budget: say what with --trials, --hours or --concurrency")
     hours = values.get("hours")
-    if isinstance(hours, int | float):
+    if isinstance(hours, int | float) and not isinstance(hours, bool):
         values["hours"] = 3600.0 * hours
-    asked: dict[str, Any] = {BUDGET[flag]: value for flag, value in values.items()}
-    Search(**asked)
+    plain: dict[str, Any] = {BUDGET[flag]: value for flag, value in values.items()}
+    checked = Search(**plain)
+    asked: dict[str, Any] = {key: getattr(checked, key) for key in plain}
+    known = space_of(info.space, str(folder.info_file)).search
+    left = replace(budget_in_force(info, known, folder.commands()), **asked)
+    if (left.trials, left.wall_clock, left.gpu_hours) == (None, None, None):
+        raise InputError("budget: without trials, hours and GPU-hours the search has no end; give one of them")
     begun = sum(record.kind == "trial" and record.state != "waiting" for record in folder.trials())
     if (asked.get("trials") or begun) < begun:
         raise InputError(f"--trials {asked['trials']}: {begun} have begun already; give no fewer")
     spent = spent_until_now(folder, info)
     if (asked.get("wall_clock") or spent) < spent:
-        raise InputError(f"--hours {hours:g}: {spent / 3600:.3g} are spent already; give more")
+        raise InputError(f"--hours {asked['wall_clock'] / 3600:.3g}: {spent / 3600:.3g} are spent already; give more")
     return asked
 
 

@@ -37,6 +37,8 @@ def folder(tmp_path):
         (["budget", "--trials", "many"], "search.trials: must be a whole number, got 'many'"),
         (["budget", "--hours", "0.9"], "--hours 0.9: 1 are spent already; give more"),
         (["budget", "--hours", "-1"], "search.wall_clock: must be > 0"),
+        (["budget", "--hours", "true"], "search.wall_clock"),
+        (["budget", "--trials", "none"], "without trials, hours and GPU-hours the search has no end"),
         (["budget", "--concurrency", "0"], "search.concurrency: must be >= 1, got 0"),
         (["add", "fpp.gamma2"], "'fpp.gamma2': expected key=value, such as fpp.gamma2=..."),
         (["add", "fpp.gamma2=20"], "fpp.gamma2: 20 is outside 0.1..15"),
@@ -81,6 +83,11 @@ def test_what_is_asked_for_is_kept_and_who_will_do_it_is_said(folder, capsys):
         ("stop", {"trial": "trial-0005"}),
         ("budget", {"trials": None, "wall_clock": 7200.0}),
     ]
+
+
+def test_hours_are_said_as_in_a_space_file(folder):
+    main([str(folder.path), "budget", "--hours", "90m"])
+    assert folder.commands()[0].values == {"wall_clock": 5400.0}
 
 
 def asked(tmp_path, *words, space=SMALL):

@@ -160,13 +160,15 @@ class Conductor(Searcher):
         if not waiting:
             return
         info = self._folder.info()
+        before = self.search, self.progress.total
         search = budget_in_force(info, self.search, commands)
         if search != self.search:
             self._space = replace(self._space, search=search)
             plain = {**info.space, "search": self._space.plain()["search"]}
             self._folder.write_info(replace(info, space=plain, begun=info.begun or info.space))
-            self.why_stopped = self._tests = None
         self._count_trials(commands)
+        if (self.search, self.progress.total) != before:
+            self.why_stopped = self._tests = None
         for command in waiting:
             if command.kind == "budget":
                 self._applied(command)
@@ -182,11 +184,11 @@ class Conductor(Searcher):
 
     def _place_point(self) -> None:
         """The oldest point that was added and waits is the next trial; written before the study hears of it."""
-        points = (one for one in self._folder.commands() if one.kind == "add" and one.applied is None)
-        number = self._study.free()
-        if number is not None and (command := next(points, None)):
+        command = next((one for one in self._folder.commands() if one.kind == "add" and one.applied is None), None)
+        number, added = self._study.free(), self._study.queue.added
+        if command and number is not None and number not in added:  # it is where a driver was killed in between
             self._applied(command, name_of(number), number)
-            self._study.queue.added[number] = dict(command.values)
+            added[number] = dict(command.values)
 
     def _count_trials(self, commands: Sequence[Command]) -> None:
         self.progress.total = self.search.trials

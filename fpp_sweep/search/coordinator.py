@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -52,12 +53,14 @@ class Logged:
     log: Path
     folder: SweepFolder
     trial: str
+    held: list[float] = field(default_factory=list)  # seconds that workers were
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
         self._go_on()
         with closing(self.executor.results(tasks, order)) as results:
             for task, result in results:
+                self.held.append(result.held)
                 write_line(
                     self.log, f"{task.title}: {f'{result.held:.3f} s, {result.worker}' if result.held else 'at hand'}"
                 )
@@ -100,9 +103,9 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
     log = folder.artifacts(name) / "log.txt"
     write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
     driver = _driver(brief, record, split)
+    executor = Logged(brief.executor, log, folder, name)
     try:
         config = TrialConfig().replace(record.config)
-        executor = Logged(brief.executor, log, folder, name)
         result, datasets = run_trial(brief.plan, config, split, executor, order=order, driver=driver)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
@@ -117,6 +120,7 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
         write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
+        record = replace(record, held=record.held + math.fsum(executor.held))
         record = ended(record, split, "stopped", str(stop))
         if isinstance(driver, Racer):
             record = driver.marked(record)

@@ -180,7 +180,6 @@ class Racer(Driver):
         self._stages: list[list[EvalTask]] = []
         self._block = 0
         self._total = 0
-        self._held = 0.0
         self._last: Look | None = None
 
     def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
@@ -194,7 +193,6 @@ class Racer(Driver):
         return self._stages
 
     def stops(self, task: Task, result: TaskResult) -> str | None:
-        self._held += result.held
         if isinstance(task, EvalTask):
             self._done[task] = result
         if self._block + 1 >= len(self._stages) or not all(task in self._done for task in self._stages[self._block]):
@@ -208,7 +206,7 @@ class Racer(Driver):
 
     def marked(self, record: TrialRecord) -> TrialRecord:
         """The record of a trial that was stopped here, or by somebody."""
-        record, look = replace(record, held=record.held + self._held), self._last
+        look = self._last
         if look is None or look.reason is None:
             return record
         return replace(record, estimate=look.estimate, fidelity=look.share, constraints=look.constraints)
@@ -307,7 +305,8 @@ class Racer(Driver):
                 continue
             with suppress(InputError):  # damaged: --resume mends it
                 record = self._folder.trial(file.stem)
-                if record.kind == "trial" and record.state in ("complete", "stopped"):
+                lost = record.state == "stopped" and record.estimate is not None  # not stopped by somebody
+                if record.kind == "trial" and (record.state == "complete" or lost):
                     yield Rival(record, seen)
 
     def _seen_of(self, name: str) -> Seen | None:

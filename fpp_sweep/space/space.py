@@ -173,8 +173,12 @@ class Space:
         return baseline_configs(self.work.baselines, self.start(), preset_for(self.preset, self.work.model))
 
     def plain(self) -> dict[str, Any]:
-        """Plain values that `space_of`, or `parse_space` on their YAML, makes this space of again."""
+        """Plain values that `space_of`, or `parse_space` on their YAML, makes this space of again.
+
+        Only the command that is notified is left out: it may hold a secret, and is of no concern to the results.
+        """
         document = asdict(self) | {"params": {param.key: param.plain() for param in self.params}}
+        del document["search"]["notify"]
         for key in ("objectives", "constraints"):
             document[key] = [
                 {name: value for name, value in goal.items() if value is not None} for goal in document[key]

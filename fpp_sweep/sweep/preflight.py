@@ -88,7 +88,12 @@ def going_on(space: Space, known: SweepInfo, folder: SweepFolder) -> Space:
         folder.ask("add", values)
     in_force = budget_in_force(known, space.search, folder.commands())
     asked = {key: value for key in STEERED if (value := getattr(space.search, key)) != getattr(first.search, key)}
-    asked = {key: value for key, value in asked.items() if value != getattr(in_force, key)}
+    said = [one.values for one in folder.commands() if one.kind == "budget"]  # by the same command, some time ago
+    asked = {
+        key: value
+        for key, value in asked.items()
+        if value != getattr(in_force, key) and not any(key in one and one[key] == value for one in said)
+    }
     if asked:
         folder.ask("budget", asked)
     return replace(space, points=first.points, search=replace(in_force, **asked))
@@ -191,7 +196,9 @@ def shared_results(space: Space) -> Path | None:
     metrics = [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
     timed = not all(catalogue.metric(metric).of_dataset for metric in metrics)
     root = Path(space.work.cache) if space.work.cache else default_cache()
-    return root.absolute() / "tasks" if space.work.share and not timed else None
+    # a stream that left out an image goes on from another state, and no shard after it tells
+    cut = space.work.on_bad_image == "skip" and any(catalogue.method(name).stateful for name in space.methods())
+    return root.absolute() / "tasks" if space.work.share and not timed and not cut else None
 
 
 def environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
@@ -47,7 +48,7 @@ from fpp_sweep.trial.running import (
     views_for,
 )
 
-ROOMS = ("core", "tiny", "trial")  # of the code that results are made with
+ROOMS, ALSO = ("core", "tiny", "trial"), ("catalogue", "config", "tasks")  # of the code that results are made with
 KEPT_BYTES = 3e9  # of adapters that are kept beside the one in use: a Jacobian of a thousand classes has 4.2e9
 
 ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # what is done, of how many, in what unit
@@ -60,9 +61,13 @@ def silent(label: str, total: int, unit: str) -> Bar:
 def made_with() -> str:
     """What moves last bits here, and may differ on another machine or after an update."""
     package = Path(plugins.__file__).parent
-    files = [package / "catalogue.py", *(path for room in ROOMS for path in sorted((package / room).rglob("*.py")))]
+    files = [
+        *(package / f"{name}.py" for name in ALSO),
+        *(path for room in ROOMS for path in sorted((package / room).rglob("*.py"))),
+    ]
     code = keys.digest(*(path.read_text() for path in files), length=8)
     libraries = f"torch {torch.__version__}, numpy {np.__version__}, pillow {PIL.__version__}"
+    libraries += f", open_clip {version('open_clip_torch')}"
     with suppress(OSError):
         cpus = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
         return f"code {code}, {libraries}, {torch.backends.cpu.get_cpu_capability()}, {', '.join(sorted(set(cpus)))}"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -205,15 +206,18 @@ class KeeperActor:
     def __init__(self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
         plugins.load(worker.plugins)  # keys are made from their rows
         self._needs, self._tasks = needs, tasks
-        self._keeper = Keeper(
-            hire=lambda: _RayWorker.start(worker, needs, tasks.with_name("logs")),
-            wanted=self._wanted,
-            store=TaskStore(tasks),
-            attempts=attempts,
-            timeout=timeout,
-        )
+        hire, store = partial(self._start, worker, tasks.with_name("logs")), TaskStore(tasks)
+        self._keeper = Keeper(hire=hire, wanted=self._wanted, store=store, attempts=attempts, timeout=timeout)
+        self._made_with: set[str] = set()  # code and libraries of all workers so far
         self._hiring: asyncio.Task[None] | None = None
         self._wishes: dict[str, Wish] = {}
+
+    async def _start(self, worker: WorkerSpec, logs: Path) -> _RayWorker:
+        started = await _RayWorker.start(worker, self._needs, logs)
+        self._made_with.add(started.facts.made_with)
+        if len(self._made_with) > 1:  # the code was changed meanwhile: from here on nothing is shared
+            self._keeper.store = TaskStore(self._tasks)
+        return started
 
     def _wanted(self) -> int:
         if self._needs.workers is not None:
@@ -247,7 +251,7 @@ class KeeperActor:
     async def begin(self, keys: TaskKeys, shared: Path | None = None) -> None:
         """From here on tasks are known by these keys."""
         self._hire()
-        if shared:
+        if shared and len(self._made_with) == 1:
             self._keeper.store = TaskStore(self._tasks, folder_for(shared, keys.model))
         self._keeper.begin(keys)
 
@@ -375,9 +379,8 @@ def start_pool(
 ) -> Pool:
     """The keeper, on this machine, where the sweep's folder is; `shared` is where other sweeps find its results."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": EVERYTHING}
     # a call is asked again of the next keeper, which finds on disk what was done
-    options |= {"max_restarts": RESTARTS, "max_task_retries": -1}
+    options = {"num_cpus": 0, "max_concurrency": EVERYTHING, "max_restarts": RESTARTS, "max_task_retries": -1}
     actor: Any = ray.remote(KeeperActor)
     keeper = actor.options(scheduling_strategy=here, **options).remote(worker, needs, tasks, attempts, timeout)
     return Pool(keeper, shared=shared)

@@ -450,7 +450,10 @@ def test_nobody_is_stopped_before_so_many_have_finished(raced):
     assert decided(raced, race=Race(reserve=4)).reason is None
 
 
-@pytest.mark.parametrize("change", [{"state": "failed"}, {"state": "running"}, {"constraints": {"one": 0.1}}])
+@pytest.mark.parametrize(
+    "change",
+    [{"state": "failed"}, {"state": "running"}, {"constraints": {"one": 0.1}}, {"state": "stopped"}],  # by somebody
+)
 def test_only_feasible_trials_that_have_ended_are_compared_with(raced, change):
     every = {f"trial-{number:04d}": change for number in (0, 1, 2)}
     found = decided(raced, changes=every, race=Race(reserve=1))

@@ -122,6 +122,43 @@ def test_a_budget_is_what_was_said_last_and_a_search_that_had_ended_goes_on(tmp_
     assert sweep.resumed().conductor.search.trials == 6
 
 
+def test_of_two_points_none_is_lost_where_a_driver_was_killed_between_folder_and_study(tmp_path):
+    sweep = Steered(tmp_path / "sweep")
+    for _ in range(4):
+        sweep.one()
+    first = sweep.folder.ask("add", POINT)
+    sweep.folder.ask("add", {"fpp.gamma1": 4.0})
+    sweep.folder.has_applied(first, "trial-0002", 2)
+    sweep.resumed().run()
+    assert sweep.points() == {2: POINT, 3: {"fpp.gamma1": 4.0}}
+    assert len(sweep.trials()) == 6
+
+
+def test_the_command_that_went_on_before_does_not_undo_what_was_steered_since(tmp_path):
+    sweep = Steered(tmp_path / "sweep").resumed("search.trials=6")
+    sweep.folder.ask("budget", {"trials": 8})
+    sweep.one()
+    assert sweep.resumed("search.trials=6").conductor.search.trials == 8
+    assert sweep.resumed("search.trials=7").conductor.search.trials == 7
+
+
+def test_a_grid_that_was_over_takes_a_point_without_a_budget_of_trials(tmp_path):
+    grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
+    words = ["search.trials=null", "search.wall_clock=3600", "search.published=false"]
+    sweep = Steered(tmp_path / "sweep")
+    sweep.space = parse_space(grid, "space.yaml", words)
+    sweep.folder.write_info(replace(sweep.folder.info(), space=sweep.space.plain()))
+    sweep.resumed(*words, text=grid)
+    for _ in range(5):
+        sweep.one()
+    job, trial = sweep.ask()
+    assert job["split"] == "test"
+    sweep.folder.ask("add", POINT)
+    sweep.end(trial, job)
+    assert sweep.one().params == POINT
+    assert all(command.applied for command in sweep.folder.commands())
+
+
 def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_begins(tmp_path):
     sweep = Steered(tmp_path / "sweep")
     sweep.one(), sweep.one()

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep import notify
 from fpp_sweep.sweep.handle import Options
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import require_named
+from tests.drivers import SMALL
 from tests.sweep.test_sweep import space
 
 
@@ -53,3 +55,9 @@ def test_a_command_that_cannot_be_run_is_told_at_the_start(command, tmp_path, ca
     notifier = Notifier(command, tmp_path)
     notifier.tell("finished")
     notifier.close()
+
+
+def test_a_command_which_may_hold_a_secret_is_not_recorded():
+    space = parse_space(SMALL, "small.yaml", ["search.notify=curl https://hooks/secret"])
+    assert space.search.notify == "curl https://hooks/secret"
+    assert "secret" not in json.dumps(space.plain())

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.core.images.chunks import Skipped
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.sweep.preflight import shared_results
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
 from fpp_sweep.trial.worker import made_with
 from tests.disks import mounted
+from tests.drivers import SMALL
 from tests.trial.made import MODEL
 
 KEY = "ab" * 12
@@ -136,9 +139,26 @@ def test_code_libraries_and_processor_are_what_it_was_made_with(tmp_path, monkey
     package = tmp_path / "fpp_sweep"
     for room in ("core", "tiny", "trial"):
         (package / room).mkdir(parents=True)
-    (package / "catalogue.py").touch()
+    for name in ("catalogue", "config", "tasks"):
+        (package / f"{name}.py").touch()
     (package / "core" / "one.py").write_text("x = 1")
     monkeypatch.setattr("fpp_sweep.plugins.__file__", str(package / "plugins.py"))
     before = made_with()
     (package / "core" / "one.py").write_text("x = 2")
     assert made_with() != before != told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shares"),
+    [
+        ((), True),
+        (("work.on_bad_image=skip",), True),
+        (("base.method=dynaprompt",), True),
+        (("base.method=dynaprompt", "work.on_bad_image=skip"), False),  # a later shard goes on from another state
+        (("objectives=[accuracy, seconds]",), False),
+        (("work.share=false",), False),
+    ],
+)
+def test_which_sweeps_share(overrides, shares):
+    space = parse_space(SMALL, "small.yaml", ["work.baselines=[]", *overrides])
+    assert (shared_results(space) is not None) == shares

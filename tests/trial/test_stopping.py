@@ -90,6 +90,7 @@ def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_p
     assert (record.name, record.state, record.reason, record.details) == ("trial-0000", "stopped", REASON, "")
     assert (record.values, record.results) == (None, {})
     assert record.finished >= record.started
+    assert record.held > 0
     assert sweep.states == ["PRUNED" if told else "RUNNING"]
     assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 

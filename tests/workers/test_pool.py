@@ -309,3 +309,24 @@ def test_a_pool_raises_a_failure_and_gives_up_the_rest(at_once):
     with pytest.raises(TaskFailed, match="no"):
         list(Pool(remote).results(batches(3), 1))
     assert [call[0] for call in remote.calls] == ["ask", "ended", "forget"]
+
+
+def test_nothing_is_shared_any_more_once_a_worker_runs_other_code(monkeypatch, tmp_path):
+    made_with = iter(["then", "then", "now"])
+
+    async def start(worker, needs, logs):
+        return SimpleNamespace(facts=replace(MODEL, made_with=next(made_with)))
+
+    async def look():
+        actor = keeper()
+        monkeypatch.setattr(actor, "_hire", lambda: None)
+        found = []
+        for _ in range(3):
+            await actor._start(WORKER, tmp_path)
+            if not found:
+                await actor.begin(KEYS, tmp_path / "shared")
+            found.append(actor._keeper.store.shared is not None)
+        return found
+
+    monkeypatch.setattr(_RayWorker, "start", start)
+    assert asyncio.run(look()) == [True, True, False]
