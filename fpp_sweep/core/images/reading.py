@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from types import TracebackType
@@ -92,18 +92,27 @@ def watched(views: Iterator[Read]) -> Iterator[None]:
     """A MachineError where a worker process that `read` has started dies during the block."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two where it died while it handed over
         reason = str(error).partition(". ")[0]
-        if not reason.startswith("DataLoader worker"):
+        told_by_it = reason.startswith("Caught ")  # what happened in it, and it lives
+        if told_by_it or (isinstance(error, RuntimeError) and not reason.startswith("DataLoader worker")):
             raise
-        # torch raises the same again, in a handler of the main thread, whenever one more of its processes ends
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
-        views._shutdown_workers()  # type: ignore[attr-defined]
-        if in_main_thread:
-            signal.signal(signal.SIGCHLD, handler)
+        _shut_down(views)
         advice = "where memory ran out, start fewer with --loaders or work.loaders"
         raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
+
+
+def _shut_down(views: Iterator[Read]) -> None:
+    """End the others; torch's handler in the main thread raises again whenever one more of them ends, until it is over."""
+    if threading.current_thread() is not threading.main_thread():
+        views._shutdown_workers()  # type: ignore[attr-defined]
+        return
+    handler = signal.getsignal(signal.SIGCHLD)
+    with suppress(RuntimeError):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    views._shutdown_workers()  # type: ignore[attr-defined]
+    signal.signal(signal.SIGCHLD, handler)
 
 
 def silence_lost_parent(worker: int) -> None:

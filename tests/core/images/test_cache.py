@@ -750,8 +750,7 @@ class Deadly(Painter):
 @pytest.mark.slow
 def test_a_reading_process_that_dies_is_one_line_and_the_run_can_be_repeated(tmp_path):
     deadly = dataclasses.replace(painted(70), source=Deadly())
-    told = r"^a process that reads images has died \(.*(Killed|exited unexpectedly)\); .*--loaders"
-    with pytest.raises(MachineError, match=told):
+    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--loaders"):
         fill(tmp_path, deadly, workers=2)
     assert files(tmp_path, "*.lock") == []
     for _ in range(3):  # torch would raise again as other processes end
