@@ -103,7 +103,7 @@ def watched(views: Iterator[Read]) -> Iterator[None]:
 
 
 def _shut_down(views: Iterator[Read]) -> None:
-    """End the others; torch's handler in the main thread raises again whenever one more of them ends, until it is over."""
+    """End the others; until that is done, torch's handler in the main thread raises again at each that ends."""
     if threading.current_thread() is not threading.main_thread():
         views._shutdown_workers()  # type: ignore[attr-defined]
         return
