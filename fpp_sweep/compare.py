@@ -64,10 +64,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _sweep(word: str, root: Path) -> SweepFolder | None:
     """A sweep by its folder or by its name."""
-    for path in (Path(word), root / word):
-        if any((path / name).is_file() for name in ("sweep.json", "sweep.json.copy")):
-            return SweepFolder.open(path)
-    return None
+    return next((folder for folder in map(SweepFolder, (Path(word), root / word)) if folder.begun), None)
 
 
 def _trials(folder: SweepFolder, names: Sequence[str], args: argparse.Namespace) -> None:

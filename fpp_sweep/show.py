@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fpp_sweep.cli import parser, plural, printable, run, sleep_when_idle
-from fpp_sweep.errors import InputError, escaped, unknown
+from fpp_sweep.errors import InputError, escaped
 from fpp_sweep.progress import Screen, duration
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric, format_setting, format_values, front_of, values_of
@@ -75,10 +75,7 @@ def of_sweep(folder: SweepFolder) -> Iterator[str]:
 def of_trial(folder: SweepFolder, name: str) -> Iterator[str]:
     from fpp_sweep.sweep.ending import once_more
 
-    names = [file.stem for file in folder.trial_files()]
-    if name not in names:
-        raise unknown(f"trial of {folder.path.name}", name, names)
-    record = folder.trial(name)
+    record = folder.known_trial(name)
     yield from map(printable, facts(folder, record))
     for split, result in record.results.items():
         yield f"\n{numbers(split, result)}"

@@ -16,9 +16,9 @@ from typing import Any
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, Parser, parser, printable, run
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.records import ENDED, SweepInfo
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.space.params import check_points
 from fpp_sweep.space.reading import space_of
@@ -27,7 +27,6 @@ from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.sweep.handle import last_change
 
 BUDGET = {"trials": "trials", "hours": "wall_clock", "concurrency": "concurrency"}  # flag -> key of `search`
-ENDED = ("complete", "failed", "stopped")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -77,10 +76,7 @@ def point(folder: SweepFolder, info: SweepInfo, args: argparse.Namespace) -> Map
 
 
 def trial(folder: SweepFolder, info: SweepInfo, args: argparse.Namespace) -> Mapping[str, Any]:
-    names = [file.stem for file in folder.trial_files()]
-    if args.trial not in names:
-        raise unknown(f"trial of {info.name}", args.trial, names)
-    state = folder.trial(args.trial).state
+    state = folder.known_trial(args.trial).state
     if state in ENDED:
         raise InputError(f"{args.trial} is {state}; only a trial that has not ended can be stopped")
     return {"trial": args.trial}

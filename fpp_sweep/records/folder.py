@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from fpp_sweep.cli import masked
-from fpp_sweep.errors import InputError
+from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.files import no_link, set_aside, stamp_of, write_json
 from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
@@ -64,9 +64,14 @@ class SweepFolder:
     def open(cls, path: Path) -> Self:
         """An existing sweep."""
         folder = cls(path)
-        if not (folder.info_file.is_file() or folder.info_copy.is_file()):
+        if not folder.begun:
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")
         return folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is a sweep's."""
+        return self.info_file.is_file() or self.info_copy.is_file()
 
     def artifacts(self, trial: str) -> Path:
         return self.path / "artifacts" / trial
@@ -109,6 +114,13 @@ class SweepFolder:
     def trial(self, name: str) -> TrialRecord:
         """A trial's record."""
         return self._read(self.trial_file(name), _trial)
+
+    def known_trial(self, name: str) -> TrialRecord:
+        """The same by a name that somebody gave."""
+        names = [file.stem for file in self.trial_files()]
+        if name not in names:
+            raise unknown(f"trial of {self.path.name}", name, names)
+        return self.trial(name)
 
     def _read(self, file: Path, read: Callable[[Path], Made]) -> Made:
         """A record, parsed once for each time that it was written."""

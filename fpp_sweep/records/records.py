@@ -18,6 +18,7 @@ State = Literal["waiting", "running", "stopped", "complete", "failed", "interrup
 # complete: its objectives are measured
 # failed: a task of it has no result
 # interrupted: the sweep ended while it ran; --resume begins it again, with the tasks that are done at hand
+ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
 
 

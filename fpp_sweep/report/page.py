@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fpp_sweep import catalogue
 from fpp_sweep.cli import command_line, plural
@@ -25,6 +26,7 @@ from fpp_sweep.records.front import (
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report import effects, plots
 from fpp_sweep.report.builder import (
+    Plot,
     faint,
     paragraph,
     picture,
@@ -64,6 +66,48 @@ GAINS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All that is drawn of a sweep."""
+
+    fronts: Sequence[Plot]
+    parallel: Plot
+    slices: Sequence[Plot]
+    contour: Plot
+    importance: Plot
+    heat: Plot
+    hypervolume: Plot
+    workers: Plot
+    idle: str  # what is said of the workers
+
+    @property
+    def everything(self) -> list[Plot]:
+        settings = (self.parallel, *self.slices, self.contour, self.importance)
+        return [*self.fronts, *settings, self.heat, self.hypervolume, self.workers]
+
+
+def figures(
+    folder: SweepFolder,
+    info: SweepInfo,
+    records: Sequence[TrialRecord],
+    front: Front,
+    evidence: Evidence,
+    importances: Sequence[Importance],
+) -> Figures:
+    workers, idle = timeline(folder.path / "logs", records)
+    return Figures(
+        fronts=plots.front_plots(info, front, evidence),
+        parallel=effects.parallel_plot(info, front),
+        slices=effects.slice_plots(info, front, importances),
+        contour=effects.contour_plot(info, front, importances),
+        importance=plots.importance_plot(importances),
+        heat=heat_map(info, front),
+        hypervolume=plots.hypervolume_plot(front),
+        workers=workers,
+        idle=idle,
+    )
+
+
 def write_page(
     folder: SweepFolder,
     info: SweepInfo,
@@ -73,44 +117,39 @@ def write_page(
     importances: Sequence[Importance],
 ) -> None:
     """One story: question, verdict, front, trials, settings, datasets, course, and how to make it again."""
-    fronts = plots.front_plots(info, front, evidence)
-    slices = effects.slice_plots(info, front, importances)
-    parallel, contour = effects.parallel_plot(info, front), effects.contour_plot(info, front, importances)
-    importance, heat = plots.importance_plot(importances), heat_map(info, front)
-    hypervolume, (workers, idle) = plots.hypervolume_plot(front), timeline(folder.path / "logs", records)
+    drawn = figures(folder, info, records, front, evidence, importances)
     body = [
         _heading(info, records, front),
         _part("Verdict", *_borne(info, front, evidence)),
-        _part("Front", *map(place, fronts), _front_table(info, front, evidence), f"<details>{READING}</details>"),
+        _part("Front", *map(place, drawn.fronts), _front_table(info, front, evidence), f"<details>{READING}</details>"),
         _part("Trials", _trial_table(info, records, front, evidence)),
         _part(
             "Settings",
-            *_head("Each trial", _parallel_note(front), place(parallel), _constants(front)),
-            *(_head("One at a time", faint(SLICES), places(slices)) if slices else ()),
-            *_head("Two at a time", place(contour)),
-            *_head("Importance", place(importance), _importance_note(importances)),
+            *_head("Each trial", _parallel_note(front), place(drawn.parallel), _constants(front)),
+            *(_head("One at a time", faint(SLICES), places(drawn.slices)) if drawn.slices else ()),
+            *_head("Two at a time", place(drawn.contour)),
+            *_head("Importance", place(drawn.importance), _importance_note(importances)),
         ),
         _part(
             "Datasets",
-            *_head("Gains and losses", place(heat), faint(GAINS)),
+            *_head("Gains and losses", place(drawn.heat), faint(GAINS)),
             _dataset_tables(info, front, evidence),
             *_calibration(folder, info, front),
         ),
         _part(
             "Course",
             *map(paragraph, costs(info, records)),
-            *_head("Hypervolume", place(hypervolume)),
-            *_head("Workers", paragraph(idle) if idle else "", place(workers)),
+            *_head("Hypervolume", place(drawn.hypervolume)),
+            *_head("Workers", paragraph(drawn.idle) if drawn.idle else "", place(drawn.workers)),
         ),
         _part("Origin", *_origin(folder, info, front)),
     ]
-    everything = [*fronts, parallel, *slices, contour, importance, heat, hypervolume, workers]
     details = {record.name: dict(_details(record)) for record in records}
     write_html(
         folder.report / "sweep.html",
         info.name,
         body,
-        plots=everything,
+        plots=drawn.everything,
         details=details,
         every=EVERY if info.state == "running" else 0,
     )

@@ -95,7 +95,7 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
 
 def make_whole(folder: SweepFolder) -> None:
     """What was damaged in the folder of a table that was begun; a row without a record is run again."""
-    if folder.info_file.is_file() or folder.info_copy.is_file():
+    if folder.begun:
         with folder.locked():
             info, problem = folder.restored_info()
             mended(folder, info, space_of(info.space, str(folder.info_file)), problem)

@@ -26,7 +26,7 @@ from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import Command, Kind, TrialRecord
+from fpp_sweep.records.records import ENDED, Command, Kind, TrialRecord
 from fpp_sweep.records.steering import budget_in_force, steered
 from fpp_sweep.search.coordinator import HALTED, Brief, Coordinator, ended
 from fpp_sweep.search.study import SweepStudy, name_of
@@ -37,7 +37,6 @@ from fpp_sweep.workers.watch import Watch
 
 TEST = "test"
 GROWTH = 0.01  # of the hypervolume, that a search is worth going on for
-ENDED = ("complete", "failed", "stopped")  # a trial that is not begun again
 START = 5.0  # seconds: a trial's process that is still starting when another trial ends is dropped by Tune
 
 
@@ -142,8 +141,7 @@ class Conductor(Searcher):
         return [record for record in self._records.values() if record.kind == "trial"]
 
     def _at_once(self) -> int:
-        search = self._space.search
-        return search.concurrency or self._plan.at_once(search.split, self._watch.workers)
+        return self._plan.at_once(self.search, self._watch.workers)
 
     def _too_short(self) -> bool:
         """Whether the trials under way may end before one more process for trials has started."""

@@ -102,9 +102,6 @@ class Expected:
             cut.setdefault(split, []).append(with_pretrainings([shard for shards in tasks for shard in shards]))
         return cut
 
-    def at_once(self, split: str, workers: int) -> int:
-        return self.space.search.concurrency or self.plan.at_once(split, workers)
-
 
 @contextmanager
 def busy(others: int) -> Iterator[None]:
@@ -214,8 +211,10 @@ class Costs:
         besides = self.features if features else {}
         schedule = Schedule(workers)
         return [
-            schedule.run([self._pieces(trial, besides) for trial in trials], sweep.at_once(split, workers))
-            for sweep, split, trials in self.phases
+            schedule.run(
+                [self._pieces(trial, besides) for trial in trials], sweep.plan.at_once(sweep.space.search, workers)
+            )
+            for sweep, _, trials in self.phases
         ]
 
     def _pieces(self, trial: Sequence[Task], besides: Mapping[str, float]) -> list[Piece]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.errors import InputError
 from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
@@ -147,10 +147,7 @@ class Sweep:
 
     def trial(self, name: str) -> Trial:
         """One of its trials or baselines: `trial-0007`, `baseline-tpt`."""
-        names = [file.stem for file in self.folder.trial_files()]
-        if name not in names:
-            raise unknown(f"trial of {self.name}", name, names)
-        return Trial(self.folder, name)
+        return Trial(self.folder, self.folder.known_trial(name).name)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: how it stands, and the front with the baselines beside it."""

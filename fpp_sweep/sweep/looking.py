@@ -46,24 +46,13 @@ def figures(folder: SweepFolder) -> dict[str, Figure]:
 
 
 def _plots(folder: SweepFolder) -> list[Plot]:
-    from fpp_sweep.report import effects, plots
-    from fpp_sweep.report.course import timeline
-    from fpp_sweep.report.heat import heat_map
     from fpp_sweep.report.importance import importances
+    from fpp_sweep.report.page import figures as drawn
 
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    found = importances(info, front.finished)
-    return [
-        *plots.front_plots(info, front, evidence_of(folder.artifacts, info, front)),
-        effects.parallel_plot(info, front),
-        *effects.slice_plots(info, front, found),
-        effects.contour_plot(info, front, found),
-        plots.importance_plot(found),
-        heat_map(info, front),
-        plots.hypervolume_plot(front),
-        timeline(folder.path / "logs", records)[0],
-    ]
+    evidence = evidence_of(folder.artifacts, info, front)
+    return drawn(folder, info, records, front, evidence, importances(info, front.finished)).everything
 
 
 def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:

@@ -22,7 +22,7 @@ import yaml
 
 from fpp_sweep.catalogue import sign
 from fpp_sweep.records.front import format_metric, format_range, format_setting, metrics_shown
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with it is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # the same for all runs of a sweep
@@ -315,7 +315,7 @@ def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mappin
 
     The value at a step never changes afterwards: MLflow would keep both. Stopped trials are counted from the first on.
     """
-    ended = [record for record in records if record.finished and record.state in ("complete", "failed", "stopped")]
+    ended = [record for record in records if record.finished and record.state in ENDED]
     counts = {"complete": 0, "failed": 0}
     best: dict[str, float] = {}
     seconds = 0.0

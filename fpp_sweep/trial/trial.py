@@ -21,6 +21,7 @@ from fpp_sweep.core.sums import Sums
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.records.records import SplitResult
+from fpp_sweep.space.work import Search
 from fpp_sweep.tasks import EvalTask, Task, cost
 from fpp_sweep.trial.results import TaskResult
 
@@ -72,9 +73,13 @@ class Plan:
         """The datasets by name and split, as keys of tasks look them up."""
         return {(facts.name, split): facts for split, datasets in self.datasets.items() for facts in datasets}
 
-    def at_once(self, split: str, workers: int) -> int:
+    def at_once(self, search: Search, workers: int) -> int:
         """Trials at a time: two, so that the end of one does not leave workers idle, or as many as feed them all."""
-        return max(2, math.ceil(2 * workers / (len(self.datasets[split]) * len(self.seeds) * (self.shards or 1))))
+        if search.concurrency is not None:
+            return search.concurrency
+        return max(
+            2, math.ceil(2 * workers / (len(self.datasets[search.split]) * len(self.seeds) * (self.shards or 1)))
+        )
 
     def tasks(self, config: TrialConfig, split: str) -> dict[tuple[str, int], list[EvalTask]]:
         """The shards of every (dataset, seed)."""
