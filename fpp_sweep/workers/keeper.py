@@ -152,6 +152,7 @@ class Keeper:
 
     async def _prepare(self, job: Job) -> None:
         """Look for the result on disk; else get what the task starts from, and queue it."""
+        needed: list[asyncio.Future[TaskResult]] = []
         try:
             stored = await asyncio.to_thread(find, self.store, self.keys, job.task)
             if stored is not None:
@@ -171,7 +172,10 @@ class Keeper:
         except Exception as error:  # whoever waits must hear of it
             self._settle(job, error)
         finally:
-            await self._looked(job)
+            for other in needed:
+                other.cancel()  # what nobody wants any more is not needed, either
+            if job in self._looking:
+                await self._looked(job)
 
     async def _looked(self, job: Job) -> None:
         """It is known whether a job needs work: its trial need not wait for that any more."""
@@ -183,6 +187,7 @@ class Keeper:
         if self._fatal:
             raise self._fatal
         async with self._changed:
+            self._looking.discard(job)
             self._queue.append(job)
             self._wake(job)
 

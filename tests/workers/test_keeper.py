@@ -405,6 +405,18 @@ async def test_work_that_nobody_wants_any_more_is_not_begun(keep, chain):
     assert crew.ran == []
 
 
+async def test_what_it_would_have_started_from_is_not_begun_either(keep):
+    """Not even when the trial ends as the prompt has been asked for, but is not waited for yet."""
+    crew = keep(workers=0)
+    async with crew.keeper._changed:  # the keeper comes to a stop where it would tell the workers
+        asked = crew.ask(batches(1, prompt="fpp"))
+        await until(lambda: len(crew.keeper._jobs) == 2)
+        await idle()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    await until(lambda: not (crew.keeper._jobs or crew.keeper._looking))
+
+
 async def test_work_in_hand_that_nobody_wants_any_more_is_kept(keep):
     crew = keep()
     asked = crew.ask(batches(1))
