@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -250,6 +251,7 @@ def test_a_worker_tells_from_another_thread_how_far_what_takes_long_is(tmp_path,
         running = threads.submit(actor.call, "run", task, ())
         while not running.done():
             seen.add(actor.doing())
+            time.sleep(0.01)  # or it would keep the interpreter to itself
     features = {doing for doing in seen if re.fullmatch(r"scenes: features: \d+/640 images, [\d.]+/s, .* left", doing)}
     assert features
     assert actor.doing() == ""
