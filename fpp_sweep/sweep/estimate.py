@@ -24,6 +24,8 @@ import torch
 from fpp_sweep import catalogue
 from fpp_sweep.cli import cores
 from fpp_sweep.config import TrialConfig, relevant
+from fpp_sweep.core.images.chunks import CHUNK
+from fpp_sweep.core.images.features import at_once
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -37,7 +39,7 @@ from fpp_sweep.trial.worker import Worker
 
 WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
-START = 45.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two slow cores
+START = 30.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
 SHOWN = 8  # trials printed
 SAVED = 0.1, 0.5  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
 
@@ -197,8 +199,9 @@ class Costs:
             if chunk not in read:
                 read[chunk] = (task.stop - task.start) * views
                 key, speed = done_by[task], speeds[task.dataset]
-                view = speed.draw / task.config.views.count + speed.tower
-                features[key] = features.get(key, 0.0) + read[chunk] * view
+                draw = read[chunk] * speed.draw / task.config.views.count
+                tower = _in_tower(task.stop - task.start, views) * speed.tower
+                features[key] = features.get(key, 0.0) + draw + tower
         tasks = {key: found[key] for key in done_by.values()}
         seconds = {key: _seconds(task, speeds[task.dataset]) for key, task in tasks.items()}
         return cls(phases, done_by, tasks, seconds, features, sum(read.values()))
@@ -280,6 +283,13 @@ def _race_lines(sweep: Expected, speeds: Mapping[str, Speed], work: float) -> It
     least, most = SAVED
     told = f"race: trials after the first {race.reserve} adapt for {share:.0%} of this"
     yield f"{told}; {least:.0%} to {most:.0%} of that was saved elsewhere: {least * share:.0%} to {most * share:.0%}"
+
+
+def _in_tower(images: int, views: int) -> int:
+    """Views that go through the image tower, whose groups are of one size."""
+    group = at_once(views)
+    chunks, rest = divmod(images, CHUNK)
+    return views * group * (chunks * math.ceil(CHUNK / group) + math.ceil(rest / group))
 
 
 def _seconds(task: Task, speed: Speed) -> float:

@@ -24,6 +24,7 @@ from fpp_sweep.trial.worker import Worker
 
 STEPS = 6  # of pretraining that are timed, after a first one
 IMAGES = 8  # whose views are drawn
+ENOUGH = 0.5  # seconds after which nothing more is timed: of a large model on a CPU a step takes many
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def _pretraining_step(worker: Worker, config: TrialConfig, dataset: str) -> floa
 
     seconds(1)  # whatever is done once
     first = seconds(1)
-    return max(0.0, seconds(1 + STEPS) - first) / STEPS
+    return first if first > ENOUGH else max(0.0, seconds(1 + STEPS) - first) / STEPS
 
 
 def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
@@ -72,8 +73,11 @@ def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     began = perf_counter()
     adapter = worker.adapter(task, prompt)
     begin = perf_counter() - began
-    adapt = _timed(lambda: evaluate(clip, replace(task, stop=images), dataset, stand_in, adapter))
-    return adapt / images / effort(task.config), begin
+
+    def adapt(count: int) -> object:
+        return evaluate(clip, replace(task, stop=count), dataset, stand_in, adapter)
+
+    return _of_one(adapt, images) / effort(task.config), begin
 
 
 def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
@@ -83,15 +87,22 @@ def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     reader = Reader.of(dataset, config, clip.preprocess, task.seed)
     images = min(IMAGES, len(dataset) - 1) or 1
     reader[0]  # whatever is read once
-    draw = _timed(lambda: [reader[position] for position in range(len(dataset) - images, len(dataset))])
+    draw = _of_one(lambda count: [reader[position] for position in range(len(dataset) - count, len(dataset))], images)
     size = clip.preprocess.size
     pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size)
     clip.image_features(pixels[:1], half=True)
-    tower = _timed(lambda: clip.image_features(pixels, half=True))
-    return draw / images, tower / len(pixels)
+    return draw, _of_one(lambda count: clip.image_features(pixels[:count], half=True), len(pixels))
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _of_one(work: Callable[[int], object], most: int) -> float:
+    """Seconds for one of them, where so many are done in one go as take a while."""
+    count = 1
+    while (seconds := _timed(work, count)) < ENOUGH and count < most:
+        count = min(8 * count, most)
+    return seconds / count
+
+
+def _timed(work: Callable[..., object], *given: int) -> float:
     began = perf_counter()
-    work()
+    work(*given)
     return perf_counter() - began

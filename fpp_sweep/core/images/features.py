@@ -139,12 +139,17 @@ class FeatureCache:
                 ways=self._ways,
                 digests=_digests(dataset, range(len(dataset)) if samples is None else samples),
                 exact=self.exact,
-                images=max(1, min(batch // config.count, CHUNK)),
+                images=at_once(config.count, batch),
                 workers=workers,
                 on_bad_image=on_bad_image,
                 progress=progress,
             )
             return Features(filling.run(), exact=self.exact)
+
+
+def at_once(views: int, batch: int = BATCH) -> int:
+    """Images of so many views that go through the image tower together; fewer take it as long."""
+    return max(1, min(batch // views, CHUNK))
 
 
 def _samples(number: int) -> slice:
