@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from fpp_sweep import catalogue
-from fpp_sweep.cli import cores
+from fpp_sweep.cli import cores, plural
 from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.keys import TaskKeys
+from fpp_sweep.search.confirming import SHARE, fresh
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep import timing
@@ -248,6 +249,7 @@ def cost_lines(
     yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {workers} workers like this one"
     yield from _table(costs, work, table, size)
     yield from (line for sweep in sweeps for line in _race_lines(sweep, speeds, work))
+    yield from (line for sweep in sweeps for line in _confirm_lines(sweep, costs))
     budgets = [sweep.space.search.wall_clock for sweep in sweeps]
     if len(budgets) == 1 and budgets[0] is not None and budgets[0] < wall:
         yield f"the budget of {_time(budgets[0])} ends it earlier"
@@ -280,6 +282,18 @@ def _race_lines(sweep: Expected, speeds: Mapping[str, Speed], work: float) -> It
     least, most = SAVED
     told = f"race: trials after the first {race.reserve} adapt for {share:.0%} of this"
     yield f"{told}; {least:.0%} to {most:.0%} of that was saved elsewhere: {least * share:.0%} to {most * share:.0%}"
+
+
+def _confirm_lines(sweep: Expected, costs: Costs) -> Iterator[str]:
+    """What a confirmation may cost beside all this."""
+    if sweep.space.search.confirm is None:
+        return
+    searched = [trials for other, split, trials in costs.phases if (other, split) == (sweep, sweep.space.search.split)]
+    keys = {costs.done_by[task] for trials in searched for trial in trials for task in trial}
+    most = SHARE * math.fsum(costs.seconds[key] + costs.features.get(key, 0.0) for key in keys)
+    last = sweep.plan.rounds[-1]
+    told = f"confirm: at most {_time(most)} more, {SHARE:.0%} of the search, on at most {fresh(last)}"
+    yield f"{told} and {plural(len(last.seeds), 'seed')}"
 
 
 def _seconds(task: Task, speed: Speed) -> float:
