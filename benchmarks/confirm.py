@@ -54,7 +54,7 @@ COLUMNS = (
     "confirmed",
     "expected regret, searched",
     "confirmed",
-    "too good, searched",
+    "value less truth, searched",
     "on fresh images alone",
     "on all",
 )
@@ -100,7 +100,7 @@ def confirmed(pool: Pool, truth: np.ndarray, images: int, top: int, share: float
     better, curses = truth * SIGNS, []
     for found, names_of in ((standing_of(searched, "val")[1], first), (fresh_points, chosen), (points, chosen)):
         gaps = [found[str(name)][place] - truth[name, place] for place, name in enumerate(names_of)]
-        curses.append(np.array(gaps) * SIGNS)  # more is too good
+        curses.append(np.array(gaps))
     return {
         "cost": np.array(cost),
         "rounds": np.array(len(fresh)),

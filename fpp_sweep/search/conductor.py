@@ -101,7 +101,8 @@ class Conductor(Searcher):
         self._adopted: list[int] = []
         self._baselines: list[str] = []
         self._finish = list(finish)
-        self.confirmation = Confirmation.of(space, folder, plan)
+        confirm = space.search.confirm
+        self.confirmation = Confirmation(confirm, space, folder, plan) if confirm else None
         self._tests: list[str] | None = None
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -36,9 +35,6 @@ from fpp_sweep.trial.trial import Plan, Round, measured
 SHARE = 0.25  # of the search's device time
 ENOUGH = 0.1  # points of expected regret, in every objective
 ROUNDS = 4  # of fresh images
-
-
-# --- what is decided, of numbers alone --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +120,7 @@ def _rounds(space: Space, sizes: Mapping[str, tuple[int, int]]) -> list[Round]:
 
 def price(results: Mapping[str, SplitResult], names: Sequence[str], plan: Plan, number: int) -> float:
     """Seconds of a round on a device, from those of the search; the views of fresh images are drawn once for all."""
-    before, now = ([Round((), ()), *plan.rounds][place] for place in (number, number + 1))
+    before, now = [Round((), ()), *plan.rounds, plan.rounds[-1]][number : number + 2]  # after the last nothing more
     adapt = math.fsum(_seconds(results[name], "adapt") for name in names)
     features = max((_seconds(result, "features") for result in results.values()), default=0.0)
     pretrain = math.fsum(_seconds(results[name], "pretrain") for name in names)
@@ -144,9 +140,6 @@ def _size(one: Round) -> float:
 def _seconds(result: SplitResult, stage: str) -> float:
     """Of a seed."""
     return math.fsum(costs.get(stage, 0.0) for costs in result.costs.values())
-
-
-# --- a sweep's confirmation -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +167,6 @@ class Confirmation:
         self._file = folder.path / "confirm.json"
         self.steps = self._known()
         self._queue = self._jobs()  # of the last round: what is done of it is at hand
-
-    @classmethod
-    def of(cls, space: Space, folder: SweepFolder, plan: Plan) -> Self | None:
-        return cls(space.search.confirm, space, folder, plan) if space.search.confirm else None
 
     @property
     def round(self) -> int:
@@ -261,8 +250,7 @@ class Confirmation:
         return {record.name: record.results[split] for record in self._folder.trials() if split in record.results}
 
     def _price(self, names: Sequence[str]) -> float:
-        more = len(self.steps) < len(self._plan.rounds)
-        return price(self._results(self._split), names, self._plan, len(self.steps)) if more else 0.0
+        return price(self._results(self._split), names, self._plan, len(self.steps))
 
     def _searched(self) -> float:
         """Seconds of the search on a device; of results that were at hand, what adapting took then."""

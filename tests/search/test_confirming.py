@@ -149,7 +149,7 @@ class Confirming:
         self.open()
 
     def open(self):
-        self.confirmation = Confirmation.of(self.space, self.folder, self.plan)
+        self.confirmation = Confirmation(self.space.search.confirm, self.space, self.folder, self.plan)
 
     @property
     def steps(self):
