@@ -9,6 +9,7 @@ import pytest
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.core.sums import ADDITIVE, Sums, fair_order, packed, united, value_of
 from fpp_sweep.errors import InputError
+from fpp_sweep.files import written_whole
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import CONFIRMED
@@ -171,9 +172,8 @@ class Confirming:
         average = mean([{metric: value_of(metric, one) for metric in ADDITIVE} for one in table.values()])
         result = replace(record.results["val"], average=average, samples=2 * world.images, device_seconds=0.25)
         self.folder.write_trial(replace(record, results={**record.results, CONFIRMED: result}))
-        path = self.folder.artifacts(name) / CONFIRMED / SUMS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(packed(table))
+        with written_whole(self.folder.artifacts(name) / CONFIRMED / SUMS) as partial:
+            partial.write_bytes(packed(table))
 
 
 @pytest.fixture
@@ -270,14 +270,19 @@ def test_it_ends_when_little_is_to_be_regretted_and_whoever_is_unlikely_leaves(t
     assert "points; 1 round, 25% of the search's device time; left: trial-000" in told
 
 
-def test_a_trial_without_a_result_leaves(sweep):
-    ran = []
-    while (name := sweep.confirmation.next(waiting=bool(ran))) is not None:
-        ran.append(name)
-        if name != "trial-0002":  # it has failed there
-            sweep.end(name)
-    sweep.confirmation.next(waiting=False)
-    assert sweep.steps[-1]["left"] == ["trial-0002"]
+@pytest.mark.parametrize("fails_in", [1, 2])
+def test_a_trial_without_a_result_leaves_and_the_others_go_on(tmp_path, fails_in):
+    sweep = Confirming(tmp_path / "sweep", "search.confirm={top: 3, images: 2}")
+    for number in (1, 2)[:fails_in]:
+        ran = []
+        while name := sweep.confirmation.next(waiting=bool(ran)):
+            ran.append(name)
+            if (name, number) != ("trial-0001", fails_in):
+                sweep.end(name)
+        assert "trial-0001" in ran
+    following = sweep.confirmation.next(waiting=False)
+    assert sweep.steps[-1]["left"] == ["trial-0001"]
+    assert following in ("trial-0002", "trial-0003")
 
 
 # ------------------------------------------------------------ what is asked for, and what is there
