@@ -65,10 +65,12 @@ class Standing:
         return [float((row.max(axis=0) - row[self.names.index(name)]).mean()) for row, name in rows]
 
     def candidates(self, top: int) -> list[str]:
-        """The front and whoever may be on it: the best at each objective, then by support, at most so many."""
+        """The front and whoever may be on it: by how often they are best at an objective, then by support, so many."""
         support, front, best = self.support, self.front, self.best
+        winners = self.better.argmax(axis=1)  # of each draw, by objective
+        wins = {name: (winners == place).mean(axis=1).max() for place, name in enumerate(self.names)}
         rivals = [name for name in self.names if name in front or support[name] >= UNLIKELY]
-        return sorted(rivals, key=lambda name: (name not in best, -support[name]))[:top]
+        return sorted(rivals, key=lambda name: (name not in best, -wins[name], -support[name]))[:top]
 
 
 def rounds(confirm: Confirm, split: str, seeds: Sequence[int], sizes: Mapping[str, tuple[int, int]]) -> list[Round]:
