@@ -146,6 +146,25 @@ def on_shared_blocks(trials: Sequence[Sums]) -> list[Sums]:
     return coarse if everything else [one.take(np.flatnonzero(same)) for one in coarse]
 
 
+Table = Mapping[tuple[str, int], Sums]  # by dataset and seed
+
+
+def united(one: Table, other: Table) -> Table:
+    """A trial's sums over other images with the same seeds, or with other seeds over the same images.
+
+    Where only some seeds are the same, the other table alone.
+    """
+    if one.keys() != other.keys():
+        return other if one.keys() & other.keys() else {**one, **other}
+    return {key: _concatenated(one[key], other[key]) for key in one}
+
+
+def _concatenated(*parts: Sums) -> Sums:
+    size = max(part.size for part in parts)
+    rows = [part.by(size) for part in parts]
+    return Sums(size=size, **{name: np.concatenate([getattr(row, name) for row in rows]) for name in _ARRAYS})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Common:
     """The images and seeds that several trials have in common."""

@@ -6,6 +6,7 @@
     tasks/                  results of tasks by key, so that no trial computes one again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
     race/<name>/            its sums after each block of a race, and what was decided there
+    confirm.json            what was decided after the search, before each round of a confirmation
     steering/<time>.json    commands to a sweep that was begun, each rewritten once it is applied
     logs/                   what each worker did when, by machine and process
     report/                 the front as table, picture and page; best configs; importances

@@ -15,6 +15,8 @@ from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.work import BASELINES
 
+GROWTH = 0.01  # of the hypervolume, that a search is worth going on for
+
 
 @dataclass(frozen=True)
 class Front:
@@ -57,6 +59,14 @@ class Front:
             return []
         volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.reference)
         return list(zip((record.finished or 0.0 for record in self.trials), volumes, strict=True))
+
+    def stagnant(self, patience: int) -> bool:
+        """Whether the last so many finished trials, after as many, have hardly moved the front."""
+        ended = sorted(record.finished or 0.0 for record in self.finished)
+        if len(ended) < 2 * patience:
+            return False
+        before = [volume for time, volume in self.hypervolume if time <= ended[-patience - 1]]
+        return bool(self.hypervolume) and self.hypervolume[-1][1] <= (1 + GROWTH) * (before or [0.0])[-1]
 
     @cached_property
     def marks(self) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ State = Literal["waiting", "running", "stopped", "complete", "failed", "interrup
 # interrupted: the sweep ended while it ran; --resume begins it again, with the tasks that are done at hand
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
+CONFIRMED = "confirmed"  # among a trial's splits: what it was run on again after the search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class TrialRecord:
     finished: float | None = None
     reason: Text | None = None  # why it failed or was interrupted, one line
     details: Text | None = None  # its traceback
-    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, and test for the front
+    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, test for the front, confirmed
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1

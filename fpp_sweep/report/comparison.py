@@ -21,9 +21,10 @@ from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.report.evidence import Evidence, SplitEvidence, evidence_of, of_split
+from fpp_sweep.report.evidence import Evidence, evidence_of
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.evidence import SplitEvidence, of_split
 from fpp_sweep.trial.trial import mean, measured
 
 TEST = "test"

@@ -24,10 +24,11 @@ from fpp_sweep import keys
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import front_of
+from fpp_sweep.records.front import GROWTH, front_of
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import ENDED, Command, Kind, TrialRecord
+from fpp_sweep.records.records import CONFIRMED, ENDED, Command, Kind, TrialRecord
 from fpp_sweep.records.steering import budget_in_force, steered
+from fpp_sweep.search.confirming import Confirmation
 from fpp_sweep.search.coordinator import HALTED, Brief, Coordinator, ended
 from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.space.space import Space
@@ -36,7 +37,6 @@ from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.watch import Watch
 
 TEST = "test"
-GROWTH = 0.01  # of the hypervolume, that a search is worth going on for
 START = 5.0  # seconds: a trial's process that is still starting when another trial ends is dropped by Tune
 
 
@@ -101,6 +101,8 @@ class Conductor(Searcher):
         self._adopted: list[int] = []
         self._baselines: list[str] = []
         self._finish = list(finish)
+        confirm = space.search.confirm
+        self.confirmation = Confirmation(confirm, space, folder, plan) if confirm else None
         self._tests: list[str] | None = None
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
@@ -218,7 +220,8 @@ class Conductor(Searcher):
         self.progress.running.add(name)
         self._order += 1
         self._on_change(self._records[name], split)
-        return {"name": name, "split": split, "order": self._order}
+        number = self.confirmation.round if self.confirmation and split == CONFIRMED else 0
+        return {"name": name, "split": split, "order": self._order, "round": number}
 
     @halting()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -231,7 +234,7 @@ class Conductor(Searcher):
                 raise MachineError(result[HALTED])
         record = self._folder.trial(name)
         searched = split == self._space.search.split
-        if record.state == "running" if searched else error and split not in record.results:
+        if record.state == "running" if searched else error and split not in {*record.results} - {CONFIRMED}:
             self._losses[job] += 1
             if self._losses[job] < self._space.work.attempts:  # no verdict on its settings
                 self._again.append(job)
@@ -271,9 +274,7 @@ class Conductor(Searcher):
         if not self._enough():
             self.progress.phase = "search"
             return self._begin_trial(), split
-        if self._running and self._tests is None:
-            return None
-        return self._next_test()
+        return self._next_confirmed() or self._next_test()
 
     def _waits_for_baselines(self) -> bool:
         """Constraints may be relative to a baseline, which must have ended then."""
@@ -296,20 +297,11 @@ class Conductor(Searcher):
             return f"wall clock of {search.wall_clock:g} s used up"
         if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
             return f"{search.gpu_hours:g} GPU-hours used up"
-        if self._stagnant(search.patience):
+        if search.patience and front_of(self._folder.info(), self.records()).stagnant(search.patience):
             return f"hypervolume grew by less than {GROWTH:.0%} in the last {search.patience} finished trials"
         if search.max_failures is not None and self._failures >= search.max_failures:
             return f"{self._failures} trials in a row failed"
         return None
-
-    def _stagnant(self, patience: int | None) -> bool:
-        """Whether the last so many finished trials, after as many, have hardly moved the front."""
-        ended = sorted(record.finished or 0.0 for record in self._trials() if record.state == "complete")
-        if patience is None or len(ended) < 2 * patience:
-            return False
-        volumes = front_of(self._folder.info(), self.records()).hypervolume
-        before = [volume for time, volume in volumes if time <= ended[-patience - 1]]
-        return bool(volumes) and volumes[-1][1] <= (1 + GROWTH) * (before or [0.0])[-1]
 
     def gpu_hours(self) -> float:
         records = self._records.values()
@@ -327,13 +319,23 @@ class Conductor(Searcher):
             self._write(_waiting(name, "trial", config, **facts))
         return name
 
+    def _next_confirmed(self) -> tuple[str, str] | None:
+        """Who runs again, once the search is over."""
+        searching = any(split != CONFIRMED for _, split in self._running.values())
+        if self.confirmation is None or self._tests is not None or self._watch.fatal or searching:
+            return None
+        name = self.confirmation.next(waiting=bool(self._running))
+        self.progress.phase = "confirm" if name else self.progress.phase
+        return (name, CONFIRMED) if name else None
+
     def _next_test(self) -> tuple[str, str] | None:
         """Front and baselines on the test split, those that have not been there."""
-        if self._space.search.split == TEST or self._watch.fatal:
+        if self._space.search.split == TEST or self._watch.fatal or (self._running and self._tests is None):
             return None
         if self._tests is None:
             self.progress.phase = TEST
             members = [record.name for record in self.front()]
+            members = self.confirmation.tested(members) if self.confirmation else members
             names = [*(f"baseline-{name}" for name in self._space.baselines()), *members]
             records = (self._records[name] for name in names)
             self._tests = [

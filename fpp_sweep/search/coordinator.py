@@ -18,14 +18,14 @@ from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.records import CONFIRMED, SplitResult, TrialRecord
 from fpp_sweep.search.racing import Racer, Rules
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Driver, Executor, Plan, TrialStopped, measured, run_trial
+from fpp_sweep.trial.trial import Driver, Executor, Plan, TrialStopped, added, measured, run_trial
 
 HALTED = "halted"  # in what Tune is told: why no trial can go on
 
@@ -87,7 +87,7 @@ class Coordinator(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         try:
-            run_job(self._brief, self._job["name"], self._job["split"], self._job["order"])
+            run_job(self._brief, **self._job)
         except OSError as error:
             return {"done": True, HALTED: str(MachineError.of(error))}
         return {"done": True}
@@ -96,7 +96,7 @@ class Coordinator(tune.Trainable):
         """Nothing to save: results are on disk, task by task."""
 
 
-def run_job(brief: Brief, name: str, split: str, order: int) -> None:
+def run_job(brief: Brief, name: str, split: str, order: int, round: int = 0) -> None:
     """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
     folder = brief.folder
     record = folder.trial(name)
@@ -106,7 +106,11 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
     executor = Logged(brief.executor, log, folder, name)
     try:
         config = TrialConfig().replace(record.config)
-        result, datasets = run_trial(brief.plan, config, split, executor, order=order, driver=driver)
+        plan = brief.plan.of_round(round) if split == CONFIRMED else brief.plan
+        result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
+        if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now
+            held = before.device_seconds + result.device_seconds
+            result = replace(result, device_seconds=held, seconds=added((before.seconds, result.seconds)))
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
             values = [measured(result, objective.metric) for objective in brief.objectives]

@@ -26,6 +26,7 @@ MAY_CHANGE = {
     "name",
     "question",
     *(f"search.{key}" for key in ("gpu_hours", "max_failures", "patience", "notify", *STEERED)),
+    *(f"search.confirm{key}" for key in ("", ".top", ".images", ".seeds")),
     *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
     *(f"work.{key}" for key in ("loaders", "compile", "cache", "share", "attempts", "task_timeout", "baselines")),
     "work.tracking_uri",
@@ -104,10 +105,11 @@ class Space:
             expect(not catalogue.method(name).stateful, problem, "work.shards")
 
     def _check_search(self) -> None:
-        """What racing and patience need."""
-        for name in self.methods() if self.search.race else ():
-            problem = f"{name} learns from sample to sample, so that no part of its stream stands for the rest"
-            expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
+        """What racing, confirming and patience need."""
+        for key, why in (("race", "no part of its stream stands for"), ("confirm", "other images do not go on with")):
+            for name in self.methods() if getattr(self.search, key) else ():
+                problem = f"{name} learns from sample to sample, so that {why} the rest; leave {key} or the method out"
+                expect(not catalogue.method(name).stateful, problem, f"search.{key}")
         cornered = self.work.baselines or all(objective.reference is not None for objective in self.objectives)
         problem = "there are neither baselines nor references of the objectives that hypervolume is measured from"
         expect(cornered or self.search.patience is None, problem, "search.patience")

@@ -70,17 +70,32 @@ class Race:
         expect(sure is None or 0.5 < sure < 1, f"must be above 0.5 and below 1, got {sure}", "confidence")
 
 
-def _race(value: Any) -> Race | None:
-    """`true` is a race as it is by default, `false` none."""
-    if isinstance(value, bool):
-        return Race() if value else None
-    given = asdict(value) if isinstance(value, Race) else as_mapping(value)
-    return Race(**{known_name("key", key, rules(Race)): given[key] for key in given})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm:
+    """What is run again after the search, on images or with seeds that it has not seen."""
+
+    top: Annotated[int, whole(2)] = 8  # trials at most
+    images: Positive | None = None  # fresh ones of each dataset in a round; none: as many as the search used
+    seeds: Annotated[int, whole(0, 100)] = 0  # more of them, where no fresh images are left
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
-def _race_schema() -> dict[str, Any]:
-    fields = {key: rule.schema() for key, rule in rules(Race).items()}
-    return {"anyOf": [{"type": "boolean"}, {"type": "object", "properties": fields, "additionalProperties": False}]}
+def _switch(kind: Any) -> Rule:
+    """`true` is it with its defaults, `false` none."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool):
+            return kind() if value else None
+        given = asdict(value) if isinstance(value, kind) else as_mapping(value)
+        return kind(**{known_name("key", key, rules(kind)): given[key] for key in given})
+
+    def schema() -> dict[str, Any]:
+        fields = {key: rule.schema() for key, rule in rules(kind).items()}
+        return {"anyOf": [{"type": "boolean"}, {"type": "object", "properties": fields, "additionalProperties": False}]}
+
+    return Rule(check, schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +112,8 @@ class Search:
     published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
-    race: Annotated[Race, Rule(_race, _race_schema)] | None = None  # none: every trial is run to its end
+    race: Annotated[Race, _switch(Race)] | None = None  # none: every trial is run to its end
+    confirm: Annotated[Confirm, _switch(Confirm)] | None = None  # none: nothing is run again
     notify: str | None = None  # a command that hears of a new front, of failures and of the end
 
     def __post_init__(self) -> None:

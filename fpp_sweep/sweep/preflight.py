@@ -23,6 +23,7 @@ from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.steering import begun, budget_in_force
+from fpp_sweep.search.confirming import require_fresh, with_rounds
 from fpp_sweep.search.racing import require_additive, rungs
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -145,7 +146,9 @@ def require_named(space: Space, options: Options) -> None:
     except InputError as error:
         note(error)
     if not options.on_cluster:
-        _require_measured(space, require_known(work.datasets, work.data_root, work.dataset_file))
+        names = require_known(work.datasets, work.data_root, work.dataset_file)
+        _require_measured(space, names)
+        require_fresh(space, names)
         for prompt, _ in sorted(_prompts(space)):
             require_prompt(prompt)
 
@@ -267,7 +270,8 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     if race:
         require_additive(space.objectives, space.constraints)
         ends = rungs(race, datasets[split])
-    return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
+    plan = Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
+    return with_rounds(plan, space, models.describe)
 
 
 def _require_measured(space: Space, names: Sequence[str]) -> None:

@@ -166,6 +166,8 @@ class Run:
         conduct(self.conductor, brief, self.storage)
         raced = saved(self.conductor.records(), self.space.search.split) if self.space.search.race else None
         tags = {"ended": self.conductor.why_stopped or "", **({"race": raced} if raced else {})}
+        if self.conductor.confirmation:
+            tags["confirmed"] = self.conductor.confirmation.told()
         self.folder.write_info(tagged(self.folder.info(), tags))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")

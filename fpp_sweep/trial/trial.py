@@ -10,7 +10,8 @@ import math
 import statistics
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Protocol
 
 from fpp_sweep import catalogue
@@ -58,6 +59,14 @@ class TrialStopped(Exception):
     """A driver ended the trial between two tasks; what was done stays on disk."""
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What trials have been run on after a round of a confirmation."""
+
+    edges: tuple[int, ...]  # where the images of the rounds so far begin and end; none: all of the search's
+    seeds: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What all trials of a run are run on."""
@@ -68,10 +77,18 @@ class Plan:
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are kept
     # of a race: where the blocks of a dataset and split end, the last left out, as many for each
     rungs: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    rounds: tuple[Round, ...] = ()  # of a confirmation
+    edges: tuple[int, ...] = ()  # between which images are taken, and shards are cut, too; none: all images
 
     def known(self) -> dict[tuple[str, str], DatasetFacts]:
         """The datasets by name and split, as keys of tasks look them up."""
-        return {(facts.name, split): facts for split, datasets in self.datasets.items() for facts in datasets}
+        return {(facts.name, facts.split): facts for datasets in self.datasets.values() for facts in datasets}
+
+    def of_round(self, number: int) -> Plan:
+        return replace(self, seeds=self.rounds[number].seeds, edges=self.rounds[number].edges)
+
+    def spans(self, facts: DatasetFacts) -> list[tuple[int, int]]:
+        return [*pairwise(self.edges or (0, facts.size))]
 
     def at_once(self, search: Search, workers: int) -> int:
         """Trials at a time: two, so that the end of one does not leave workers idle, or as many as feed them all."""
@@ -85,15 +102,19 @@ class Plan:
         """The shards of every (dataset, seed)."""
         columns = {*self.columns, *(name for row in catalogue.qualities() for name in row.columns)}
         return {
-            (facts.name, seed): EvalTask(
-                config=config,
-                dataset=facts.name,
-                split=split,
-                seed=seed,
-                start=0,
-                stop=facts.size,
-                columns=tuple(sorted(columns)),
-            ).shards(self.shards, self.rungs.get((facts.name, split), ()))
+            (facts.name, seed): [
+                shard
+                for start, stop in self.spans(facts)
+                for shard in EvalTask(
+                    config=config,
+                    dataset=facts.name,
+                    split=facts.split,
+                    seed=seed,
+                    start=start,
+                    stop=stop,
+                    columns=tuple(sorted(columns)),
+                ).shards(self.shards, self.rungs.get((facts.name, facts.split), ()))
+            ]
             for seed in self.seeds
             for facts in self.datasets[split]
         }
@@ -137,7 +158,7 @@ def run_trial(
                 if len(done) < total and (reason := driver.stops(task, result)):
                     raise TrialStopped(reason)
     datasets = [
-        _dataset_result(facts, seed, cut[facts.name, seed], done)
+        _dataset_result(facts, seed, cut[facts.name, seed], done, plan.spans(facts))
         for seed in plan.seeds
         for facts in plan.datasets[split]
     ]
@@ -150,7 +171,11 @@ def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
 
 
 def _dataset_result(
-    facts: DatasetFacts, seed: int, tasks: Sequence[EvalTask], done: Mapping[Task, TaskResult]
+    facts: DatasetFacts,
+    seed: int,
+    tasks: Sequence[EvalTask],
+    done: Mapping[Task, TaskResult],
+    spans: Sequence[tuple[int, int]],
 ) -> DatasetResult:
     parts = [(task, done[task]) for task in tasks]
     pretrain = tasks[0].pretrain
@@ -158,20 +183,20 @@ def _dataset_result(
     return DatasetResult(
         facts=facts,
         seed=seed,
-        predictions=joined(parts, facts.size),
+        predictions=joined(parts, spans[-1][1], spans[0][0]),
         prompt=made[0].prompt if made else None,
         skipped=tuple(sample for _, result in parts for sample in result.skipped),
-        seconds=_added(result.seconds for result in (*made, *(result for _, result in parts))),
-        costs=_added(result.spent for result in (*made, *(result for _, result in parts))),
+        seconds=added(result.seconds for result in (*made, *(result for _, result in parts))),
+        costs=added(result.spent for result in (*made, *(result for _, result in parts))),
     )
 
 
-def joined(parts: Sequence[tuple[EvalTask, TaskResult]], size: int) -> Predictions:
-    """The shards' predictions in order; each of a dataset's samples is there once, or was skipped."""
+def joined(parts: Sequence[tuple[EvalTask, TaskResult]], stop: int, start: int = 0) -> Predictions:
+    """The shards' predictions in order; each sample between start and stop is there once, or was skipped."""
     ordered = sorted(parts, key=lambda part: part[0].start)
     cuts = [(task.start, task.stop) for task, _ in ordered]
-    if [0, *(stop for _, stop in cuts)] != [*(start for start, _ in cuts), size]:
-        raise ValueError(f"{ordered[0][0].dataset}: shards {cuts} are not its {size} samples, each once")
+    if [start, *(end for _, end in cuts)] != [*(begin for begin, _ in cuts), stop]:
+        raise ValueError(f"{ordered[0][0].dataset}: shards {cuts} are not its {stop - start} samples, each once")
     for task, result in ordered:
         count = len(result.skipped) + (len(result.predictions) if result.predictions else 0)
         if count != task.stop - task.start:
@@ -179,7 +204,7 @@ def joined(parts: Sequence[tuple[EvalTask, TaskResult]], size: int) -> Predictio
     shards = [result.predictions for _, result in ordered if result.predictions]
     if not shards:
         reason = ordered[0][1].skipped[0].reason
-        raise InputError(f"{ordered[0][0].dataset}: none of its {size} images can be read, such as {reason}")
+        raise InputError(f"{ordered[0][0].dataset}: none of its {stop - start} images can be read, such as {reason}")
     return concatenate(shards)
 
 
@@ -199,11 +224,11 @@ def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> Sp
         if len(by_seed) > 1
         else {},
         samples=sum(len(result.predictions) for result in datasets if result.seed == datasets[0].seed),
-        seconds=_added(result.seconds for result in done),
+        seconds=added(result.seconds for result in done),
         device_seconds=math.fsum(result.held for result in done),
         by_seed={str(seed): numbers for seed, numbers in scores.items()} if len(scores) > 1 else {},
         costs={
-            dataset: {stage: seconds / len(scores) for stage, seconds in _added(stages).items()}
+            dataset: {stage: seconds / len(scores) for stage, seconds in added(stages).items()}
             for dataset, stages in costs.items()
         },
         devices=sorted({result.device for result in done if result.device}),
@@ -215,7 +240,7 @@ def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
-def _added(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def added(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Seconds by stage, summed."""
     total: dict[str, float] = {}
     for stages in times:

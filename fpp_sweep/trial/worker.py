@@ -179,9 +179,11 @@ class Worker:
         return replace(result, spent=result.seconds, device=self._device, held=held, worker=here, adapters=adapters)
 
     def dataset(self, name: str, split: str) -> Dataset:
-        """A split of a dataset, as many of its samples as are asked for."""
+        """A split of a dataset, as many of its samples as are asked for; of `val:600` those, whatever the limit."""
         if (name, split) not in self._datasets:
-            dataset = open_dataset(name, split, self._root, self._custom).limited(self.spec.limit)
+            part, _, count = split.partition(":")
+            limit = int(count) if count else self.spec.limit
+            dataset = open_dataset(name, part, self._root, self._custom).limited(limit)
             if not len(dataset):
                 raise InputError(f"{name}: its {split} split has no images")
             self._datasets[name, split] = dataset

@@ -10,12 +10,12 @@ from fpp_sweep.core.sums import Sums, packed
 from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report import evidence as report
 from fpp_sweep.report import write_report
 from fpp_sweep.report.evidence import evidence_of
 from fpp_sweep.report.words import remarks, sentences
 from fpp_sweep.sweep.display import WIDTH, final_table
 from fpp_sweep.tracking.desired import sweep_run
+from fpp_sweep.trial import evidence as below
 from fpp_sweep.trial.artifacts import SUMS, read_sums, write_predictions
 from tests.names import PLAIN, TPT
 from tests.report.made import info, trial
@@ -62,7 +62,7 @@ def test_where_nobody_beats_a_baseline_that_is_said_with_what_it_would_take(tmp_
 
 
 def test_of_many_trials_those_next_to_the_front_are_resampled(far, monkeypatch):
-    monkeypatch.setattr(report, "NEAREST", 1)
+    monkeypatch.setattr(below, "NEAREST", 1)
     front, evidence = read(far)
     assert set(evidence.support) == {member.name for member in front.members} == {"trial-0002"}
     assert evidence.splits["val"].interval("trial-0003", "accuracy") == "no interval: it is far from the front"

@@ -1,0 +1,298 @@
+"""Confirmation: after the search its front and the rivals run again, on images or with seeds that chose nobody.
+
+All run the same rounds, so that differences are paired. What is decided before a round stands in `confirm.json` before
+anybody acts on it, and is not decided again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fpp_sweep.cli import plural
+from fpp_sweep.config import EMBEDDED_LIMIT
+from fpp_sweep.core.datasets import open_dataset, read_custom
+from fpp_sweep.core.evidence import UNLIKELY, front_support, needed
+from fpp_sweep.core.sums import ADDITIVE, Numbers
+from fpp_sweep.errors import InputError
+from fpp_sweep.facts import DatasetFacts
+from fpp_sweep.files import write_json
+from fpp_sweep.records import pareto
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import Front, format_metric, front_of, values_of
+from fpp_sweep.records.records import CONFIRMED, SplitResult, TrialRecord
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Confirm
+from fpp_sweep.tasks import BATCH
+from fpp_sweep.trial.evidence import nearest, of_split, signed
+from fpp_sweep.trial.trial import Plan, Round, measured
+
+SHARE = 0.25  # of the search's device time
+ENOUGH = 0.1  # points of expected regret, in every objective
+ROUNDS = 4  # of fresh images
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """What is known of some trials."""
+
+    names: Sequence[str]
+    better: Numbers  # (objectives, trials, draws), recentred, in points, more being better
+
+    @property
+    def support(self) -> dict[str, float]:
+        return dict(zip(self.names, front_support(self.better).tolist(), strict=True))
+
+    @property
+    def best(self) -> list[str]:
+        """By objective."""
+        return [self.names[place] for place in self.better.mean(axis=2).argmax(axis=1)]
+
+    @property
+    def front(self) -> list[str]:
+        values = self.better.mean(axis=2).T
+        return [self.names[place] for place in pareto.front(values.tolist(), ["max"] * values.shape[1])]
+
+    @property
+    def regret(self) -> list[float]:
+        """By objective, how much better than the best trial that of a draw is, in the mean over draws."""
+        rows = zip(self.better, self.best, strict=True)
+        return [float((row.max(axis=0) - row[self.names.index(name)]).mean()) for row, name in rows]
+
+    def candidates(self, top: int) -> list[str]:
+        """The front and whoever may be on it: by how often they are best at an objective, then by support, so many."""
+        support, front, best = self.support, self.front, self.best
+        winners = self.better.argmax(axis=1)  # of each draw, by objective
+        wins = {name: (winners == place).mean(axis=1).max() for place, name in enumerate(self.names)}
+        rivals = [name for name in self.names if name in front or support[name] >= UNLIKELY]
+        return sorted(rivals, key=lambda name: (name not in best, -wins[name], -support[name]))[:top]
+
+
+def rounds(confirm: Confirm, split: str, seeds: Sequence[int], sizes: Mapping[str, tuple[int, int]]) -> list[Round]:
+    """Fresh images first, as many of each dataset, then seeds; `sizes` are those of the search, and what there is."""
+    name = min(sizes, key=lambda name: sizes[name][1] - sizes[name][0])
+    used, left = sizes[name][0], max(0, sizes[name][1] - sizes[name][0])
+    images = confirm.images or (min(used, left) if left >= min(used, BATCH) else used)
+    edges = tuple(used + images * number for number in range(min(ROUNDS, left // images) + 1))
+    if len(edges) == 1 and not confirm.seeds:
+        takes = f"all but {left}, fewer than the {images} of a round" if left else "them all"
+        told = f"{name} has {used + left} images in split {split}, and work.limit takes {takes}"
+        raise InputError(f"{told}: lower it, or give search.confirm.seeds", "search.confirm")
+    found = [Round(edges[: count + 2], tuple(seeds)) for count in range(len(edges) - 1)]
+    last = found[-1] if found else Round((), ())
+    more = range(max(seeds) + 1, max(seeds) + 1 + confirm.seeds)
+    return found + [Round(last.edges, (*last.seeds, *more[: count + 1])) for count in range(len(more))]
+
+
+def require_fresh(space: Space, names: Sequence[str]) -> None:
+    """Something to confirm on must be left of these datasets, as far as it can be seen from here."""
+    work, split = space.work, space.search.split
+    if space.search.confirm:
+        root = Path(work.data_root) if work.data_root else None
+        custom = read_custom(Path(work.dataset_file)) if work.dataset_file else {}
+        datasets = [open_dataset(name, split, root, custom) for name in names]
+        _rounds(space, {one.name: (len(one.limited(work.limit)), len(one)) for one in datasets})
+
+
+def with_rounds(plan: Plan, space: Space, describe: Callable[[Sequence[str], str], Sequence[DatasetFacts]]) -> Plan:
+    """The plan with what is there to confirm on: more of the split that was searched, or other seeds."""
+    confirm, split, limit = space.search.confirm, space.search.split, space.work.limit or EMBEDDED_LIMIT
+    if confirm is None:
+        return plan
+    there = tuple(describe(space.work.datasets, f"{split}:{limit + ROUNDS * (confirm.images or limit)}"))
+    pairs = zip(plan.datasets[split], there, strict=True)
+    found = _rounds(space, {used.name: (used.size, more.size) for used, more in pairs})
+    used = there if found[0].edges else plan.datasets[split]
+    return replace(plan, datasets={**plan.datasets, CONFIRMED: used}, rounds=tuple(found))
+
+
+def _rounds(space: Space, sizes: Mapping[str, tuple[int, int]]) -> list[Round]:
+    for metric in (objective.metric for objective in space.objectives):
+        if metric.partition("/")[0] not in ADDITIVE:
+            told = f"{metric} has no paired differences; confirm {', '.join(ADDITIVE)}, or nothing"
+            raise InputError(told, "search.confirm")
+    assert space.search.confirm
+    return rounds(space.search.confirm, space.search.split, space.work.seeds, sizes)
+
+
+def price(results: Mapping[str, SplitResult], names: Sequence[str], plan: Plan, number: int) -> float:
+    """Seconds of a round on a device, from those of the search; the views of fresh images are drawn once for all."""
+    before, now = [Round((), ()), *plan.rounds, plan.rounds[-1]][number : number + 2]  # after the last nothing more
+    adapt = math.fsum(_seconds(results[name], "adapt") for name in names)
+    features = max((_seconds(result, "features") for result in results.values()), default=0.0)
+    pretrain = math.fsum(_seconds(results[name], "pretrain") for name in names)
+    more = set(now.seeds) - {*before.seeds, *plan.seeds}  # for the others there are prompts
+    return (adapt + features) * (_size(now) - _size(before)) + pretrain * len(more)
+
+
+def fresh(one: Round) -> str:
+    return f"{one.edges[-1] - one.edges[0]} fresh images of each dataset" if one.edges else "the same images"
+
+
+def _size(one: Round) -> float:
+    """In units of a seed's images in the search."""
+    return len(one.seeds) * ((one.edges[-1] - one.edges[0]) / one.edges[0] if one.edges else 1.0)
+
+
+def _seconds(result: SplitResult, stage: str) -> float:
+    """Of a seed."""
+    return math.fsum(costs.get(stage, 0.0) for costs in result.costs.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What was decided before a round, or why there is none."""
+
+    trials: Sequence[str] = ()  # that run in it, those first whose membership is least certain
+    baselines: Sequence[str] = ()
+    left: Sequence[str] = ()  # trials that do not run on: unlikely, or without a result
+    support: Mapping[str, float] | None = None
+    regret: Sequence[float] = ()  # by objective
+    best: Sequence[str] = ()  # by objective
+    front: Sequence[str] = ()
+    seconds: float = 0.0  # of a device that the round is expected to take
+    ended: str = ""
+
+
+class Confirmation:
+    """Says what runs next."""
+
+    def __init__(self, confirm: Confirm, space: Space, folder: SweepFolder, plan: Plan) -> None:
+        self._confirm, self._folder, self._plan = confirm, folder, plan
+        self._split, self._metrics = space.search.split, [objective.metric for objective in space.objectives]
+        self._stems = tuple(needed(dict.fromkeys(metric.partition("/")[0] for metric in self._metrics)))
+        self._file = folder.path / "confirm.json"
+        self.steps = self._known()
+        self._queue = self._jobs()  # of the last round: what is done of it is at hand
+
+    @property
+    def round(self) -> int:
+        return len(self.steps) - 1
+
+    def next(self, *, waiting: bool) -> str | None:
+        """Who runs next; none while somebody of the last round runs, or when it is over."""
+        if not self._queue and not waiting and not (self.steps and self.steps[-1].ended):
+            self.steps.append(self._decided())
+            write_json(self._file, {"settings": asdict(self._confirm), "steps": [asdict(step) for step in self.steps]})
+            self._queue = self._jobs()
+        return self._queue.pop(0) if self._queue else None
+
+    def tested(self, members: Sequence[str]) -> list[str]:
+        """Of the front by the search those that have not left, and whoever else is on the confirmed one."""
+        left = {name for step in self.steps for name in step.left}
+        confirmed = self.steps[-1].front if self.steps else ()
+        return [name for name in dict.fromkeys((*members, *confirmed)) if name not in left]
+
+    def _jobs(self) -> list[str]:
+        return [*self.steps[-1].trials, *self.steps[-1].baselines] if self.steps else []
+
+    def _known(self) -> list[Step]:
+        """Those of an earlier process; none of a damaged file, or with other settings."""
+        try:
+            known = json.loads(self._file.read_text("utf-8"))
+            return [Step(**row) for row in known["steps"]] if known["settings"] == asdict(self._confirm) else []
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
+
+    def _decided(self) -> Step:
+        front = front_of(self._folder.info(), self._folder.trials())
+        if self.steps:
+            return self._after(front, self.steps[-1])
+        standing = self._standing(front, [trial for trial in nearest(front) if trial.feasible])
+        if standing is None:
+            return Step(ended="no trial has sums of its predictions")
+        names = standing.candidates(self._confirm.top)
+        best = pareto.front([values_of(record) for record in front.baselines], front.goals) if front.baselines else []
+        baselines = [front.baselines[place].name for place in best]
+        while len(names) > 2 and self._price([*names, *baselines]) > self._budget():
+            names.pop()
+        places = [standing.names.index(name) for name in names]
+        return self._step(Standing(names, standing.better[:, places]), names, baselines)
+
+    def _after(self, front: Front, last: Step) -> Step:
+        standing = self._standing(front, [trial for trial in front.trials if trial.name in last.trials], CONFIRMED)
+        if standing is None:
+            return Step(left=last.trials, ended="no trial has a result")
+        left = [name for name in last.trials if standing.support.get(name, 0.0) < UNLIKELY]
+        names = [name for name in last.trials if name not in left]
+        return replace(self._step(standing, names, last.baselines), left=left)
+
+    def _step(self, standing: Standing, names: Sequence[str], baselines: Sequence[str]) -> Step:
+        support, seconds = standing.support, self._price([*names, *baselines])
+        step = Step(support=support, regret=standing.regret, best=standing.best, front=standing.front)
+        if ended := self._over(standing.regret, seconds):
+            return replace(step, ended=ended)
+        trials = sorted(names, key=lambda name: abs(support[name] - 0.5))
+        return replace(step, trials=trials, baselines=baselines, seconds=seconds)
+
+    def _over(self, regret: Sequence[float], seconds: float) -> str:
+        """Why there is no other round, which would take so many seconds."""
+        if self.steps and max(regret) < ENOUGH:
+            return f"the expected regret is under {ENOUGH} points in every objective"
+        if len(self.steps) == len(self._plan.rounds):
+            return f"its {plural(len(self._plan.rounds), 'round')} are over"
+        if seconds + math.fsum(step.seconds for step in self.steps) > self._budget():
+            return f"{'another' if self.steps else 'a'} round would go beyond a quarter of the search's device time"
+        return ""
+
+    def _standing(self, front: Front, trials: Sequence[TrialRecord], also: str = "") -> Standing | None:
+        found = of_split(self._folder.artifacts, trials, self._split, self._stems, also=also)
+        if found is None:
+            return None
+        there = [trial for trial in trials if trial.name in found.places]
+        points = [100 / ADDITIVE[metric.partition("/")[0]].scale for metric in self._metrics]
+        return Standing([trial.name for trial in there], signed(front, found, there) * np.array(points)[:, None, None])
+
+    def _results(self, split: str) -> dict[str, SplitResult]:
+        return {record.name: record.results[split] for record in self._folder.trials() if split in record.results}
+
+    def _price(self, names: Sequence[str]) -> float:
+        return price(self._results(self._split), names, self._plan, len(self.steps))
+
+    def _searched(self) -> float:
+        """Seconds of the search on a device; of results that were at hand, what adapting took then."""
+        seeds, held = len(self._plan.seeds), math.fsum(record.held for record in self._folder.trials())
+        results = self._results(self._split).values()
+        return held + math.fsum(max(one.device_seconds, seeds * _seconds(one, "adapt")) for one in results)
+
+    def _budget(self) -> float:
+        return SHARE * self._searched()
+
+    def told(self) -> str:
+        """What came of it, in a line."""
+        last = self.steps[-1] if self.steps else Step()
+        ended = last.ended or "the sweep was stopped"
+        if len(self.steps) < 2:
+            return f"nothing: {ended}"
+        done = self._plan.rounds[len(self.steps) - 2]
+        more = plural(len(set(done.seeds) - set(self._plan.seeds)), "more seed")
+        share = math.fsum(one.device_seconds for one in self._results(CONFIRMED).values()) / (self._searched() or 1.0)
+        regrets = zip(self._metrics, self.steps[0].regret, last.regret, strict=False)
+        left = ", ".join(name for step in self.steps for name in step.left)
+        parts = [
+            f"on {fresh(done)}{f' with {more}' * (more[0] != '0')}: {'; '.join(self._values(last.best))}",
+            f"expected regret {', '.join(f'{metric} {old:.2f} -> {new:.2f}' for metric, old, new in regrets)} points",
+            f"{plural(len(self.steps) - 1, 'round')}, {share:.0%} of the search's device time",
+            *([f"left: {left}"] if left else []),
+            f"ended as {ended}",
+        ]
+        return "; ".join(parts)
+
+    def _values(self, best: Sequence[str]) -> Iterator[str]:
+        """Of the best at each objective, on what is fresh alone."""
+        records = [self._folder.trial(name) for name in dict.fromkeys(best)]
+        found = of_split(self._folder.artifacts, records, CONFIRMED, self._stems)
+        for record in records:
+            values = []
+            for metric, name in zip(self._metrics, best, strict=True):
+                value = format_metric(metric, measured(record.results[CONFIRMED], metric))
+                known = found.interval(record.name, metric) if found else ""
+                if not isinstance(known, str):
+                    value += f" [{format_metric(metric, known.low)}, {format_metric(metric, known.high)}]"
+                values.append(f"{'best ' * (name == record.name)}{metric} {value}")
+            yield f"{record.name} {', '.join(values)}"

@@ -1,0 +1,108 @@
+"""A sweep that confirms, on Ray: begun with it, killed and resumed it decides as one that goes on with it later."""
+
+import json
+
+import pytest
+
+from fpp_sweep.config import TrialConfig
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.records.records import CONFIRMED
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.sweep.preflight import make_plan, worker_spec
+from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.trial import run_trial
+from fpp_sweep.trial.worker import Worker
+from tests.drivers import ended, kill, only_sweep, started
+from tests.names import named
+from tests.waiting import wait_for
+
+# four rounds of a 16th of the search's images each: at whatever speed, a quarter of its time pays for all of them
+SPACE = named("""
+base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.selection: 0.5}
+params: {adapt.lr: {low: 0.0001, high: 0.02, log: true}}
+objectives: [accuracy, ece]
+search: {trials: 6, concurrency: 1, sampler: random}
+work: {datasets: [digits], limit: 64, baselines: [zero_shot], workers: 1}
+""")
+CONFIRM = "search.confirm={top: 3, images: 4}"
+
+
+def run(folder, *words):
+    with ended(started(folder, *words, space=SPACE)) as process:
+        out, errors = process.communicate()
+    return process.returncode, out, errors
+
+
+def steps(sweep):
+    """What was decided; how long it was expected to take is another matter in another sweep."""
+    known = json.loads((sweep.path / "confirm.json").read_text())["steps"]
+    return [{key: value for key, value in step.items() if key != "seconds"} for step in known]
+
+
+def values(sweep):
+    return {
+        record.name: {split: (dict(result.average), result.samples) for split, result in record.results.items()}
+        for record in sweep.trials()
+    }
+
+
+@pytest.mark.slow
+def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
+    later, killed = tmp_path / "later", tmp_path / "killed"
+    later.mkdir()
+    killed.mkdir()
+    status, _, errors = run(later)
+    assert status == 0, errors
+    whole = only_sweep(later)
+    searched = {name: splits["val"] for name, splits in values(whole).items()}
+    tasks = int(whole.info().tags["work_tasks"])
+    status, output, errors = run(later, "--resume", "--set", CONFIRM)
+    assert status == 0, errors
+    assert {name: splits["val"] for name, splits in values(whole).items()} == searched
+    last = steps(whole)[-1]
+    assert last["ended"] in ("its 4 rounds are over", "the expected regret is under 0.1 points in every objective")
+    rounds = len(steps(whole)) - 1
+    assert rounds >= 2
+    told = whole.info().tags["confirmed"]
+    assert told.startswith(f"on {4 * rounds} fresh images of each dataset: {last['best'][0]} best accuracy ")
+    assert f"{rounds} rounds, " in told
+    assert f"ended as {last['ended']}" in told
+    shown = " ".join(output.split())
+    assert f"confirmed {told}" in shown
+    assert f"confirmed {told.split(';')[0]}" in (whole.report / "sweep.html").read_text()
+    assert any(
+        line.startswith("confirmed on ") for line in json.loads((whole.report / "front.json").read_text())["says"]
+    )
+    runs = sum(len(step["trials"]) + len(step["baselines"]) for step in steps(whole))
+    tested = sum("test" in record.results for record in whole.trials())
+    assert int(whole.info().tags["work_tasks"]) <= tasks + runs + tested  # nothing of the search again
+
+    with ended(started(killed, "--set", CONFIRM, space=SPACE)) as process:
+        wait_for(lambda: [*killed.glob("sweeps/*/confirm.json")] and len(steps(only_sweep(killed))) == 2)
+        kill(process.pid)  # in the second round
+    sweep = only_sweep(killed)
+    known = (sweep.path / "confirm.json").read_text()
+    status, _, errors = run(killed, "--resume", "--set", CONFIRM)
+    assert status == 0, errors
+    assert json.loads((sweep.path / "confirm.json").read_text())["steps"][:2] == json.loads(known)["steps"]
+    assert steps(sweep) == steps(whole)
+    ours, theirs = values(sweep), values(whole)
+    assert {name: splits.get(CONFIRMED) for name, splits in ours.items()} == {
+        name: splits.get(CONFIRMED) for name, splits in theirs.items()
+    }
+    on_test = {name for name, splits in ours.items() if "test" in splits}
+    assert {*last["front"], "baseline-zero_shot"} <= on_test
+
+    # the same bits as in one process
+    space = parse_space(SPACE, "small.yaml", [CONFIRM, f"work.cache={tmp_path / 'features'}"])
+    worker = Worker(worker_spec(space, gpus=0.0))
+    plan = make_plan(space, worker)
+    inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    record = sweep.trial(steps(sweep)[rounds - 1]["trials"][0])
+    result, _ = run_trial(plan.of_round(rounds - 1), TrialConfig().replace(record.config), CONFIRMED, inline)
+    assert dict(result.average) == dict(record.results[CONFIRMED].average)
+
+    status, out, errors = run(killed, "--set", CONFIRM, "work.limit=100000", "--name", "none")
+    assert (status, out) == (2, "")
+    assert "search.confirm: digits has " in errors.splitlines()[-1]
+    assert errors.splitlines()[-1].endswith("and work.limit takes them all: lower it, or give search.confirm.seeds")
