@@ -105,7 +105,7 @@ def run_job(brief: Brief, name: str, split: str, order: int) -> None:
     driver = _driver(brief, record, split)
     executor = Logged(brief.executor, log, folder, name)
     try:
-        config = TrialConfig().replace(record.config)
+        config = TrialConfig.of_record(record.config)
         result, datasets = run_trial(brief.plan, config, split, executor, order=order, driver=driver)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:

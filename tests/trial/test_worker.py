@@ -147,17 +147,18 @@ def run_all(worker, tasks):
 @pytest.mark.parametrize(("room", "times"), [(299, 1), (1e9, 1), (199, 2), (0, 2)])
 def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_worker, monkeypatch, built, room, times):
     """With room for two beside the one in use, three stay; with less, the one that was used longest ago goes first."""
-    monkeypatch.setattr(module, "KEPT_BYTES", room)
     three = trials(3)
-    held = run_all(make_worker(limit=128), [shards[turn] for turn in range(2) for shards in three])
+    worker = make_worker(limit=128)
+    monkeypatch.setattr(module, "ADAPTERS", room / worker.clip.text.room.device)
+    held = run_all(worker, [shards[turn] for turn in range(2) for shards in three])
     assert built == [shards[0].config for shards in three] * times
     assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
 
 
 def test_the_adapter_that_was_used_longest_ago_goes_first(make_worker, monkeypatch, built):
-    monkeypatch.setattr(module, "KEPT_BYTES", 199)
     one, two, three = trials(3)
     worker = make_worker(limit=128)
+    monkeypatch.setattr(module, "ADAPTERS", 199 / worker.clip.text.room.device)
     run_all(worker, [one[0], two[0], one[1], three[0]])  # the third goes in where the second was
     del built[:]
     run_all(worker, [one[0], three[1]])
