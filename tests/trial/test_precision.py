@@ -1,7 +1,6 @@
 """Every stage of a trial computes in the trial's precision, and nothing of it is left behind."""
 
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.core.text.precision import computing
 from fpp_sweep.errors import InputError
+from fpp_sweep.reproduce.theory.flatness import in_double
 from fpp_sweep.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
 from tests.names import DYNAPROMPT, OTPT, PLAIN, REG_ENT, SAM, TPT
@@ -100,7 +100,7 @@ def test_both_forms_of_the_first_gradient_are_near_float64_in_half_precision_and
     pair = twins()
     texts, context = pair.texts, pair.context
     gradients = torch.randn(5, len(texts), 16, generator=torch.Generator().manual_seed(0)) * size
-    exact = form(doubled(texts), context.double()).backward(gradients.double())
+    exact = form(in_double(texts), context.double()).backward(gradients.double())
     errors = {}
     for precision in ("float32", "fp16"):
         with computing(precision, CPU), torch.no_grad():
@@ -119,7 +119,7 @@ def test_pretraining_in_half_precision_stays_near_float64():
         with computing(precision, CPU):
             return pretrain(texts, start, config, flatness_weight=2.0, start=start, noise=noise).context
 
-    exact = context(doubled(pair.texts), pair.context.double())
+    exact = context(in_double(pair.texts), pair.context.double())
     moved = (exact - pair.context).norm()
     errors = {
         precision: ((context(pair.texts, pair.context, precision) - exact).norm() / moved).item()
@@ -139,17 +139,11 @@ def test_predictions_are_near_those_in_float64(method):
         with computing(precision, CPU):
             return chosen.predict(model, chosen.start(model, context, len(views)), views)[0].softmax(-1)
 
-    exact = probabilities(doubled(pair.texts), pair.context.double(), views.double())
+    exact = probabilities(in_double(pair.texts), pair.context.double(), views.double())
     single, half = (probabilities(pair.texts, pair.context, views, each) for each in ("float32", "fp16"))
     assert (single - exact).abs().max() < 1e-3
     assert 0 < (half - exact).abs().median() < 0.01
     assert (half.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8  # a choice of views or slots may turn
-
-
-def doubled(texts):
-    """The same texts, computed in float64."""
-    tower = texts.tower
-    return replace(texts, tower=tower.on(torch.float64), sos=texts.sos.double(), nodes=texts.nodes.double())
 
 
 def test_probabilities_in_half_precision_are_what_the_released_code_stores(make_worker, tmp_path):

@@ -2,13 +2,17 @@
 
 import json
 import platform
+from dataclasses import replace
 
 import pytest
+import torch
 
 from fpp_sweep import tasks as cutting
+from fpp_sweep.core.images.features import view_bytes
 from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import from_words
+from fpp_sweep.core.text.memory import Room
 from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.trial import running
@@ -106,6 +110,47 @@ def test_a_model_that_cannot_be_loaded_is_told_once_and_with_where(monkeypatch):
     with pytest.raises(TaskFailed, match=r"^dtd, pretraining, seed 0, worker \d+ on .*: MemoryError: no room"):
         Worker(WorkerSpec(model="tiny")).run(evaluation(prompt="fpp").pretrain, [])
     assert loads == ["tiny"]
+
+
+class Greedy(torch.nn.Module):
+    """An image tower that asks for more than any machine has, as soon as it is given so many images."""
+
+    def __init__(self, tower, most):
+        super().__init__()
+        self.tower, self.most = tower, most
+
+    def forward(self, pixels):
+        torch.empty((1 << 50) if len(pixels) > self.most else 1)
+        return self.tower(pixels)
+
+
+@pytest.mark.parametrize("most", [3, 0])
+def test_a_device_too_small_for_all_halves_and_one_too_small_for_one_view_is_a_line(make_worker, tmp_path, most):
+    worker = make_worker(limit=8, cache=str(tmp_path))
+    worker.__dict__["clip"] = replace(worker.clip, visual=Greedy(worker.clip.visual, most))
+    task = evaluation(dataset="digits", stop=8, **{"views.count": 2})
+    if most:
+        assert len(worker.run(task, []).predictions) == 8
+        return
+    told = r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it"
+    with pytest.raises(TaskFailed, match=told) as failure:
+        worker.run(task, [])
+    assert failure.value.elsewhere
+    assert "\n" not in failure.value.reason
+
+
+def test_views_go_through_the_tower_as_room_allows(make_worker, tmp_path):
+    worker = make_worker(limit=8, cache=str(tmp_path))
+    each = view_bytes(worker.clip)
+    assert each > 0
+    room = Room(device=4 * 3 * each)  # for three of them in a quarter
+    clip = replace(worker.clip, visual=Greedy(worker.clip.visual, 3), text=replace(worker.clip.text, room=room))
+    worker.__dict__["clip"] = clip
+    predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).predictions
+    expected = make_worker(limit=8, cache=str(tmp_path / "whole")).run(
+        evaluation(dataset="digits", stop=8, **{"views.count": 2}), []
+    )
+    assert abs(predictions.confidence - expected.predictions.confidence).max() < 1e-5
 
 
 def test_results_that_a_task_needs_must_be_given(mine):
