@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fpp_sweep.config import FppConfig, TrialConfig, preset
 from fpp_sweep.core.fpp import draw_noise, pretrain
+from fpp_sweep.core.images.features import view_bytes
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.tpt import Tpt
@@ -88,6 +89,7 @@ def test_every_stage_computes_its_matrices_in_the_trials_precision(make_worker, 
 
 def test_penalties_alone_stay_in_float32_as_in_the_released_code(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
+    view_bytes(worker.clip)  # measured once, with the model as it is
     for method, kinds in ((OTPT, {torch.float16, torch.float32}), (TPT, {torch.float16})):
         with Products() as products:
             worker.run(task_of(method, precision="fp16"), ())
