@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from fpp_sweep.core.datasets.table import DATASETS
 from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient, jacobian_pays
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.text.compiling import EAGER_CALLS
+from fpp_sweep.core.text.precision import computing
+from fpp_sweep.facts import Precision
 
 CLASSES = {
     "aircraft": 100,
@@ -61,12 +63,13 @@ class Rate:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("paper", __doc__ or "", _options, argv)
     names = QUICK if args.quick and not args.datasets else args.datasets or list(CLASSES)
-    limit = gemm_limit(args)
-    raw: dict[str, Any] = {"limit": limit}
     rows = []
-    for name in names:
-        raw[name] = measured(args, name)
-        rows.append(row(name, raw[name], limit))
+    with computing(args.precision, torch.device(args.device)):
+        limit = gemm_limit(args)
+        raw: dict[str, Any] = {"limit": limit}
+        for name in names:
+            raw[name] = measured(args, name)
+            rows.append(row(name, raw[name], limit))
     total = sum(projected(raw[name]) for name in names)
     notes = [
         f"The limit: {limit / 1e12:.2f} TFLOP/s in {args.precision}. Seconds are projections from a part.",
@@ -78,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _options(options: Parser) -> None:
     options.add_argument("--datasets", nargs="+", choices=sorted(CLASSES), metavar="NAME", help="default: all ten")
-    options.add_argument("--precision", choices=["float32", "autocast"], default="float32", help="of adaptation")
+    options.add_argument(
+        "--precision", choices=get_args(Precision), default="float32", help="of matrices, in all of it"
+    )
     options.add_argument("--steps", type=int, default=8, metavar="N", help="of pretraining that are timed")
     options.add_argument("--compile", action="store_true", help="through torch.compile")
 
@@ -87,8 +92,7 @@ def gemm_limit(args: Any) -> float:
     """Floating-point operations in a second, of a large matrix product."""
     kind = torch.device(args.device).type
     side = 256 if args.quick else SIDE[kind]
-    half = torch.bfloat16 if kind == "cpu" else torch.float16
-    one = torch.randn(side, side, device=args.device, dtype=half if args.precision == "autocast" else None)
+    one = torch.randn(side, side, device=args.device, dtype=torch.float16 if args.precision == "fp16" else None)
     one @ one
     return float(2 * side**3 / statistics.median(measure(lambda: one @ one, device=args.device).wall for _ in range(7)))
 
@@ -99,7 +103,7 @@ def measured(args: Any, name: str) -> dict[str, Any]:
     world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
     batch = 4 if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // len(world.texts.packing)))
     print(f"{name}: K = {classes}, {len(world.texts.packing)} tokens, {batch} images at once", flush=True)
-    config = AdaptConfig(precision=args.precision)
+    config = AdaptConfig()
     once, form, first = first_gradient(world, images, args.device)
     method = Tpt(adapt=config)
     views = world.views[:batch]
@@ -107,7 +111,7 @@ def measured(args: Any, name: str) -> dict[str, Any]:
     def adapt(world: World = world, first: FirstGradient = first) -> Tensor:
         return method.predict(world.model, started(method, world, first), views)[0]
 
-    if args.quick:
+    if args.quick and args.precision == "float32":
         with torch.no_grad():
             other = ByPullback(world.texts, world.context)
         equal(adapt().softmax(-1), adapt(first=other).softmax(-1), f"{name}, {form} and pullback", predictions=True)

@@ -1,21 +1,28 @@
 """Peak memory of a process that adapts to K classes: `python -m benchmarks.peak K FORM THREADS DEVICE`.
 
-Prints bytes. FORM `jacobian` builds a part of J and multiplies with all of it; `pullback` sends gradients back.
+Prints bytes. FORM `jacobian` builds a part of J and multiplies with all of it; `pullback` sends gradients back. A
+number of GiB as FORM is a device's room: the engine chooses what fits, J in the machine's memory among it, on a tower
+of two blocks and half the features, whose J is built within minutes; its choice and J's bytes come after the peak.
 """
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from benchmarks.adapt import build_jacobian, started
-from benchmarks.world import VIT_B_16, build
+from benchmarks.world import VIT_B_16, Shape, build
 from fpp_sweep.config import AdaptConfig
-from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient
+from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient, first_gradient, jacobian_bytes
 from fpp_sweep.core.methods.tpt import Tpt
+from fpp_sweep.core.text.memory import Room
+
+SHALLOW = Shape(width=512, heads=8, layers=2, embed_dim=256)
 
 
 def peak_bytes() -> int:
@@ -30,16 +37,25 @@ def peak_bytes() -> int:
 
 def main(classes: str, form: str, threads: str, device: str) -> None:
     torch.set_num_threads(int(threads))
-    world = build(VIT_B_16, int(classes), samples=2, device=device)
+    measured = form in ("jacobian", "pullback")
+    world = build(VIT_B_16 if measured else SHALLOW, int(classes), samples=2, device=device)
     method = Tpt(adapt=AdaptConfig())
     with torch.no_grad():
         first: FirstGradient
-        if form == "jacobian":
+        if not measured:
+            room = Room(device=float(form) * 2**30, host=math.inf)
+            world = replace(world, texts=replace(world.texts, tower=replace(world.texts.tower, room=room)))
+            first = first_gradient(world.texts, world.context, samples=50_000)
+        elif form == "jacobian":
             _, first = build_jacobian(world, whole=False, device=device)
         else:
             first = ByPullback(world.texts, world.context)
-    method.predict(world.model, started(method, world, first), world.views)
+    logits, _ = method.predict(world.model, started(method, world, first), world.views)
     print(peak_bytes() if device == "cpu" else torch.cuda.max_memory_allocated(device))
+    if not measured:
+        block = f"{first._block} classes at a time" if isinstance(first, ByJacobian) else "no J"
+        size = jacobian_bytes(world.texts, world.context)
+        print(f"{block}, J of {size} bytes, the largest probabilities {logits.softmax(-1).amax(-1).tolist()}")
 
 
 if __name__ == "__main__":

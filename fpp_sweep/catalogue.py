@@ -22,15 +22,7 @@ _TPT = f"{_METHODS}.tpt:Tpt"
 _PENALTIES = f"{_METHODS}.penalties"
 _METRICS = "fpp_sweep.core.metrics"
 _SMOOTH, _DEBIASED = (f"fpp_sweep.core.sums:{name}" for name in ("smooth_error", "debiased_error"))
-_STEP = (
-    "adapt.steps",
-    "adapt.lr",
-    "adapt.weight_decay",
-    "adapt.optimizer",
-    "adapt.selection",
-    "adapt.precision",
-    "views.",
-)
+_STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.optimizer", "adapt.selection", "views.")
 _STREAM = ("adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.slots", "adapt.rule", "adapt.order", "views.")
 _SHARP, _PRODUCT = ("sharpness",), ("product",)
 _ONCE = _STEP[1:]  # of a method whose number of steps is given

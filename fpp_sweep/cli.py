@@ -6,12 +6,14 @@ import argparse
 import multiprocessing
 import os
 import re
+import resource
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from fpp_sweep.errors import InputError, escaped
@@ -76,6 +78,35 @@ def sleep_when_idle() -> None:
 def cores() -> int:
     """What this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> tuple[int, int]:
+    """Bytes that this process may still take, and may ever have: the machine's, unless a limit is nearer."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = page * os.sysconf("SC_PHYS_PAGES")
+    known = [(total, total)]
+    if (told := Path("/proc/meminfo")).is_file():
+        known += [(1024 * int(line.split()[1]), total) for line in told.read_text().splitlines() if "MemAvail" in line]
+        pages = [page * int(count) for count in Path("/proc/self/statm").read_text().split()]
+        held = ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5]))
+        limits = [(resource.getrlimit(kind)[0], size) for kind, size in held]
+        known += [(limit - size, limit) for limit, size in limits if limit != resource.RLIM_INFINITY]
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            known += _of_group(line.split(":", 2)[2].strip("/"))
+    return max(0, min(free for free, _ in known)), min(whole for _, whole in known)
+
+
+def _of_group(group: str) -> Iterator[tuple[int, int]]:
+    """What a container or a job, and those around it, may still take and may have; files' pages can be had back."""
+    for root, limit, used in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        for folder in (Path(root, group), *Path(root, group).parents):
+            with suppress(OSError, ValueError):  # no such group, or no limit: `max`
+                whole = int((folder / limit).read_text())
+                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                yield whole - int((folder / used).read_text()) + int(stat.get("inactive_file", 0)), whole
 
 
 @contextmanager

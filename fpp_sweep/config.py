@@ -22,9 +22,11 @@ from typing import Any, Literal
 
 from fpp_sweep import catalogue
 from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.facts import Precision
 
 EMBEDDED_LIMIT = 200  # images of each embedded dataset unless asked otherwise: they are rendered without end
 
+MOVED = "adapt.precision"  # once a setting of adaptation alone
 PROMPT_FILES = (".safetensors", ".pt", ".pth", ".bin")
 
 Distance = Literal["squared_l2", "l2", "cosine"]
@@ -121,8 +123,6 @@ class AdaptConfig:
     lr: float = 5e-3
     weight_decay: float = 0.01
     selection: float = 0.1  # share of the views kept: the int(0.1 * 64) = 6 most confident
-    # autocast: matrices in half precision (bfloat16 on a CPU), as the released code runs on a GPU; an approximation
-    precision: Literal["float32", "autocast"] = "float32"
     penalty: float | None = None  # weight of the method's regulariser; none: the paper's for the method and dataset
     optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: the plain gradient step that FPP's paper analyses, with lr 1
     # of the methods with a sharpness-aware step; what no source says is as in SAM and ASAM themselves
@@ -197,6 +197,8 @@ class TrialConfig:
     init: str = "a photo of a"  # the predefined prompt that FPP stays aligned with: words or a prompt file
     # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image
     deep: Literal["none", "text", "both"] = "none"
+    # of matrices, in every stage; fp16: half precision by autocast, as the released code runs on a GPU
+    precision: Precision = "float32"
     fpp: FppConfig = field(default_factory=FppConfig)
     adapt: AdaptConfig = field(default_factory=AdaptConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
@@ -232,6 +234,12 @@ class TrialConfig:
         for section, fields in changes.items():
             top[section] = dataclasses.replace(getattr(self, section), **fields)
         return dataclasses.replace(self, **top)
+
+    @classmethod
+    def of_record(cls, settings: Mapping[str, Any]) -> TrialConfig:
+        """From a trial's record, which may be older than some settings."""
+        older = {key: value for key, value in settings.items() if (key, value) != (MOVED, "float32")}
+        return cls().replace(older)
 
 
 def is_file_name(prompt: str) -> bool:
@@ -305,6 +313,8 @@ def convert(key: str, value: Any) -> Any:
     >>> convert("fpp.class_var", "x0.5"), convert("fpp.align", "off"), convert("adapt.penalty", "none")
     (0.01, False, None)
     """
+    if key == MOVED:
+        raise InputError(f"{key} is `precision` now, of every stage: float32, tf32, or fp16 for what was autocast")
     if key not in setting_types():
         raise unknown("config key", key, setting_types())
     hint, default = setting_types()[key], _defaults()[key]
@@ -346,7 +356,7 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     >>> "fpp.gamma2" in relevant(TrialConfig(prompt="a photo of a").flat())
     False
     """
-    read = ("method", "prompt", "deep", *catalogue.method(flat["method"]).reads)
+    read = ("method", "prompt", "deep", "precision", *catalogue.method(flat["method"]).reads)
     read += ("fpp.", "init") if flat["prompt"] == "fpp" else ()
     return {key: value for key, value in flat.items() if key.startswith(read)}
 

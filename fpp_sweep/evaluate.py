@@ -140,12 +140,18 @@ def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
 
 
 def require_named(args: argparse.Namespace, trials: Sequence[tuple[TrialConfig, int]]) -> None:
-    """What is not there is told before torch is loaded and weights are fetched."""
+    """What is not there, or cannot be done here, is told before weights are fetched."""
     from fpp_sweep.core.datasets import require_known
 
     require_known(names_of(args), args.data_root, args.dataset_file)
     for config, _ in trials:
         require_prompt(config.source)
+    if precisions := {config.precision for config, _ in trials} - {"float32"}:
+        from fpp_sweep.core.models.clip import choose_device
+        from fpp_sweep.core.text.precision import require_able
+
+        for precision in sorted(precisions):
+            require_able(precision, choose_device(args.device))
 
 
 def new_folder(out: Path | None) -> Path:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 OnBadImage = Literal["fail", "skip"]
+Precision = Literal["float32", "tf32", "fp16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class WorkerSpec:
     loaders: int = 0  # processes that read images and draw views
     device: str = "auto"
     threads: int = 1  # of torch
+    share: float = 1.0  # of the memory of its device
+    precisions: tuple[Precision, ...] = ()  # that will be asked for: whoever cannot compute in one does not begin
     compile: bool = False
     plugins: tuple[PluginFile, ...] = ()
     folder: str | None = None  # what relative paths are relative to

@@ -52,12 +52,22 @@ def test_the_paper_preset_differs_where_paper_and_code_disagree():
         ("views.min_area=1.5", "views.min_area must be in"),
         ("adapt.lr", "expected key=value"),
         ("=3", "expected key=value"),
+        ("precision=half", "precision: unknown value 'half'; known: float32, fp16, tf32"),
+        ("adapt.precision=float32", "adapt.precision is `precision` now, of every stage: float32, tf32, or fp16 for"),
     ],
 )
 def test_a_bad_setting_is_told_in_one_line(setting, message):
     with pytest.raises(InputError, match=message) as caught:
         TrialConfig().replace(parse_settings([setting]))
     assert "\n" not in str(caught.value)
+
+
+def test_a_record_from_before_precision_was_of_the_whole_trial_is_read_unless_it_meant_something_else():
+    older = {key: value for key, value in TrialConfig().flat().items() if key != "precision"}
+    assert TrialConfig.of_record({**older, "adapt.precision": "float32"}) == TrialConfig()
+    assert TrialConfig.of_record(TrialConfig(precision="fp16").flat()).precision == "fp16"
+    with pytest.raises(InputError, match="fp16 for what was autocast"):
+        TrialConfig.of_record({**older, "adapt.precision": "autocast"})
 
 
 def test_both_terms_off_is_refused():

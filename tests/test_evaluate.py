@@ -131,11 +131,11 @@ def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
 
 @pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
-    words = [*TINY, "adapt.precision=autocast", "--method", "tpt", "--prompt", "a photo of a"]
+    words = [*TINY, "precision=fp16", "--method", "tpt", "--prompt", "a photo of a"]
     done = command(*words, "--out", tmp_path / "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads((tmp_path / "out" / "results.json").read_text())["trials"]
-    assert trial["config"]["adapt.precision"] == "autocast"
+    assert trial["config"]["precision"] == "fp16"
 
 
 @pytest.mark.slow

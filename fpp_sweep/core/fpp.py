@@ -19,6 +19,7 @@ from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import ClassTexts, Noise
 from fpp_sweep.core.text.compiling import eagerly
 from fpp_sweep.core.text.packing import AttentionMask
+from fpp_sweep.core.text.precision import loss_scale
 from fpp_sweep.core.text.pullback import Pullback
 
 
@@ -115,18 +116,19 @@ def _terms(
 
 def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
     """The terms at a point, and the gradient of their sum."""
+    scale = loss_scale(point.device)
     if torch.compiler.is_compiling():  # torch.compile supports this form only, which is slower without it
 
         def total(point: Tensor) -> tuple[Tensor, Tensor]:
             terms = terms_at(point)
-            return terms.sum(), terms
+            return scale * terms.sum(), terms
 
         of_total, terms = torch.func.grad(total, has_aux=True)(point)
-        return terms, of_total
+        return terms, of_total / scale
     point = point.detach().requires_grad_()
     terms = terms_at(point)
-    (gradient,) = torch.autograd.grad(terms.sum(), point)
-    return terms.detach(), gradient
+    (gradient,) = torch.autograd.grad(scale * terms.sum(), point)
+    return terms.detach(), gradient / scale
 
 
 def _forward(

@@ -14,11 +14,13 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import get_args
 
 from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, command_line, note, parser, run, sleep_when_idle
 from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.reproduce.experiments import Experiment, find, shipped
+from fpp_sweep.facts import Precision
+from fpp_sweep.reproduce.experiments import Experiment, find, in_precisions, shipped
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
@@ -33,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     experiments = {one.name: one for one in chosen(args)}
+    if args.precision:
+        precisions = possible(args)
+        experiments = {name: one if one.theory else in_precisions(one, precisions) for name, one in experiments.items()}
     from fpp_sweep.reproduce.output import as_text
     from fpp_sweep.reproduce.page import write_page
     from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
@@ -100,6 +105,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seeds", nargs="+", dest="seed", metavar="N", help="instead of the table's own")
     add("--coop", metavar="FILE", help="a CoOp checkpoint, for the tables that start from one")
     add("--maple", metavar="FILE", help="a MaPLe checkpoint, likewise")
+    precisions = "of every row; the paper's were made in fp16, e.g. fp16 float32: both; default: the table's, float32"
+    add("--precision", nargs="+", default=[], choices=get_args(Precision), help=precisions)
     add("--methods", nargs="+", default=[], metavar="ROW", help="some rows of the tables only, by name")
     add("--partial", action="store_true", help="run on those datasets that are there, and say so in every table")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the table's file")
@@ -142,6 +149,26 @@ def chosen(args: argparse.Namespace) -> list[Experiment]:
         except InputError as error:
             note(f"left out: {error}")
     return found
+
+
+def possible(args: argparse.Namespace) -> list[str]:
+    """The precisions that are asked for, without those that this machine cannot compute in; a cluster's may differ."""
+    from fpp_sweep.core.models.clip import choose_device
+    from fpp_sweep.core.text.precision import require_able
+
+    able, problems = [], []
+    for precision in dict.fromkeys(args.precision):
+        try:
+            if not args.address:
+                require_able(precision, choose_device("auto"))
+            able.append(precision)
+        except InputError as error:
+            problems.append(error)
+    if not able:
+        raise problems[0]
+    for problem in problems:
+        note(f"its rows are left out: {problem}")
+    return able
 
 
 def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> None:

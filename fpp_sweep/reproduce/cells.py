@@ -182,7 +182,7 @@ def _ran(start: Mapping[str, object], tags: Mapping[str, str], limit: int | None
         else "all images of the test splits, as far as they are not limited by default"
     )
     settings = ("fpp.gamma1", "fpp.gamma2", "fpp.start", "fpp.detach", "fpp.align_distance", "fpp.steps", "views.count")
-    yield ", ".join(f"{key}={start[key]}" for key in (*settings, "views.augmix", "adapt.precision"))
+    yield ", ".join(f"{key}={start[key]}" for key in (*settings, "views.augmix", "precision"))
 
 
 def averages(experiment: Experiment, datasets: Sequence[str]) -> dict[str, list[str]]:

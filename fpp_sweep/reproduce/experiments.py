@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -252,6 +252,20 @@ def made_from(root: Node, stem: str) -> Experiment:
     experiment = Experiment(name=stem, root=root, **{"title": stem, "question": "", **made})
     _check_names(experiment)
     return experiment
+
+
+def in_precisions(experiment: Experiment, precisions: Sequence[str]) -> Experiment:
+    """The same with every row that is run once in each precision; what is claimed is of the first."""
+    root, rows = copy.deepcopy(experiment.root), []
+    for row, node in zip(experiment.rows, root.value["rows"].items(), strict=True):
+        for precision in precisions if row.set is not None else ():
+            name = row.name if precision == precisions[0] else f"{row.name}_{precision}"
+            settings = {**node.value["set"].plain(), "precision": precision}
+            told = {"name": name, "title": f"{row.title}, {precision}", "set": settings}
+            rows.append(replace(node, value={**node.value, **of_plain(told, node.where, node.path).value}))
+        rows += [node] if row.set is None else []
+    root.value["rows"].value = rows
+    return made_from(root, experiment.name)
 
 
 def _made(kind: type[Any], node: Node) -> Any:

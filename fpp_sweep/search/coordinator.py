@@ -105,7 +105,7 @@ def run_job(brief: Brief, name: str, split: str, order: int, round: int = 0) -> 
     driver = _driver(brief, record, split)
     executor = Logged(brief.executor, log, folder, name)
     try:
-        config = TrialConfig().replace(record.config)
+        config = TrialConfig.of_record(record.config)
         plan = brief.plan.of_round(round) if split == CONFIRMED else brief.plan
         result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
         if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now

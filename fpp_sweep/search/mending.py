@@ -73,7 +73,7 @@ def _commands(folder: SweepFolder) -> Iterator[str]:
 
 def _trial_of(record: TrialRecord, info: SweepInfo, space: Space) -> FrozenTrial:
     """A record as the study has it; InputError if this sweep cannot have made it."""
-    TrialConfig().replace(record.config)
+    TrialConfig.of_record(record.config)
     complete = record.state == "complete"
     if complete:
         measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)

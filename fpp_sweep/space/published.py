@@ -34,7 +34,8 @@ def published_points(preset: str) -> dict[str, dict[str, Any]]:
 def baseline_configs(names: Iterable[str], start: TrialConfig, preset: str) -> dict[str, TrialConfig]:
     """Baselines by name: they adapt and look at images as trials do, and their prompts are words or published."""
     flat = start.flat()
-    shared = {key: value for key, value in flat.items() if key.startswith(("adapt.", "views.", "init", "deep"))}
+    read = ("adapt.", "views.", "init", "deep", "precision")
+    shared = {key: value for key, value in flat.items() if key.startswith(read)}
     points = published_points(preset)
     configs = {f"fpp_{origin}": TrialConfig().replace(points[origin]).replace(shared) for origin in PUBLISHED}
     configs |= {

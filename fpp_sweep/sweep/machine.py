@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep import keys
+from fpp_sweep.cli import memory
 from fpp_sweep.config import preset
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.facts import WorkerSpec
@@ -41,7 +42,7 @@ def look(spec: WorkerSpec, key: str | None) -> Facts:
     looks: dict[str, Callable[[], Any]] = {
         "cache": lambda: _disk(_cache(spec)),
         "temporary files": lambda: _disk(Path(tempfile.gettempdir())),
-        "memory": _memory,
+        "memory": lambda: memory()[0],
         "open files": lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
     if key is not None:
@@ -93,21 +94,6 @@ def _disk(folder: Path) -> dict[str, Any]:
         raise OSError(f"{folder}: {error.strerror}") from error
     speed = SAMPLE / (time.perf_counter() - began)
     return {"folder": str(folder), "free": shutil.disk_usage(folder).free, "speed": speed}
-
-
-def _memory() -> int:
-    """Bytes that a process may have: what is free, unless a limit of the user, the job or the container is lower."""
-    known = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    known = [limit for limit in known if limit != resource.RLIM_INFINITY]
-    if (told := Path("/proc/meminfo")).is_file():
-        known += [1024 * int(line.split()[1]) for line in told.read_text().splitlines() if "MemAvailable" in line]
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            group = line.split(":", 2)[2].strip("/")
-            for root, name in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
-                files = [folder / name for folder in (Path(root, group), *Path(root, group).parents)]
-                limits = [file.read_text().strip() for file in files if file.is_file()]
-                known += [int(limit) for limit in limits if limit != "max"]
-    return min(known, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _token() -> tuple[str, str]:

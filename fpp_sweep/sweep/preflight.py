@@ -18,7 +18,7 @@ from fpp_sweep.cli import cores, note, plural, stage, terminable
 from fpp_sweep.config import TrialConfig, require_prompt
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec
+from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, Precision, WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
@@ -151,6 +151,13 @@ def require_named(space: Space, options: Options) -> None:
         require_fresh(space, names)
         for prompt, _ in sorted(_prompts(space)):
             require_prompt(prompt)
+        if (asked := precisions(space)) != ["float32"]:
+            from fpp_sweep.core.models.clip import choose_device  # loads torch
+            from fpp_sweep.core.text.precision import require_able
+
+            device = "cpu" if work.gpus_per_worker == 0 else choose_device("auto")
+            for precision in asked if device == "cpu" else ():  # the first worker asks a GPU
+                require_able(precision, device)
 
 
 @contextmanager
@@ -253,9 +260,18 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         loaders=work.loaders or 0,
         device="cuda" if gpus else "cpu",
         threads=work.threads or max(1, int(work.cpus_per_worker)),
+        share=min(1.0, gpus or work.cpus_per_worker / cores()),
+        precisions=tuple(precisions(space)),
         compile=work.compile,
         folder=os.getcwd(),
     )
+
+
+def precisions(space: Space) -> list[Precision]:
+    """What trials and baselines may ask for."""
+    configs = [*space.baselines().values(), space.start()]
+    searched = (choice for param in space.searched() if param.key == "precision" for choice in param.choices)
+    return sorted({*(config.precision for config in configs), *searched})
 
 
 def make_plan(space: Space, models: Inspector) -> Plan:

@@ -44,9 +44,10 @@ def measure(worker: Worker, start: TrialConfig, facts: DatasetFacts) -> Speed:
     task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
     learns = catalogue.method(start.method).learns
     tuned = replace(start, method=start.method if learns else catalogue.DEFAULT, prompt=start.init)
-    image, begin = _adaptation(worker, replace(task, config=tuned))
-    plain, _ = _adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
-    draw, tower = _features(worker, replace(task, config=tuned))
+    with worker.computing(start):
+        image, begin = _adaptation(worker, replace(task, config=tuned))
+        plain, _ = _adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
+        draw, tower = _features(worker, replace(task, config=tuned))
     step = _pretraining_step(worker, replace(start, prompt="fpp"), facts.name)
     return Speed(step=step, image=image, plain=plain, begin=begin, draw=draw, tower=tower)
 
@@ -90,8 +91,8 @@ def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     draw = _of_one(lambda count: [reader[position] for position in range(len(dataset) - count, len(dataset))], images)
     size = clip.preprocess.size
     pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size)
-    clip.image_features(pixels[:1], half=True)
-    return draw, _of_one(lambda count: clip.image_features(pixels[:count], half=True), len(pixels))
+    clip.image_features(pixels[:1])
+    return draw, _of_one(lambda count: clip.image_features(pixels[:count]), len(pixels))
 
 
 def _of_one(work: Callable[[int], object], most: int) -> float:

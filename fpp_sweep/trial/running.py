@@ -31,6 +31,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, deepened, open_prompt
 from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.precision import full
 from fpp_sweep.tasks import BATCH, EvalTask, PretrainTask
 
 
@@ -204,10 +205,13 @@ def evaluate(
             raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
         if "logits" in task.columns:
             columns["logits"] = logits
-        probabilities = logits.softmax(-1).float().cpu().numpy()
+        probabilities = full(logits).softmax(-1)
+        if task.config.precision == "fp16":
+            probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
         ids = [dataset.ids[position] for position in inside]
         kept = {name: values.float().cpu().numpy() for name, values in columns.items()}
-        parts.append(Predictions.of(ids, dataset.labels[inside], probabilities, kept))
+        found = probabilities.float().cpu().numpy()
+        parts.append(Predictions.of(ids, dataset.labels[inside], found, kept))
         on_samples(len(inside))
     return concatenate(parts), replace(adapter, state=state)
 

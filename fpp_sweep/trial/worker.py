@@ -29,6 +29,8 @@ from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.clip import Clip, choose_device
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import Prompt, deepened, from_bytes, open_prompt, prompt_bytes
+from fpp_sweep.core.text.memory import Room, told
+from fpp_sweep.core.text.precision import computing, require_able
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec, worker_at
 from fpp_sweep.progress import Bar
@@ -49,7 +51,7 @@ from fpp_sweep.trial.running import (
 )
 
 ROOMS, ALSO = ("core", "tiny", "trial"), ("catalogue", "config", "tasks")  # of the code that results are made with
-KEPT_BYTES = 3e9  # of adapters that are kept beside the one in use: a Jacobian of a thousand classes has 4.2e9
+ADAPTERS = 1 / 4  # of the room, for adapters that are kept beside the one in use
 
 ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # what is done, of how many, in what unit
 
@@ -91,9 +93,19 @@ class Worker:
         self._seconds = 0.0
 
     @cached_property
+    def _place(self) -> torch.device:
+        return torch.device(choose_device(self.spec.device))
+
+    @cached_property
     def clip(self) -> Clip:
         began = perf_counter()
-        clip = load(self.spec.model, choose_device(self.spec.device))
+        for precision in self.spec.precisions:
+            require_able(precision, self._place)
+        try:
+            clip = load(self.spec.model, str(self._place))
+        except RuntimeError as error:
+            raise told(error, self._place) from error
+        clip = replace(clip, text=replace(clip.text, room=Room.of(self._place, self.spec.share)))
         clip = clip.compiled() if self.spec.compile else clip
         self._seconds = perf_counter() - began
         return clip
@@ -144,6 +156,10 @@ class Worker:
             self._clips[key] = deepened(self.clip, open_prompt(self.clip, config.source), config.deep)
         return self._clips[key]
 
+    def computing(self, config: TrialConfig) -> AbstractContextManager[None]:
+        """The precision of a config, for as long as it is computed in."""
+        return computing(config.precision, self.clip.device)
+
     def check(
         self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetFacts]
     ) -> Checked:
@@ -173,7 +189,8 @@ class Worker:
             else:
                 result = self._evaluate(task, dict(zip(task.needs, needs, strict=True)), adapter_key)
         except Exception as error:
-            raise TaskFailed.of(error, f"{task.title}, {here}") from error
+            place = self.__dict__.get("_place", torch.device("cpu"))  # there may have been none
+            raise TaskFailed.of(told(error, place), f"{task.title}, {here}") from error
         held = perf_counter() - began
         adapters = tuple(self._adapters)
         return replace(result, spent=result.seconds, device=self._device, held=held, worker=here, adapters=adapters)
@@ -194,16 +211,20 @@ class Worker:
         if key in self._adapters:
             self._adapters.move_to_end(key)
             return self._adapters[key]
-        while self._adapters and sum(adapter.size for adapter in self._adapters.values()) > KEPT_BYTES:
+        room = ADAPTERS * self.clip.text.room.device
+        while self._adapters and sum(adapter.size for adapter in self._adapters.values()) > room:
             self._adapters.popitem(last=False)  # before the next is built, which may need the room
-        adapter = make_adapter(self.clip_for(task.config), task.config, self.dataset(task.dataset, task.split), prompt)
+        dataset = self.dataset(task.dataset, task.split)
+        with self.computing(task.config):
+            adapter = make_adapter(self.clip_for(task.config), task.config, dataset, prompt)
         if key:
             self._adapters[key] = adapter
         return adapter
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:
         began = perf_counter()
-        with self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps") as bar:
+        shown = self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps")
+        with self.computing(task.config), shown as bar:
             prompt = make_prompt(self.clip_for(task.config), task, self._any_split(task.dataset), bar.advance)
         data = prompt_bytes(prompt, self.clip, {"fpp": asdict(task.config.fpp)})
         return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
@@ -218,6 +239,7 @@ class Worker:
                 dataset,
                 views_for(task.config),
                 task.seed,
+                precision=task.config.precision,
                 samples=stream.tolist(),
                 on_bad_image=self.spec.on_bad_image,
                 workers=self.spec.loaders,
@@ -230,7 +252,8 @@ class Worker:
             adapter = self.adapter(task, self._prompt(task, needs), adapter_key)
             if state is not None:  # None: no image of the stream could be read so far
                 adapter = restored(adapter, state)
-            with self._show(f"{task.dataset}: {task.config.method}", readable, "images") as bar:
+            shown = self._show(f"{task.dataset}: {task.config.method}", readable, "images")
+            with self.computing(task.config), shown as bar:
                 predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
             state = stored(adapter)
         clock.append(perf_counter())

@@ -13,6 +13,7 @@ from fpp_sweep.catalogue import METHODS, MethodRow
 from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.tpt import ZeroShot
+from fpp_sweep.core.text.precision import computing
 from fpp_sweep.errors import InputError
 from fpp_sweep.trial.contract import check_method
 from tests.clips import random_clip
@@ -23,6 +24,7 @@ from tests.toys import RUNNING_MEAN, RunningMean, registered
 
 PAIR = twins()
 CLIP = random_clip()
+CPU = torch.device("cpu")
 PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # methods that are TPT and a penalty
 ROWS = [*METHODS.values(), RUNNING_MEAN]
 EPISODIC = [row.name for row in ROWS if row.learns and not row.stateful]
@@ -132,7 +134,7 @@ def test_a_method_reads_no_more_views_than_its_row_says(name):
 
 
 OTHER = {
-    "steps": [3], "lr": [0.5], "weight_decay": [0.9], "selection": [0.5], "precision": ["autocast"], "penalty": [7.0],
+    "steps": [3], "lr": [0.5], "weight_decay": [0.9], "selection": [0.5], "penalty": [7.0],
     "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "carry": [False],
     "slots": [3], "rule": ["mended", "described"], "order": ["file"],
 }  # fmt: skip
@@ -210,29 +212,31 @@ def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
 
     def contexts(precision):
         # a second step that is a first one, too: what a large penalty carries on leaves few signs to turn
-        method = build_method(name, AdaptConfig(precision=precision, carry=False), "fine_grained")
-        return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
+        method = build_method(name, AdaptConfig(carry=False), "fine_grained")
+        with computing(precision, CPU):
+            return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 
-    assert (contexts("autocast") - contexts("float32")).abs().max() > AdaptConfig().lr
+    assert (contexts("fp16") - contexts("float32")).abs().max() > AdaptConfig().lr
 
 
 @pytest.mark.parametrize("name", EPISODIC)
 def test_the_prediction_alone_is_in_half_precision_where_it_is_asked_for(name):
     views = PAIR.views(16, 64)
     contexts = PAIR.context.expand(len(views), -1, -1)
-    half, full = (
-        build_method(name, AdaptConfig(precision=precision), "fine_grained").classified(PAIR.model, contexts, views)
-        for precision in ("autocast", "float32")
-    )
-    assert 0.01 < (half - full).abs().max() < 1
+    method = build_method(name, AdaptConfig(), "fine_grained")
+    with computing("fp16", CPU):
+        half = method.classified(PAIR.model, contexts, views)
+    assert 1e-3 < (half - method.classified(PAIR.model, contexts, views)).abs().max() < 0.1
+    assert torch.equal(half, half.half().float())
 
 
-@pytest.mark.parametrize("name", EPISODIC)
+@every_method
 def test_half_precision_is_near(name):
     views = PAIR.views(16, 64)
     exact = predict(name, views).softmax(-1)
-    near = predict(name, views, precision="autocast").float().softmax(-1)
-    assert (near - exact).abs().max() < 0.25
+    with computing("fp16", CPU):
+        near = predict(name, views).softmax(-1)
+    assert 0 < (near - exact).abs().median() < 0.01
     assert (near.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from tests.drivers import environment
 from tests.waiting import wait_for
@@ -37,6 +38,10 @@ def run(folder, *words):
         (["--table", "dynaprompt", "--set", "work.shards=3"], "takes a dataset's samples in order"),
         (["--table", "flatness", "--set", "base.measure.rho=-1"], "measure.rho must be > 0"),
         (["--table", "init", "--coop", "nowhere.tar"], "--coop nowhere.tar: no such file"),
+        (
+            ["--table", "main", "--precision", "tf32"],
+            "precision tf32: needs a GPU with compute capability 8.0 or later",
+        ),
         (["--table", "main", "--name", "../out"], "--name '../out': letters, digits"),
     ],
 )
@@ -52,6 +57,19 @@ def test_bad_input_is_one_line(words, told, capsys):
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert told in err
+
+
+def test_a_precision_that_this_machine_lacks_is_left_out_unless_there_is_no_other(monkeypatch, capsys):
+    from fpp_sweep.reproduce.__main__ import parse, possible
+
+    monkeypatch.setattr("fpp_sweep.core.models.clip.choose_device", lambda name: "cpu")
+    words = ["--table", "main", "--precision", "tf32"]
+    line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
+    with pytest.raises(InputError, match=line):
+        possible(parse(words))
+    assert possible(parse([*words, "float32"])) == ["float32"]
+    assert f"its rows are left out: {line}" in capsys.readouterr().err
+    assert possible(parse([*words, "--address", "auto"])) == ["tf32"]  # a cluster's machines may have it
 
 
 def test_the_list_names_every_table_and_its_question(capsys):

@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.config import preset
 from fpp_sweep.errors import InputError
 from fpp_sweep.reproduce.cells import WITHOUT, printed_at
-from fpp_sweep.reproduce.experiments import AVERAGE, SHIPPED, find, shipped
+from fpp_sweep.reproduce.experiments import AVERAGE, SHIPPED, find, in_precisions, shipped
 
 FILES = {"coop": "/c/model.pth.tar-50", "maple": "/m/model.pth.tar-2"}
 FINE_GRAINED = 10
@@ -151,3 +151,18 @@ def test_unknown_tables_and_those_without_sense_on_the_embedded_model():
     with pytest.raises(InputError, match="makes no sense on the embedded model: it has no photographs"):
         find("natural_shifts").embedded()
     assert find("costs").embedded() == ["scenes", "letters"]
+
+
+def test_rows_in_two_precisions_stand_side_by_side_and_are_computed_apart():
+    both = in_precisions(find("dynaprompt"), ["fp16", "float32"])
+    run = [row for row in find("dynaprompt").rows if row.set]
+    names = [name for row in run for name in (row.name, f"{row.name}_float32")]
+    assert [row.name for row in both.rows if row.set] == names
+    assert [row.title for row in both.rows if row.set][:2] == [
+        f"{run[0].title}, {each}" for each in ("fp16", "float32")
+    ]
+    assert [row.printed for row in both.rows if row.set] == [row.printed for row in run for _ in range(2)]
+    assert len(both.rows) - len(names) == len(find("dynaprompt").rows) - len(run)  # printed only: as they were
+    points = both.space(overrides=["work.datasets=[tiny]"], files={}).grid_points()
+    assert [point["precision"] for point in points] == ["fp16", "float32"] * (len(points) // 2)
+    assert both.claims == find("dynaprompt").claims

@@ -12,6 +12,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from fpp_sweep.config import TrialConfig
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
@@ -324,3 +325,12 @@ def test_a_record_that_the_disk_does_not_give_is_not_taken_for_damaged(folder):
         mended(folder)
     assert not list(folder.path.rglob("*.damaged-*"))
     assert trials(folder)[-1][1] == TrialState.RUNNING
+
+
+def test_a_record_from_before_precision_was_of_the_whole_trial_is_kept(folder):
+    older = {key: value for key, value in TrialConfig().flat().items() if key != "precision"}
+    for record in folder.trials():
+        folder.write_trial(replace(record, config={**older, "adapt.precision": "float32"}))
+    before = {record.name: record.state for record in folder.trials()}
+    told = list(mend(folder, folder.info(), space_of()))
+    assert {record.name: record.state for record in folder.trials()} == before, told

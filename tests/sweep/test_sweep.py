@@ -15,7 +15,7 @@ from fpp_sweep.facts import Checked
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.handle import Options, Sweep
-from fpp_sweep.sweep.preflight import Opened, check, make_plan, with_facts, worker_spec
+from fpp_sweep.sweep.preflight import Opened, check, make_plan, require_named, with_facts, worker_spec
 from fpp_sweep.sweep.run import Run, run_sweep
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
@@ -32,6 +32,29 @@ def space(*overrides):
 def worker(tmp_path_factory):
     asked = space(f"work.cache={tmp_path_factory.mktemp('cache')}")
     return Worker(worker_spec(asked, gpus=0.0))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "share"), [(1.0, 1, 1.0), (0.25, 1, 0.25), (2.0, 1, 1.0), (0.0, 1, 0.25), (0.0, 8, 1.0)]
+)
+def test_workers_share_the_memory_of_a_device_as_they_share_it(monkeypatch, gpus, cpus, share):
+    monkeypatch.setattr("fpp_sweep.sweep.preflight.cores", lambda: 4)
+    assert worker_spec(space(f"work.cpus_per_worker={cpus}"), gpus).share == share
+
+
+@pytest.mark.parametrize("asked", ["base.precision=tf32", "params.precision=[float32, tf32]"])
+def test_a_precision_that_workers_lack_is_refused_before_they_start(worker, asked):
+    wanted = space(asked, "work.gpus_per_worker=0")
+    line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
+    with pytest.raises(InputError, match=line):
+        require_named(wanted, Options())
+    require_named(wanted, Options(address="auto"))  # a cluster's may have it: they are asked when they start
+    with pytest.raises(InputError, match=line):
+        check(wanted, Worker(worker_spec(wanted, gpus=0.0)), make_plan(wanted, worker))
+
+
+def test_a_precision_is_that_of_the_baselines_too():
+    assert {config.precision for config in space("base.precision=fp16").baselines().values()} == {"fp16"}
 
 
 def test_a_plan_holds_the_datasets_of_both_splits(worker):

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpp_sweep import catalogue, config, keys, tasks
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.errors import InputError
-from fpp_sweep.keys import TaskKeys
+from fpp_sweep.keys import FeatureKey, TaskKeys
 from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
 from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.toys import RUNNING_MEAN, registered
@@ -23,9 +23,9 @@ from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
 WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
 PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
 VIEWS = {f"views.{name}" for name in ("count", "min_area", "max_area", "augmix", "flip")}
-STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "optimizer", "selection", "precision")} | VIEWS
+STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "optimizer", "selection")} | VIEWS
 ONCE, PENALTY = STEP - {"adapt.steps"} | {"adapt.carry"}, {"adapt.penalty"}
-STREAM = STEP - {"adapt.steps", "adapt.precision", "adapt.optimizer"} | {"adapt.slots", "adapt.rule", "adapt.order"}
+STREAM = STEP - {"adapt.steps", "adapt.optimizer"} | {"adapt.slots", "adapt.rule", "adapt.order"}
 SHARP = STEP | {"adapt.reselect"}
 WEIGHED = {TPT: set(), CTPT: PENALTY, OTPT: PENALTY}
 READS = {
@@ -41,7 +41,7 @@ READS = {
 }
 MEASURE = {f"measure.{name}" for name in ("rho", "norm", "views")}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"init"}
-START = {"prompt", "deep"}
+START = {"prompt", "deep", "precision"}
 HINTS = dict(config.setting_types())
 
 
@@ -82,6 +82,39 @@ def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
 )
 def test_how_sharpness_is_measured_changes_the_key_where_it_is_asked_for(columns, read):
     assert changing(evaluation(columns=columns)) == STEP | START | read
+
+
+# as they were before precision was a setting of the whole trial
+KEPT = {
+    "zero_shot": ("f8e4d8a1dd10029da5c4c43d", "487a66075e3100892ccc4d32"),
+    TPT: ("ee97584418227f49430c4c35", "244ccdbf8bba11d188403925"),
+    DYNAPROMPT[TPT]: ("4d91f1595f49b697061eadff", "5305288f36747ce5e97df16c"),
+    REG_ENT[OTPT]: ("f9f9af19165dce66e50b3fc1", "ff9b73edbf62d5eb1ed101f0"),
+}
+FEATURES = {"dataset": "dtd", "split": "val", "count": 64, "min_area": 0.08, "max_area": 1.0, "augmix": True}
+
+
+def test_what_was_computed_in_float32_is_found_by_its_old_keys():
+    for method, known in KEPT.items():
+        task = evaluation(method=method, prompt="fpp")
+        assert (KEYS.of(task), KEYS.of_adapter(task)) == known
+    assert KEYS.of(PROMPT) == "2ca7b355a69c4fb92e7fdc3e"
+    assert [keys.of_config(each) for each in (TrialConfig(), preset("tiny"))] == ["2baa93cfac29", "983707a81112"]
+    features = FeatureKey(**FEATURES, image_digest="d", flip=True, seed=0, dtype="float16", compute="float32")
+    assert features.name() == "6bc20fd0c5124369"
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_no_precision_stands_under_the_name_of_another(method):
+    """Prompts and adapters neither; nor does a GPU's float32, whose image tower was in half precision once."""
+    tasks = [evaluation(method=method, prompt="fpp", precision=each) for each in ("float32", "tf32", "fp16")]
+    on_gpu = keys_of(facts(), model=replace(MODEL, device="cuda:0"))
+    for known in (KEYS, on_gpu):
+        assert len({known.of(task) for task in tasks}) == 3
+        assert len({known.of(task.pretrain) for task in tasks}) == 3
+        assert len({known.of_adapter(task) for task in tasks}) == 3
+    exact = tasks[0]
+    assert ", float32" in next(text for known, text in on_gpu._texts.items() if known[1] == exact.config)
 
 
 OTHER_WORK = {

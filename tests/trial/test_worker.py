@@ -2,13 +2,17 @@
 
 import json
 import platform
+from dataclasses import replace
 
 import pytest
+import torch
 
 from fpp_sweep import tasks as cutting
+from fpp_sweep.core.images.features import view_bytes
 from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import from_words
+from fpp_sweep.core.text.memory import Room
 from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.trial import running
@@ -108,6 +112,47 @@ def test_a_model_that_cannot_be_loaded_is_told_once_and_with_where(monkeypatch):
     assert loads == ["tiny"]
 
 
+class Greedy(torch.nn.Module):
+    """An image tower that asks for more than any machine has, as soon as it is given so many images."""
+
+    def __init__(self, tower, most):
+        super().__init__()
+        self.tower, self.most = tower, most
+
+    def forward(self, pixels):
+        torch.empty((1 << 50) if len(pixels) > self.most else 1)
+        return self.tower(pixels)
+
+
+@pytest.mark.parametrize("most", [3, 0])
+def test_a_device_too_small_for_all_halves_and_one_too_small_for_one_view_is_a_line(make_worker, tmp_path, most):
+    worker = make_worker(limit=8, cache=str(tmp_path))
+    worker.__dict__["clip"] = replace(worker.clip, visual=Greedy(worker.clip.visual, most))
+    task = evaluation(dataset="digits", stop=8, **{"views.count": 2})
+    if most:
+        assert len(worker.run(task, []).predictions) == 8
+        return
+    told = r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it"
+    with pytest.raises(TaskFailed, match=told) as failure:
+        worker.run(task, [])
+    assert failure.value.elsewhere
+    assert "\n" not in failure.value.reason
+
+
+def test_views_go_through_the_tower_as_room_allows(make_worker, tmp_path):
+    worker = make_worker(limit=8, cache=str(tmp_path))
+    each = view_bytes(worker.clip)
+    assert each > 0
+    room = Room(device=4 * 3 * each)  # for three of them in a quarter
+    clip = replace(worker.clip, visual=Greedy(worker.clip.visual, 3), text=replace(worker.clip.text, room=room))
+    worker.__dict__["clip"] = clip
+    predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).predictions
+    expected = make_worker(limit=8, cache=str(tmp_path / "whole")).run(
+        evaluation(dataset="digits", stop=8, **{"views.count": 2}), []
+    )
+    assert abs(predictions.confidence - expected.predictions.confidence).max() < 1e-5
+
+
 def test_results_that_a_task_needs_must_be_given(mine):
     task = evaluation(dataset="pets_of_mine", split="test", stop=3, prompt="fpp", **{"views.count": 2})
     with pytest.raises(TaskFailed, match=r"pets_of_mine, test samples 0\.\.3.*: ValueError: zip\(\)"):
@@ -147,17 +192,18 @@ def run_all(worker, tasks):
 @pytest.mark.parametrize(("room", "times"), [(299, 1), (1e9, 1), (199, 2), (0, 2)])
 def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_worker, monkeypatch, built, room, times):
     """With room for two beside the one in use, three stay; with less, the one that was used longest ago goes first."""
-    monkeypatch.setattr(module, "KEPT_BYTES", room)
     three = trials(3)
-    held = run_all(make_worker(limit=128), [shards[turn] for turn in range(2) for shards in three])
+    worker = make_worker(limit=128)
+    monkeypatch.setattr(module, "ADAPTERS", room / worker.clip.text.room.device)
+    held = run_all(worker, [shards[turn] for turn in range(2) for shards in three])
     assert built == [shards[0].config for shards in three] * times
     assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
 
 
 def test_the_adapter_that_was_used_longest_ago_goes_first(make_worker, monkeypatch, built):
-    monkeypatch.setattr(module, "KEPT_BYTES", 199)
     one, two, three = trials(3)
     worker = make_worker(limit=128)
+    monkeypatch.setattr(module, "ADAPTERS", 199 / worker.clip.text.room.device)
     run_all(worker, [one[0], two[0], one[1], three[0]])  # the third goes in where the second was
     del built[:]
     run_all(worker, [one[0], three[1]])

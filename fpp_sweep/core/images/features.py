@@ -8,10 +8,12 @@ workers, on what else is cached, or on whether the run was on a dataset's first 
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +21,7 @@ from time import perf_counter
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fpp_sweep.config import ViewConfig
@@ -39,8 +41,9 @@ from fpp_sweep.core.images.reading import Read, Reader, read, watched
 from fpp_sweep.core.images.ways import faster
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.text.memory import halving
+from fpp_sweep.core.text.precision import computing
 from fpp_sweep.errors import InputError
-from fpp_sweep.facts import OnBadImage
+from fpp_sweep.facts import OnBadImage, Precision
 from fpp_sweep.keys import FeatureKey
 from fpp_sweep.progress import LOG, Bar
 
@@ -98,6 +101,7 @@ class FeatureCache:
         config: ViewConfig,
         seed: int,
         *,
+        precision: Precision = "float32",
         samples: Iterable[int] | None = None,
         on_bad_image: OnBadImage = "fail",
         workers: int = 0,
@@ -124,8 +128,9 @@ class FeatureCache:
             flip=reader.flip,
             seed=seed,
             dtype="float32" if self.exact else "float16",
-            compute="float16" if clip.device.type == "cuda" and not self.exact else "float32",
+            compute=computed_in(precision, clip.device),
         )
+        images = at_once(config.count, batch)
         place = clip.preprocess, str(clip.device)
         if place not in self._drawers:
             self._drawers[place] = Drawer(clip.preprocess, clip.device)
@@ -139,7 +144,9 @@ class FeatureCache:
                 ways=self._ways,
                 digests=_digests(dataset, range(len(dataset)) if samples is None else samples),
                 exact=self.exact,
-                images=at_once(config.count, batch),
+                precision=precision,
+                images=images,
+                views=clip.text.room.batch(images * config.count, view_bytes(clip)),
                 workers=workers,
                 on_bad_image=on_bad_image,
                 progress=progress,
@@ -150,6 +157,31 @@ class FeatureCache:
 def at_once(views: int, batch: int = BATCH) -> int:
     """Images of so many views that go through the image tower together; fewer take it as long."""
     return max(1, min(batch // views, CHUNK))
+
+
+@lru_cache(maxsize=8)
+def view_bytes(clip: Clip) -> float:
+    """About what a view takes in the image tower: a block's widest layer, and what stands beside it."""
+    widest = 0
+
+    def seen(module: nn.Module, given: object, found: object) -> None:
+        nonlocal widest
+        widest = max(widest, found.nbytes if isinstance(found, Tensor) else 0)
+
+    if math.isinf(clip.text.room.device):
+        return 0.0
+    with torch.no_grad(), ExitStack() as hooks:
+        for module in clip.visual.modules():
+            hooks.callback(module.register_forward_hook(seen).remove)
+        clip.visual(torch.zeros(1, 3, *[clip.preprocess.size] * 2, device=clip.device))
+    return 4.0 * widest
+
+
+def computed_in(precision: Precision, device: torch.device) -> str:
+    """What a key says of the tower's arithmetic: float32 is the same everywhere, half precision by kind of device."""
+    if precision != "fp16":
+        return precision
+    return "float16" if device.type == "cuda" else f"float16 on {device.type}"
 
 
 def _samples(number: int) -> slice:
@@ -176,7 +208,9 @@ class _Filling:
     ways: dict[tuple[int, bool, int], bool]
     digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each wanted chunk, by its number
     exact: bool
-    images: int  # that go through the image tower at once
+    precision: Precision
+    images: int  # that are drawn at once
+    views: int  # that go through the image tower at once
     workers: int
     on_bad_image: OnBadImage
     progress: Bar | None
@@ -264,7 +298,7 @@ class _Filling:
         """A reader that draws, or leaves it to the device: measured once."""
         key = self.reader.config.count, self.reader.augmix, self.workers
         if key not in self.ways:
-            chosen = faster(self.clip, self.reader, self.drawer, index, self.workers, self.progress)
+            chosen = faster(self._tower, self.reader, self.drawer, index, self.workers, self.progress)
             self.ways[key] = chosen.draws
         return replace(self.reader, draws=self.ways[key])
 
@@ -289,7 +323,7 @@ class _Filling:
             self.drawer.fill(pixels, group)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
-            features = halving(self._tower, pixels.flatten(0, 1), self.images * count)
+            features = halving(self._tower, pixels.flatten(0, 1), self.views)
             blocks.append(features.view(self.images, count, -1)[:in_batch])
             if self.progress:
                 self.progress.advance(in_batch)
@@ -311,7 +345,8 @@ class _Filling:
             yield found
 
     def _tower(self, pixels: Tensor) -> Tensor:
-        return self.clip.image_features(pixels, half=not self.exact)
+        with computing(self.precision, self.clip.device):
+            return self.clip.image_features(pixels)
 
     def _write(self, number: int, chunk: Chunk) -> None:
         """Put a chunk on disk, and go on with a map of its file."""

@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.precision import full
 
 State = TypeVar("State")
 
@@ -38,7 +39,7 @@ class TextModel:
 
     def logits(self, views: Tensor, features: Tensor) -> Tensor:
         """(*B, V, D) views against (*B, K, D) or (K, D) text features -> (*B, V, K)."""
-        return self.logit_scale * views @ features.transpose(-1, -2)
+        return full(self.logit_scale * views @ features.transpose(-1, -2))
 
 
 class Method(Protocol[State]):

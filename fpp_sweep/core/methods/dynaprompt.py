@@ -23,6 +23,7 @@ from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.methods.tpt import averaged_entropy
 from fpp_sweep.core.optim import adamw
 from fpp_sweep.core.text.memory import halving
+from fpp_sweep.core.text.precision import exactly
 
 CLOSE = 1e-5  # slots whose offsets differ by no more are one prompt: rounding shall not decide between them
 
@@ -162,7 +163,10 @@ class DynaPrompt:
     def losses(self, model: TextModel, features: Tensor, kept: Tensor) -> Tensor:
         """(B, K, D) features of prompts and the views that were selected -> (B,), of which the mean is minimised."""
         losses = averaged_entropy(model.logits(kept[None], features))
-        return losses if self.penalty is None else losses + self.weight * self.penalty(features)
+        if self.penalty is None:
+            return losses
+        with exactly(features):
+            return losses + self.weight * self.penalty(features)
 
     def step(self, model: TextModel, buffer: Buffer, gradients: Tensor, slots: Sequence[int]) -> Buffer:
         """The buffer after the selected slots' step; the offsets of all others decay."""

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.memory import halving
+from fpp_sweep.core.text.memory import BATCHES, KEPT, halving
 from fpp_sweep.core.text.packing import Packing
+from fpp_sweep.core.text.precision import full, gradient_scale, kept_type
 from fpp_sweep.core.text.pullback import Pullback
 
-JACOBIAN_BYTES = 5e9  # the largest J: ImageNet's thousand classes need 4.2e9
 WAY_BACK = 4  # samples that are sent forward at a time, for one that is sent back, too, and keeps what that takes
 
 
@@ -53,9 +53,9 @@ class ByPullback:
 
 
 class ByJacobian:
-    """Each sample's gradient is multiplied with J (K * D, n * W)."""
+    """Each sample's gradient is multiplied with J (K * D, n * W), which is on the device or comes to it by blocks."""
 
-    def __init__(self, texts: ClassTexts, context: Tensor) -> None:
+    def __init__(self, texts: ClassTexts, context: Tensor, *, on_host: bool = False) -> None:
         """Build J, some classes at a time.
 
         Feature d of a class depends on the context through that class's own text only. So with a copy of the context
@@ -65,11 +65,19 @@ class ByJacobian:
         self._context = context.shape
         size = len(texts.tower.projection[0])
         self.features = context.new_empty(len(texts), size)
-        self._jacobian = context.new_empty(len(texts), size, context.numel())
+        pinned = on_host and context.is_cuda
+        self._jacobian = torch.empty(
+            (len(texts), size, context.numel()),
+            dtype=kept_type(context),
+            device="cpu" if on_host else context.device,
+            pin_memory=pinned,
+        )
+        block = BATCHES * texts.tower.room.device // self._jacobian[0].nbytes if on_host else len(texts)
+        self._block = int(min(max(1, block), len(texts)))  # classes
         copies = context.expand(1, len(texts), -1, -1)
         rows, whole = texts.whole(copies, texts.packing.to_tokens(texts.nodes[None]))
         lengths = whole.lengths
-        at_once = max(1, texts.tower.rows_at_once() // lengths[-1])
+        at_once = max(1, texts.tower.kept_at_once() // lengths[-1])
         start = 0
         for index, classes in enumerate(texts.packing.order.split(at_once)):
             group = lengths[index * at_once : (index + 1) * at_once]
@@ -91,11 +99,16 @@ class ByJacobian:
             return pullback(ones, context_rows.flatten()).view(len(dimensions), len(classes), -1)
 
         for dimensions in torch.arange(size, device=rows.device).split(8 * at_once):
-            self._jacobian[classes[:, None], dimensions] = halving(pull, dimensions, at_once).transpose(0, 1)
+            rows_of, place = halving(pull, dimensions, at_once).transpose(0, 1), self._jacobian.device
+            self._jacobian[classes.to(place)[:, None], dimensions.to(place)] = rows_of.to(self._jacobian)
 
     def backward(self, gradients: Tensor) -> Tensor:
-        product: Tensor = gradients.flatten(1) @ self._jacobian.flatten(0, 1)
-        return product.view(-1, *self._context)
+        scale = gradient_scale(gradients)
+        blocks = zip((scale * gradients).split(self._block, 1), self._jacobian.split(self._block), strict=True)
+        first, *others = (
+            full(part.flatten(1) @ block.to(part.device, non_blocking=True).flatten(0, 1)) for part, block in blocks
+        )
+        return sum(others, first).view(-1, *self._context) / scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +137,21 @@ def jacobian_cost(texts: ClassTexts, tokens: int) -> Cost:
 
 
 def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGradient:
-    """The cheaper form for that number of samples, if it fits in memory."""
-    return (ByJacobian if jacobian_pays(texts, context, samples) else ByPullback)(texts, context)
+    """The cheaper form for that number of samples, if it fits in memory: the device's, or that of the machine."""
+    if not jacobian_pays(texts, context, samples):
+        return ByPullback(texts, context)
+    return ByJacobian(texts, context, on_host=jacobian_bytes(texts, context) > KEPT * texts.tower.room.device)
 
 
 def jacobian_pays(texts: ClassTexts, context: Tensor, samples: int) -> bool:
     """Whether J fits in memory and is cheaper for that number of samples."""
-    tokens, width = context.shape
-    size = len(texts) * len(texts.tower.projection[0]) * tokens * width * context.element_size()
+    tokens, room = len(context), texts.tower.room
     cheaper = jacobian_cost(texts, tokens).total(samples) < pullback_cost(texts, tokens).total(samples)
-    return cheaper and size <= JACOBIAN_BYTES
+    return cheaper and jacobian_bytes(texts, context) <= KEPT * max(room.device, room.host)
+
+
+def jacobian_bytes(texts: ClassTexts, context: Tensor) -> int:
+    return len(texts) * len(texts.tower.projection[0]) * context.numel() * kept_type(context).itemsize
 
 
 OfFeatures = Callable[[Tensor, Tensor], Tensor]
@@ -159,7 +177,8 @@ def gradients_at(model: TextModel, contexts: Tensor, of_features: OfFeatures) ->
         return texts.tower.run(Pullback.__call__, pullback, of_features(pullback.features, rows), context_rows)
 
     samples = torch.arange(len(contexts), device=contexts.device)
-    return halving(gradients, samples, max(1, texts.rows_at_once() // WAY_BACK)), features
+    kept = texts.tower.kept_at_once() // (1 + len(texts.packing))
+    return halving(gradients, samples, max(1, min(texts.rows_at_once() // WAY_BACK, kept))), features
 
 
 def gradient_of(loss: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:

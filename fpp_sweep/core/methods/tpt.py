@@ -20,6 +20,7 @@ from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient, grad
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.optim import AdamState, adamw, sgd
 from fpp_sweep.core.text.memory import halving
+from fpp_sweep.core.text.precision import exactly
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of text features (b, K, D), those of the samples `rows` (b,) -> (b,)
 
@@ -81,8 +82,7 @@ class Tpt:
         def logits(rows: Tensor) -> Tensor:
             return model.logits(views[rows, :1], model.features(contexts[rows]))[:, 0]
 
-        with self._autocast(views):
-            return halving(logits, _rows(contexts), model.texts.rows_at_once())
+        return halving(logits, _rows(contexts), model.texts.rows_at_once())
 
     # the parts of a step
 
@@ -92,19 +92,21 @@ class Tpt:
 
     @torch.no_grad()
     def first(self, model: TextModel, context: Tensor, samples: int) -> FirstGradient:
-        """The backward pass at a context that all samples share; in half precision its features alone are used."""
-        return first_gradient(model.texts, context, samples if self._exact else 0)
+        """The backward pass at a context that all samples share."""
+        return first_gradient(model.texts, context, samples)
 
     def selected(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
         """The confident views under text features (K, D) or (B, K, D)."""
         return select(views, model.logits(views, features.detach().to(views.dtype)), self.adapt.selection)
 
     def entropy(self, model: TextModel, features: Tensor, kept: Tensor) -> Tensor:
-        with self._autocast(features):
-            return averaged_entropy(model.logits(kept, features))
+        return averaged_entropy(model.logits(kept, features))
 
     def regulariser(self, features: Tensor) -> Tensor:
-        return features.new_zeros(()) if self.penalty is None else self.weight * self.penalty(features.float())
+        if self.penalty is None:
+            return features.new_zeros(())
+        with exactly(features):
+            return self.weight * self.penalty(features)
 
     def loss(self, model: TextModel, kept: Tensor) -> Loss:
         """With the views that were selected before."""
@@ -121,9 +123,6 @@ class Tpt:
 
     def entropy_gradient(self, model: TextModel, state: Start, kept: Tensor) -> Tensor:
         """Of the entropy alone at the context that all samples share, by the backward pass that they share."""
-        if not self._exact:
-            contexts = state.context.expand(len(kept), -1, -1)
-            return self.gradient(model, contexts, lambda features, rows: self.entropy(model, features, kept[rows]))
         of_logits = gradient_of(averaged_entropy, model.logits(kept, state.first.features))
         with torch.no_grad():
             return state.first.backward(model.logit_scale * of_logits.transpose(1, 2) @ kept)
@@ -136,22 +135,11 @@ class Tpt:
 
     def gradient(self, model: TextModel, contexts: Tensor, loss: Loss) -> Tensor:
         """Of a loss at contexts that differ from sample to sample."""
-        if self._exact:
 
-            def of_features(features: Tensor, rows: Tensor) -> Tensor:
-                return gradient_of(lambda text: loss(text, rows), features)
+        def of_features(features: Tensor, rows: Tensor) -> Tensor:
+            return gradient_of(lambda text: loss(text, rows), features)
 
-            return gradients_at(model, contexts, of_features)[0]
-
-        def by_autograd(rows: Tensor) -> Tensor:
-            part = contexts[rows].detach().requires_grad_()
-            with self._autocast(part):
-                features = model.features(part)
-            (gradient,) = torch.autograd.grad(loss(features, rows).sum(), part)
-            return gradient
-
-        with torch.enable_grad():
-            return halving(by_autograd, _rows(contexts), model.texts.rows_at_once())
+        return gradients_at(model, contexts, of_features)[0]
 
     def stepped(
         self, contexts: Tensor, gradient: Tensor, optimizer: AdamState | None
@@ -160,13 +148,6 @@ class Tpt:
         if self.adapt.optimizer == "sgd":
             return sgd(contexts, gradient, **rates), None
         return adamw(contexts, gradient, optimizer, **rates)
-
-    @property
-    def _exact(self) -> bool:
-        return self.adapt.precision == "float32"
-
-    def _autocast(self, like: Tensor) -> torch.autocast:
-        return torch.autocast(like.device.type, enabled=not self._exact)
 
 
 def _rows(contexts: Tensor) -> Tensor:

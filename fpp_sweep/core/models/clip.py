@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with, prompted
+from fpp_sweep.core.text.precision import full
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
 from fpp_sweep.errors import InputError
 
@@ -59,18 +60,12 @@ class Clip:
         return trained is not None and not trained.issuperset(self.tokenizer.encode(text.replace("_", " ")))
 
     @torch.no_grad()
-    def image_features(self, pixels: Tensor, *, half: bool = False) -> Tensor:
-        """(N, 3, size, size) normalised pixels -> (N, D) unit features in float32.
-
-        `half` computes in half precision on a GPU, as the released code does; a CPU is faster without.
-        """
-        gpu = self.device.type == "cuda"
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """(N, 3, size, size) normalised pixels -> (N, D) unit features in float32."""
         pixels = pixels.to(self.device, non_blocking=True)
-        if gpu:
+        if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, dtype=torch.float16, enabled=half and gpu):
-            features: Tensor = self.visual(pixels)
-        return F.normalize(features.float(), dim=-1)
+        return F.normalize(full(self.visual(pixels)), dim=-1)
 
 
 def choose_device(name: str) -> str:

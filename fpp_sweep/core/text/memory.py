@@ -1,14 +1,61 @@
-"""Smaller batches where memory runs out."""
+"""How much memory may be used on a device, and smaller batches where it runs out."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from fpp_sweep.cli import memory
+
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
+BATCHES, KEPT = 1 / 4, 1 / 2  # of the room: what goes through a model at once; what is kept for all samples, such as J
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Bytes for all that a process computes: on its device beside the model, and on the machine that feeds a GPU."""
+
+    device: float = math.inf
+    host: float = 0.0
+
+    @classmethod
+    def of(cls, device: torch.device, share: float) -> Room:
+        """What is free, no more than a share of what there is, so that as many as share it find the same.
+
+        To be asked once the model is there; a GPU then gives this process no more than its share.
+        """
+        free, whole = memory()
+        host = min(free, share * whole)
+        if device.type != "cuda":
+            return cls(device=host)
+        if share < 1:
+            torch.cuda.set_per_process_memory_fraction(share, device)
+        whole = torch.cuda.mem_get_info(device)[1]
+        return cls(device=min(free_on(device), share * whole - torch.cuda.memory_allocated(device)), host=host)
+
+    def batch(self, most: int, bytes_each: float) -> int:
+        """How many may go through the model at once: as many as fit, halved from `most` until they do.
+
+        >>> Room().batch(2048, 1e6), Room(device=4e9).batch(2048, 1e6), Room(device=0).batch(2048, 1e6)
+        (2048, 512, 1)
+        """
+        while most > 1 and most * bytes_each > BATCHES * self.device:
+            most //= 2
+        return most
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes that this process may still take: what nobody has, and what torch keeps for it unused."""
+    if device.type != "cuda":
+        return memory()[0]
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def halving(work: Callable[[Rows], Tensor], rows: Rows, at_once: int) -> Tensor:
@@ -24,7 +71,7 @@ def halving(work: Callable[[Rows], Tensor], rows: Rows, at_once: int) -> Tensor:
             part: Any = rows[start : start + at_once]
             done.append(work(part))
         except RuntimeError as error:
-            if at_once == 1 or not _is_out_of_memory(error):
+            if at_once == 1 or not is_out_of_memory(error):
                 raise
             at_once //= 2
             continue
@@ -32,6 +79,18 @@ def halving(work: Callable[[Rows], Tensor], rows: Rows, at_once: int) -> Tensor:
     return torch.cat(done)
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """CUDA's error has a type of its own; the CPU allocator's is recognised by its text."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def told(error: Exception, device: torch.device) -> Exception:
+    """The same; of memory that does not suffice for the least that can be done at once, a line that says so."""
+    if not is_out_of_memory(error):
+        return error
+    asked = re.search(r"tried to allocate ([0-9.]+) (\w+)", str(error), re.IGNORECASE)
+    size = float(asked[1]) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}.get(asked[2], 1) if asked else 0.0
+    needs, free = (f"{value / 2**30:.1f} GiB" for value in (size, free_on(device)))
+    line = MemoryError(f"needs {needs}, {free} are free on {device}; give it a larger device, or fewer workers on one")
+    line.__cause__ = error
+    return line

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.text.packing import AttentionMask, Packing
+from fpp_sweep.core.text.precision import full, gradient_scale
 from fpp_sweep.core.text.tower import Block, TextTower, add_linear, norm
 
 NORM_EPSILON = 1e-5  # torch's LayerNorm
@@ -40,7 +41,7 @@ class SavedNorm:
 
     def backward(self, gradient: Tensor, rows: Tensor | slice = ALL) -> Tensor:
         """(B, ..., W) gradients with respect to the output, or to some of its rows -> with respect to the input."""
-        out, factor = self.out[:, rows], self.factor[:, rows]
+        out, factor, gradient = self.out[:, rows], self.factor[:, rows], full(gradient)
         along = (gradient * out).mean(-1, keepdim=True)
         return torch.addcmul(gradient - gradient.mean(-1, keepdim=True), out, along, value=-1).mul_(factor)
 
@@ -57,7 +58,7 @@ class SavedAttention:
     @classmethod
     def at(cls, heads: tuple[Tensor, ...], masked: Tensor) -> SavedAttention:
         query, key, value = heads
-        scores = query @ key.transpose(-1, -2)
+        scores = full(query @ key.transpose(-1, -2))
         return cls(query, key, value, scores.masked_fill_(masked, -torch.inf).softmax(-1))
 
     @property
@@ -132,7 +133,7 @@ class Pullback:
             states = self._forward(block, states)
         pooled = self._last(tower.blocks[-1], states)
         self._norm = SavedNorm.at(pooled[:keep])
-        raw = F.linear(norm(pooled), *tower.projection)
+        raw = full(F.linear(norm(pooled), *tower.projection))
         size = raw.norm(dim=-1, keepdim=True)
         packed = raw / size
         self._size, self._packed = size[:keep], packed[:keep]
@@ -166,7 +167,7 @@ class Pullback:
     def _mlp(self, block: Block, states: Tensor, before_attention: SavedNorm, attention: SavedAttention) -> Tensor:
         normed = SavedNorm.at(states)
         hidden = F.linear(normed.out, *block.fc)
-        slope = _slope(hidden[: self._keep], quick=self.tower.activation == "quick_gelu")
+        slope = _slope(full(hidden[: self._keep]), quick=self.tower.activation == "quick_gelu")
         own = self.tower.own_prompt(len(self._blocks) + 1, self._prefix, self.packing)  # the next block's
         kept = before_attention.first(self._keep), attention, normed.first(self._keep)
         self._blocks.append(SavedBlock(block, *kept, slope, own[0] if own else None))
@@ -178,14 +179,15 @@ class Pullback:
 
         Any number B of them where one prompt was kept, else one for each that was.
         """
-        packed = gradients[:, self.packing.order]
+        scale = gradient_scale(gradients)
+        packed = scale * gradients[:, self.packing.order]
         across = packed - self._packed * (packed * self._packed).sum(-1, keepdim=True)
         pooled = self._norm.backward((across / self._size) @ self.tower.projection[0])
         *middle, last = self._blocks
         states = self._last_backward(last, pooled, ALL if middle else rows)
         for saved in reversed(middle):
             states = self._backward(saved, states, rows if saved is middle[0] else ALL)
-        return states
+        return states / scale
 
     def _backward(self, saved: SavedBlock, states: Tensor, wanted: Tensor | slice) -> Tensor:
         stream, attended = saved.rest_backward(states)

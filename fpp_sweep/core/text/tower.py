@@ -7,7 +7,7 @@ many texts begin with is computed once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -15,10 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.text.compiling import Compiler, Runner, eagerly
+from fpp_sweep.core.text.memory import Room
 from fpp_sweep.core.text.packing import AttentionMask, Packing
+from fpp_sweep.core.text.precision import full
 from fpp_sweep.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu"]
+PASSING, KEPT_ROW = 64, 40  # bytes of a position, by width: within a block, and what each keeps for the way back
 QUICK = 1.702  # QuickGELU is x * sigmoid(1.702 x)
 
 Affine = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
@@ -88,6 +91,7 @@ class TextTower:
     heads: int
     activation: Activation
     deep: tuple[Tensor, ...] = ()  # (n, W) each: frozen, in place of the n context tokens from blocks 1, 2, ... on
+    room: Room = field(default_factory=Room)  # of the process, for all that is computed
     run: Runner = eagerly  # for functions that are called many times
 
     @classmethod
@@ -119,15 +123,19 @@ class TextTower:
         return self.positional_embedding.device
 
     def rows_at_once(self) -> int:
-        """How many token positions to compute at a time: enough to fill the device, few enough for its caches."""
-        return 65536 if self.device.type == "cuda" else 2048
+        """How many token positions to compute at a time: enough to fill the device, few for its caches and memory."""
+        return self.room.batch(65536 if self.device.type == "cuda" else 2048, PASSING * self.width)
 
-    def on(self, device: torch.device | str) -> TextTower:
-        """The same tower on another device."""
+    def kept_at_once(self) -> int:
+        """The same of positions that are to be sent back, for which each block keeps what that takes."""
+        return self.room.batch(self.rows_at_once(), (PASSING + KEPT_ROW * len(self.blocks)) * self.width)
+
+    def on(self, place: torch.device | str | torch.dtype) -> TextTower:
+        """The same tower on another device, or in another type."""
 
         def moved(value: Any) -> Any:
             if isinstance(value, Tensor):
-                return value.to(device)
+                return value.to(place)
             if isinstance(value, TextTower | Block):
                 return replace(value, **{item.name: moved(getattr(value, item.name)) for item in fields(value)})
             return tuple(map(moved, value)) if isinstance(value, tuple) else value
@@ -173,7 +181,7 @@ class TextTower:
         attended = self.attend(self.last_qkv(self.blocks[-1], norm(states), mask), mask.end_masked)
         attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]
         pooled = self._rest(self.blocks[-1], states[:, mask.ends], attended)
-        return F.normalize(F.linear(norm(pooled), *self.projection), dim=-1)[:, packing.inverse]
+        return F.normalize(full(F.linear(norm(pooled), *self.projection)), dim=-1)[:, packing.inverse]
 
     def embed(self, prefix: Tensor, nodes: Tensor, packing: Packing) -> Tensor:
         """Prefix and nodes as one row (B, P + N, W), with their positions added."""

@@ -26,8 +26,7 @@ OUTPUTS = 16  # vectors y for each direction z
 
 def in_double(texts: ClassTexts) -> ClassTexts:
     """The same texts, computed in float64."""
-    tower = texts.tower.on(torch.float64)  # type: ignore[arg-type]  # a tensor's `to` takes either
-    return replace(texts, tower=tower, sos=texts.sos.double(), nodes=texts.nodes.double())
+    return replace(texts, tower=texts.tower.on(torch.float64), sos=texts.sos.double(), nodes=texts.nodes.double())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -28,10 +29,11 @@ from fpp_sweep.core.images import chunks, drawing, ways
 from fpp_sweep.core.images.cache import Entry, default_cache, unused
 from fpp_sweep.core.images.chunks import CHUNK, Chunk, chunk_path, sample_digests
 from fpp_sweep.core.images.drawing import Drawer
-from fpp_sweep.core.images.features import FeatureCache
+from fpp_sweep.core.images.features import FeatureCache, computed_in
 from fpp_sweep.core.images.reading import Reader, silence_lost_parent
 from fpp_sweep.core.images.views import make_views, sample_rng
 from fpp_sweep.errors import InputError, MachineError
+from fpp_sweep.facts import Precision
 from fpp_sweep.keys import FeatureKey
 from tests.clips import random_clip
 from tests.painted import Painter, painted
@@ -196,13 +198,24 @@ class OnGpu:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_gpu_shares_exact_features_with_a_cpu_and_half_precise_ones_not(tmp_path, exact, monkeypatch):
+def test_a_gpu_shares_features_in_float32_with_a_cpu_however_they_are_kept(tmp_path, exact, monkeypatch):
     monkeypatch.setattr(
         "fpp_sweep.core.images.features.Drawer", lambda preprocess, device: Drawer(preprocess, CLIP.device)
     )
-    monkeypatch.setattr("fpp_sweep.core.images.features.faster", lambda clip, reader, *others: reader)
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", lambda tower, reader, *others: reader)
     fill(tmp_path, painted(3), exact=exact)
-    assert fill(tmp_path, painted(3), clip=OnGpu(), exact=exact)[1].cached == (3 if exact else 0)
+    assert fill(tmp_path, painted(3), clip=OnGpu(), exact=exact)[1].cached == 3
+
+
+def test_features_of_one_precision_are_never_taken_for_those_of_another(tmp_path):
+    exact, half = (fill(tmp_path, painted(3), precision=precision) for precision in ("float32", "fp16"))
+    assert half[1].computed == 3
+    assert 0 < (everything(half[0]) - everything(exact[0])).abs().max() < 0.01
+    again = [fill(tmp_path, painted(3), precision=precision)[1].computed for precision in ("float32", "fp16")]
+    assert again == [0, 0]
+    kinds = [torch.device(kind) for kind in ("cpu", "cuda", "cuda:1")]
+    told = {precision: [computed_in(precision, kind) for kind in kinds] for precision in get_args(Precision)}
+    assert told == {"float32": ["float32"] * 3, "tf32": ["tf32"] * 3, "fp16": ["float16 on cpu", "float16", "float16"]}
 
 
 @pytest.mark.parametrize("views", [ViewConfig(count=3, augmix="off", flip="on"), ViewConfig(count=3)])
@@ -706,7 +719,7 @@ def test_groups_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
     expected, _ = fill(tmp_path / "whole", dataset, exact=True)
     draw, tower = ShortOfMemory(drawing.draw, 3), ShortOfMemory(CLIP.visual, 8)
     monkeypatch.setattr(drawing, "draw", draw)
-    planner = lambda clip, reader, *others: dataclasses.replace(reader, draws=False)  # noqa: E731
+    planner = lambda tower, reader, *others: dataclasses.replace(reader, draws=False)  # noqa: E731
     monkeypatch.setattr("fpp_sweep.core.images.features.faster", planner)
     clip = dataclasses.replace(CLIP, visual=tower)
     found, _ = fill(tmp_path / "halved", dataset, exact=True, clip=clip, batch=30)
@@ -720,13 +733,13 @@ def test_a_device_is_taken_only_where_it_is_faster_and_that_is_told(monkeypatch)
     reader = Reader.of(painted(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
     for pillow, device in ((0.02, 0.01), (0.01, 0.02)):
         taken = {True: pillow, False: device}
-        monkeypatch.setattr(ways, "seconds", lambda clip, each, *others, taken=taken: taken[each.draws])
+        monkeypatch.setattr(ways, "seconds", lambda tower, each, *others, taken=taken: taken[each.draws])
         log = Log()
-        assert ways.faster(OnGpu(), reader, None, 0, 2, log).draws is (pillow < device)
+        assert ways.faster(CLIP.image_features, reader, OnGpu(), 0, 2, log).draws is (pillow < device)
         place = "by Pillow" if pillow < device else "on the device"
         rates = f"{1 / device:.1f} images/s on the device, {1 / pillow:.1f} by Pillow"
         assert log.notes == [f"views are drawn {place}: {rates}, with the image tower"]
-        assert ways.faster(CLIP, reader, None, 0, 2, log).draws  # on a CPU nothing is measured
+        assert ways.faster(CLIP.image_features, reader, CLIP, 0, 2, log).draws  # on a CPU nothing is measured
 
 
 @pytest.mark.parametrize("draws", [True, False])
@@ -734,8 +747,8 @@ def test_the_time_of_a_way_is_that_of_reader_and_tower(draws):
     """Measured, so that only what cannot vary is asserted."""
     reader = dataclasses.replace(Reader.of(painted(3), VIEWS, CLIP.preprocess, 0), draws=draws)
     drawer = Drawer(CLIP.preprocess, CLIP.device)
-    assert ways.seconds(CLIP, reader, drawer, 0, 0) > 0
-    assert ways.seconds(CLIP, reader, drawer, 0, 1) > 0
+    assert ways.seconds(CLIP.image_features, reader, drawer, 0, 0) > 0
+    assert ways.seconds(CLIP.image_features, reader, drawer, 0, 1) > 0
 
 
 class Deadly(Painter):

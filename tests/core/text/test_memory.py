@@ -1,7 +1,15 @@
+import resource
+import subprocess
+import sys
+import textwrap
+
 import pytest
 import torch
 
-from fpp_sweep.core.text.memory import halving
+from fpp_sweep.cli import memory
+from fpp_sweep.core.text.memory import Room, halving, told
+
+CPU = torch.device("cpu")
 
 
 def test_a_shortage_halves_the_batch_and_nothing_is_lost_or_done_twice():
@@ -36,3 +44,50 @@ def test_a_shortage_for_a_single_row_and_other_errors_are_passed_on():
         halving(short, torch.arange(4), 4)
     with pytest.raises(RuntimeError, match="shapes"):
         halving(broken, torch.arange(4), 4)
+
+
+def test_what_a_process_may_take_is_the_least_of_all_limits_less_what_it_has():
+    """A process of its own, under real limits of its address space and of its data."""
+    code = """
+        import resource, sys
+        from fpp_sweep.cli import memory
+        kind, limit = int(sys.argv[1]), int(sys.argv[2])
+        resource.setrlimit(kind, (limit, limit))
+        before, whole = memory()
+        held = bytearray(100_000_000)
+        print(before, whole, memory()[0])
+    """
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        line = [sys.executable, "-c", textwrap.dedent(code), str(int(kind)), str(500_000_000)]
+        done = subprocess.run(line, capture_output=True, text=True, check=True)
+        before, whole, after = map(int, done.stdout.split())
+        assert whole == 500_000_000
+        assert 99e6 < before - after < 110e6
+        assert before < whole
+    free, whole = memory()
+    assert 0 < free <= whole
+
+
+def test_those_who_share_a_device_have_the_same_room():
+    _, whole = memory()
+    for share in (0.01, 0.5, 1.0):
+        room = Room.of(CPU, share)
+        assert 0 < room.device <= share * whole
+    assert Room.of(CPU, 1e-6).device == pytest.approx(1e-6 * whole)
+
+
+def test_a_device_that_is_too_small_is_one_line():
+    try:
+        torch.empty(1 << 50)
+    except RuntimeError as error:
+        line = told(error, CPU)
+    assert isinstance(line, MemoryError)
+    assert str(line).startswith("needs 4194304.0 GiB, ")
+    assert str(line).endswith(" GiB are free on cpu; give it a larger device, or fewer workers on one")
+    assert line.__cause__ is not None
+    on_gpu = torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of 15 GiB"
+    )
+    assert str(told(on_gpu, CPU)).startswith("needs 1.2 GiB, ")
+    other = RuntimeError("shapes do not match")
+    assert told(other, CPU) is other

@@ -11,10 +11,13 @@ from fpp_sweep.core.methods.gradients import (
     ByPullback,
     first_gradient,
     gradients_at,
+    jacobian_bytes,
     jacobian_cost,
     pullback_cost,
 )
 from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.memory import Room
+from fpp_sweep.core.text.precision import computing
 from fpp_sweep.core.text.pullback import Pullback
 from tests.reference import naive
 from tests.texts import CLASSES, MAPLE, twins
@@ -97,10 +100,47 @@ def test_few_samples_go_through_the_tower_and_many_share_a_jacobian():
     assert isinstance(first_gradient(pair.texts, pair.context, 100_000), ByJacobian)
 
 
-def test_a_jacobian_that_does_not_fit_is_not_built(monkeypatch):
+def in_room(texts, **room):
+    return replace(texts, tower=replace(texts.tower, room=Room(**room)))
+
+
+def test_a_jacobian_lies_where_there_is_memory_and_is_not_built_where_there_is_none():
     pair = twins()
-    monkeypatch.setattr("fpp_sweep.core.methods.gradients.JACOBIAN_BYTES", 1000)
-    assert isinstance(first_gradient(pair.texts, pair.context, 100_000), ByPullback)
+    size = jacobian_bytes(pair.texts, pair.context)
+
+    def form(**room):
+        found = first_gradient(in_room(pair.texts, **room), pair.context, 100_000)
+        return found._block if isinstance(found, ByJacobian) else None
+
+    assert form(device=2 * size) == len(pair.texts)
+    assert form(device=2 * size - 1, host=2 * size) == 3  # classes at a time, of 7: a quarter of what there is
+    assert form(device=1, host=2 * size) == 1
+    assert form(device=2 * size - 1, host=2 * size - 1) is None
+    with computing("fp16", torch.device("cpu")):
+        assert form(device=size) == len(pair.texts)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("room", [1, 40_000])
+def test_a_jacobian_that_comes_by_blocks_gives_the_same_gradients(sizes, room):
+    """The same J to the last bit but for how many positions go back at once; the sum over blocks moves last bits."""
+    pair = twins(**sizes)
+    texts = in_room(pair.texts, device=room, host=1e12)
+    with torch.no_grad():
+        whole, streamed = ByJacobian(pair.texts, pair.context), ByJacobian(texts, pair.context, on_host=True)
+        assert streamed._block < len(pair.texts) or len(pair.texts) == 1 or room > 1
+        gradients = torch.randn(5, len(texts), len(texts.tower.projection[0]))
+        torch.testing.assert_close(streamed.features, whole.features, atol=1e-6, rtol=0)
+        torch.testing.assert_close(streamed._jacobian, whole._jacobian, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(streamed.backward(gradients), whole.backward(gradients), atol=1e-4, rtol=1e-4)
+
+
+def test_what_goes_through_the_tower_at_once_is_what_fits():
+    tower = twins().texts.tower
+    assert (tower.rows_at_once(), tower.kept_at_once()) == (2048, 2048)
+    found = [replace(tower, room=Room(device=room)) for room in (1e9, 16e6, 4e6, 0)]
+    assert [each.rows_at_once() for each in found] == [2048, 1024, 256, 1]
+    assert [each.kept_at_once() for each in found] == [2048, 512, 128, 1]
 
 
 def test_the_costs_break_even_where_they_say():

@@ -1,0 +1,257 @@
+"""What a precision changes, beside float64: `python -m benchmarks.precision --device cuda`.
+
+Each stage is done in each precision that the device has, with everything before and after it in float64; and the whole
+trial in that precision. Every number is a difference to the whole trial in float64, on the same views and noise. On the
+embedded model real accuracy and ECE move; the tower of ViT-B-16's shape has random weights and few classes and images,
+so that only its changes of probability mean anything.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import equal, finish, parse
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import TrialConfig, preset
+from fpp_sweep.core.datasets import Dataset, open_dataset
+from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from fpp_sweep.core.images.drawing import Drawer
+from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.core.methods import TextModel
+from fpp_sweep.core.methods.tpt import Tpt
+from fpp_sweep.core.metrics import Predictions, accuracy, expected_error
+from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.prompt import open_prompt
+from fpp_sweep.core.seeds import torch_generator
+from fpp_sweep.core.text.precision import computing, require_able
+from fpp_sweep.core.text.tower import TextTower
+from fpp_sweep.errors import InputError
+from fpp_sweep.facts import Precision
+from fpp_sweep.trial.running import class_texts
+
+STAGES = ("image tower", "pretraining", "selection", "adaptation", "prediction", "zero-shot")
+WHOLE = "whole trial"
+VIEWS = 8  # of an image in the tower of ViT-B-16's shape
+YARDSTICK: Precision = "float32"  # of float64 tensors: nothing is rounded to less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """A model on a device, once as it is and once in float64, and what a trial is run on."""
+
+    title: str
+    clip: Clip
+    exact: Clip
+    config: TrialConfig
+    classes: tuple[str, ...]
+    pixels: list[Tensor]  # of each image (V, 3, size, size)
+    labels: Any
+
+
+class Chosen(Tpt):
+    """Adaptation with views that are given instead of selected."""
+
+    kept: Tensor
+
+    def selected(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
+        return self.kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial, each stage in a precision; None: float64."""
+
+    case: Case
+    stages: dict[str, Precision | None]
+
+    def clip(self, stage: str) -> Clip:
+        return self.case.exact if self.stages[stage] is None else self.case.clip
+
+    def computing(self, stage: str) -> Any:
+        return computing(self.stages[stage] or YARDSTICK, self.case.clip.device)
+
+    def like(self, stage: str, values: Tensor) -> Tensor:
+        return values.double() if self.stages[stage] is None else values.float()
+
+    def model(self, stage: str) -> TextModel:
+        clip, words = self.clip(stage), open_prompt(self.case.clip, self.case.config.init)
+        texts = class_texts(clip, self.case.classes, len(words.context), words.after)
+        return TextModel(texts=texts, logit_scale=clip.logit_scale)
+
+    def features(self) -> Tensor:
+        with self.computing("image tower"):
+            clip = self.clip("image tower")
+            parts = [clip.image_features(self.like("image tower", pixels)) for pixels in self.case.pixels]
+        return torch.stack(parts)
+
+    def prompt(self) -> Tensor:
+        config = self.case.config.fpp.scaled(self.case.clip.embedding_scale)
+        texts, words = self.model("pretraining").texts, open_prompt(self.case.clip, self.case.config.init).context
+        start = draw_start(words, config, torch_generator("precision", "start"))
+        noise = draw_noise(texts, len(words), config, torch_generator("precision", "noise"))
+        with self.computing("pretraining"):
+            weight = config.flatness_weight(len(texts))
+            words, start = (self.like("pretraining", each) for each in (words, start))
+            return pretrain(texts, words, config, flatness_weight=weight, start=start, noise=noise).context
+
+    @torch.no_grad()
+    def probabilities(self, views: Tensor, prompt: Tensor) -> Tensor:
+        """Of TPT from that prompt."""
+        adapt = self.case.config.adapt.scaled(self.case.clip.embedding_scale)
+        with self.computing("selection"):
+            model, chooser = self.model("selection"), Tpt(adapt=adapt)
+            features = model.features(self.like("selection", prompt))
+            kept = chooser.selected(model, features, self.like("selection", views))
+        with self.computing("adaptation"):
+            model, method = self.model("adaptation"), Chosen(adapt=adapt)
+            object.__setattr__(method, "kept", self.like("adaptation", self._same(kept, views)))
+            state = method.start(model, self.like("adaptation", prompt), len(views))
+            contexts = method.adapted(model, state, self.like("adaptation", views))
+        with self.computing("prediction"):
+            model = self.model("prediction")
+            found = method.classified(model, *(self.like("prediction", each) for each in (contexts, views)))
+        return self._stored(found, "prediction")
+
+    def _same(self, kept: Tensor, views: Tensor) -> Tensor:
+        """The views that were selected, as they are and not as selection saw them."""
+        distances = torch.cdist(kept.double(), views.double())
+        return views.gather(1, distances.argmin(-1)[..., None].expand(-1, -1, views.shape[-1]))
+
+    @torch.no_grad()
+    def zero_shot(self, views: Tensor) -> Tensor:
+        with self.computing("zero-shot"):
+            model, words = self.model("zero-shot"), open_prompt(self.case.clip, self.case.config.init).context
+            features = model.features(self.like("zero-shot", words))
+            found = model.logits(self.like("zero-shot", views[:, :1]), features)[:, 0]
+        return self._stored(found, "zero-shot")
+
+    def _stored(self, logits: Tensor, stage: str) -> Tensor:
+        probabilities = logits.softmax(-1)
+        return (probabilities.half() if self.stages[stage] == "fp16" else probabilities).double().cpu()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("precision", __doc__ or "", _options, argv)
+    rows, raw = [], {}
+    for case in cases(args):
+        print(f"{case.title}: {len(case.pixels)} images, K = {len(case.classes)}", flush=True)
+        exact = Trial(case=case, stages=dict.fromkeys((*STAGES, WHOLE)))
+        views, prompt = exact.features(), exact.prompt()
+        known = {"TPT": exact.probabilities(views, prompt), "zero-shot": exact.zero_shot(views)}
+        rows += [row(case, "float64", WHOLE, name, values, values) for name, values in known.items()]
+        for precision in able(args.device):
+            for stage in (*STAGES, WHOLE):
+                stages = {one: precision if stage in (one, WHOLE) else None for one in STAGES}
+                for name, found in changed(Trial(case=case, stages=stages), stage, views, prompt).items():
+                    if (precision, stage, name) == ("float32", WHOLE, "zero-shot"):
+                        equal(found, known[name], f"{case.title}, zero-shot in float32 and in float64", 1e-3)
+                    rows.append(row(case, precision, stage, name, found, known[name]))
+                    raw[f"{case.title}, {precision}, {stage}, {name}"] = rows[-1]
+                    print("   ", *rows[-1].values(), flush=True)
+    finish(args, rows, raw, [f"Precisions of {args.device}: {', '.join(able(args.device))}; the yardstick is float64."])
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--images", type=int, default=200, metavar="N", help="of each embedded dataset")
+    options.add_argument("--vit-images", type=int, default=8, metavar="N", help="through the tower of ViT-B-16's shape")
+
+
+def able(device: str) -> list[Precision]:
+    """The precisions that a device has."""
+    found: list[Precision] = []
+    for precision in get_args(Precision):
+        with suppress(InputError):
+            require_able(precision, device)
+            found.append(precision)
+    return found
+
+
+def cases(args: Any) -> Iterator[Case]:
+    clip = load("tiny", args.device)
+    config = preset("tiny").replace({"fpp.steps": 5} if args.quick else {})
+    for name in ("scenes",) if args.quick else ("scenes", "digits", "letters"):
+        dataset = open_dataset(name, "test").head(8 if args.quick else args.images)
+        pixels = drawn(clip, dataset, config)
+        title = f"tiny, {name}"
+        yield Case(title=title, clip=clip, exact=doubled(clip), config=config, classes=dataset.classes,
+                   pixels=pixels, labels=dataset.labels)  # fmt: skip
+    if args.quick:
+        return
+    clip = vit_b_16(args.device)
+    config = TrialConfig().replace({"fpp.steps": 20, "views.count": VIEWS, "adapt.selection": 0.5})
+    dataset = open_dataset("scenes", "test").head(args.vit_images)
+    pixels = drawn(clip, dataset, config)
+    yield Case(title="ViT-B-16, random weights", clip=clip, exact=doubled(clip), config=config,
+               classes=dataset.classes, pixels=pixels, labels=dataset.labels)  # fmt: skip
+
+
+def drawn(clip: Clip, dataset: Dataset, config: TrialConfig) -> list[Tensor]:
+    """The views of each image as the tower gets them."""
+    reader, drawer = Reader.of(dataset, config.views, clip.preprocess, 0), Drawer(clip.preprocess, clip.device)
+    size, found = clip.preprocess.size, []
+    for index in range(len(dataset)):
+        pixels = torch.zeros(1, config.views.count, 3, size, size, device=clip.device)
+        views = reader[index]
+        assert not isinstance(views, str), "rendered images can be read"
+        drawer.fill(pixels, {0: views})
+        found.append(pixels[0])
+    return found
+
+
+def vit_b_16(device: str) -> Clip:
+    """open_clip's ViT-B-16 as it is initialised, with CLIP's temperature."""
+    from open_clip import get_model_config
+    from open_clip.model import CLIP
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = CLIP(**get_model_config("ViT-B-16")).eval().requires_grad_(False)
+    state = {key: value for key, value in model.state_dict().items() if not key.startswith("visual.")}
+    text = TextTower.from_state(state, heads=8, activation="gelu").on(device)
+    embedded, sizes = load("tiny", device), Preprocess(size=224)  # its tokenizer is CLIP's
+    return replace(
+        embedded, visual=model.visual.to(device), text=text, logit_scale=100.0, preprocess=sizes, embedding_scale=1.0
+    )
+
+
+def doubled(clip: Clip) -> Clip:
+    """The same model in float64."""
+    return replace(clip, visual=copy.deepcopy(clip.visual).double(), text=clip.text.on(torch.float64))
+
+
+def changed(trial: Trial, stage: str, views: Tensor, prompt: Tensor) -> dict[str, Tensor]:
+    """The probabilities that a stage, or all of them, in that precision has a part in."""
+    if stage in ("image tower", WHOLE):
+        views = trial.features().double()
+    if stage in ("pretraining", WHOLE):
+        prompt = trial.prompt().double()
+    found = {} if stage == "zero-shot" else {"TPT": trial.probabilities(views, prompt)}
+    return found | ({"zero-shot": trial.zero_shot(views)} if stage in ("image tower", "zero-shot", WHOLE) else {})
+
+
+def row(case: Case, precision: str, stage: str, name: str, found: Tensor, exact: Tensor) -> dict[str, object]:
+    change = (found - exact).abs()
+    predictions = Predictions.of(list(map(str, range(len(found)))), case.labels, found.float().numpy(), {})
+    return {
+        "model and data": case.title,
+        "precision": precision,
+        "stage": stage,
+        "of": name,
+        "largest change": f"{change.max():.1e}",
+        "median": f"{change.amax(-1).median():.1e}",
+        "predictions changed": f"{int((found.argmax(-1) != exact.argmax(-1)).sum())} of {len(found)}",
+        "accuracy": f"{accuracy(predictions):.2f}",
+        "ECE": f"{expected_error(predictions):.3f}",
+    }
+
+
+if __name__ == "__main__":
+    run(main)
