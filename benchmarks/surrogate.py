@@ -21,7 +21,7 @@ import numpy as np
 import optuna
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from benchmarks.coverage import GOALS, OBJECTIVES, stored
 from benchmarks.racing import Shown, drawn_from, pretraining_of
@@ -168,7 +168,7 @@ def worth(one: Shown) -> list[float]:
 
 
 def fitted(places: np.ndarray, values: np.ndarray) -> GaussianProcessRegressor:
-    kernel = ConstantKernel(1.0) * RBF(np.ones(places.shape[1]), (0.05, 20)) + WhiteKernel(0.1, (1e-3, 1))
+    kernel = ConstantKernel(1.0) * Matern(np.ones(places.shape[1]), (0.1, 20), nu=1.5) + WhiteKernel(0.1, (1e-3, 1))
     process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of a parameter that does not matter
@@ -327,8 +327,7 @@ def racing(race: Race) -> Verdict:
         if not anchor.complete:
             sds = [np.maximum(row.against(0)[1][1:], LEAST_SD) for row in found.values()]
             known = np.log(sds).sum(axis=0)
-            anchor = min((index for index, rival in enumerate(rivals) if rival.complete), key=known.__getitem__)
-            anchor = rivals[anchor]
+            anchor = min((known[place], place, rival) for place, rival in enumerate(rivals) if rival.complete)[2]
         place = 1 + rivals.index(anchor)
         gaps = [float(row.values[place] - row.values[0]) for row in found.values()]
         return [value - gap for value, gap in zip(anchor.values, gaps, strict=True)]

@@ -5,14 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.racing import OBJECTIVES, Race, Rule, Shown, after, made_up, run_race, values
+from benchmarks.coverage import OBJECTIVES
+from benchmarks.racing import Rule, Shown, after, made_up, run_race, values
 from benchmarks.resume import agree, still_decided
 from benchmarks.surrogate import OneSearch, World, best_half, racing, worth
 from fpp_sweep.core.evidence import resampled
 from fpp_sweep.core.sums import block_size
 from fpp_sweep.errors import InputError
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.space.work import Search
+from fpp_sweep.space.work import Race, Search
 from tests.names import named
 
 SPACE = named("""
