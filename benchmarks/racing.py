@@ -70,12 +70,9 @@ RULES = {
     "0.99 to 0.9": Rule(confidences=(0.99, 0.975, 0.95, 0.9)),
     "0.95, from 1/32 on": Rule(Race(rungs=(1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2), confidence=0.95)),
     "0.95, from 1/8 on": Rule(Race(rungs=(1 / 8, 1 / 4, 1 / 2), confidence=0.95)),
-    "0.95, at each 1/16": Rule(Race(rungs=tuple(n / 16 for n in range(1, 16)), confidence=0.95)),
-    "0.975, at each 1/16": Rule(Race(rungs=tuple(n / 16 for n in range(1, 16)), confidence=0.975)),
     "0.95, a quarter point behind": Rule(Race(confidence=0.95), behind=0.25),
     "0.975, half a point behind": Rule(Race(confidence=0.975), behind=0.5),
     "support below 0.02": Rule(support=0.02),
-    "support below 0.05": Rule(support=0.05),
     "0.95, up to 3/4": Rule(Race(rungs=(1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4), confidence=0.95)),
 }
 

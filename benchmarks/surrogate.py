@@ -25,11 +25,12 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from benchmarks.coverage import GOALS, OBJECTIVES, stored
 from benchmarks.racing import Shown, drawn_from, pretraining_of
+from fpp_sweep.catalogue import ACCURACY
 from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import resampled
+from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
-from fpp_sweep.search.racing import DRAWS, LEAST_SD, Seen, beaten, margin, rungs, together
+from fpp_sweep.search.racing import DRAWS, LEAST_SD, beaten, margin, rungs
 from fpp_sweep.search.study import build_sampler, draw
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.reading import space_of
@@ -198,7 +199,7 @@ class Trial:
     truth: np.ndarray
     images: dict[str, Shown]  # of the split
     moved: np.ndarray  # what its images' values are to be moved by
-    blocks: dict[int, Seen] = field(default_factory=dict)
+    blocks: dict[int, np.ndarray] = field(default_factory=dict)  # (objectives, 1 + draws), as `resampled` has them
     complete: bool = False
     values: Sequence[float] = ()  # on all images of the split; of one that was stopped what was told
 
@@ -218,7 +219,7 @@ class OneSearch:
         self._world, self._split, self._search, self._budget = world, split, search, budget
         self._verdict = verdict
         facts: list[Any] = [SimpleNamespace(name=name, split="val", size=images) for name in split]
-        self._ends = [end[0] for end in zip(*rungs(Race(), facts).values(), strict=True)]
+        self.ends = [end[0] for end in zip(*rungs(Race(), facts).values(), strict=True)]
         self._images = images
         self._rest = world.rest
         self._scale = np.mean([one.kernel_.k1.k2.length_scale for one in world.processes], axis=0)
@@ -275,8 +276,8 @@ class OneSearch:
     def _raced(self, trial: Trial) -> float:
         """What it costs, in trials; it then has its values."""
         pretraining = self._world.pretraining
-        for block, end in enumerate(self._ends if self._verdict else []):
-            trial.blocks[block] = self._seen(trial, end)
+        for block, end in enumerate(self.ends if self._verdict else []):
+            trial.blocks[block] = self.seen(trial, end)
             told = self._verdict(self, trial, block) if self._verdict else None
             if told is not None and trial.number >= len(self._world.queue):
                 trial.values = told
@@ -286,13 +287,19 @@ class OneSearch:
         trial.values = (np.mean(parts, axis=0) + trial.moved).tolist()
         return 1.0
 
-    def _seen(self, trial: Trial, end: int) -> Seen:
-        images, values = [], {}
+    def seen(self, trial: Trial, end: int) -> np.ndarray:
+        """What it has shown by then, on average over datasets."""
+        parts = []
         for name, one in trial.images.items():
-            images.append((name, b"", end))
             shown = resampled(name, "val", [one.take(slice(0, end)).sums()], OBJECTIVES, DRAWS)
-            values[name] = {metric: shown[metric] + by for metric, by in zip(OBJECTIVES, trial.moved, strict=True)}
-        return Seen(tuple(images), values)
+            parts.append([shown[metric] for metric in OBJECTIVES])
+        return np.asarray(np.mean(parts, axis=0) + trial.moved[:, None])
+
+    def compared(self, trials: Sequence[Trial], block: int) -> list[Drawn]:
+        image = 100 / self.ends[block] / len(self._split)
+        tables = np.stack([trial.blocks[block] for trial in trials], axis=1)
+        each = zip(OBJECTIVES, tables, strict=True)
+        return [Drawn(rows[:, 0], rows[:, 1:], image * (metric == ACCURACY)) for metric, rows in each]
 
 
 def together_shown(trials: Sequence[Shown]) -> Shown:
@@ -319,17 +326,17 @@ def racing(race: Race) -> Verdict:
         rivals = search.rivals(block)
         if sum(rival.complete for rival in rivals) < race.reserve:
             return None
-        found = together([trial.blocks[block], *(rival.blocks[block] for rival in rivals)], OBJECTIVES)
-        lost = beaten([*found.values()], GOALS, least)
+        found = search.compared([trial, *rivals], block)
+        lost = beaten(found, GOALS, least)
         if lost is None:
             return None
         anchor = rivals[lost[0] - 1]
         if not anchor.complete:
-            sds = [np.maximum(row.against(0)[1][1:], LEAST_SD) for row in found.values()]
+            sds = [np.maximum(row.against(0)[1][1:], LEAST_SD) for row in found]
             known = np.log(sds).sum(axis=0)
             anchor = min((known[place], place, rival) for place, rival in enumerate(rivals) if rival.complete)[2]
         place = 1 + rivals.index(anchor)
-        gaps = [float(row.values[place] - row.values[0]) for row in found.values()]
+        gaps = [float(row.values[place] - row.values[0]) for row in found]
         return [value - gap for value, gap in zip(anchor.values, gaps, strict=True)]
 
     return verdict
@@ -337,13 +344,9 @@ def racing(race: Race) -> Verdict:
 
 def best_half(search: OneSearch, trial: Trial, block: int) -> Sequence[float] | None:
     """Stopped unless in the best half by rank, of all that have seen the block; told as it is there."""
-    points = [point(each, block) for each in (*search.rivals(block), trial)]
+    points = [each.blocks[block][:, 0].tolist() for each in (*search.rivals(block), trial)]
     ranks = layers(points)
     return None if sum(rank < ranks[-1] for rank in ranks) < len(ranks) / 2 else points[-1]
-
-
-def point(trial: Trial, block: int) -> list[float]:
-    return [float(np.mean([row[metric][0] for row in trial.blocks[block].values.values()])) for metric in OBJECTIVES]
 
 
 def layers(points: Sequence[Sequence[float]]) -> list[int]:
