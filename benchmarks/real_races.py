@@ -21,18 +21,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.records.records import TrialRecord
 
-SPACE = """
-base: {views.count: 16, fpp.steps: 20}
-params:
-  fpp.gamma1: {low: 0.1, high: 10, log: true}
-  fpp.gamma2: {low: 0.05, high: 50, log: true}
-  fpp.context_var: {low: x0.001, high: x4, log: true}
-  fpp.class_var: {low: x0.001, high: x4, log: true}
-  adapt.lr: {low: 0.002, high: 0.05, log: true}
-  adapt.selection: {low: 0.05, high: 0.5, log: true}
-search: {sampler: SAMPLER, seed: SEED, concurrency: 1, BUDGET, race: RACE}
-work: {datasets: [scenes, digits, letters, colours], limit: IMAGES, workers: 1, baselines: [], share: false}
-"""
+SPACE = Path(__file__).parent / "cloud.yaml"
 SPLITS = ("val", "test")
 
 
@@ -41,26 +30,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--pairs", type=int, default=3, metavar="N")
     options.add_argument("--seconds", type=float, default=120, help="of the worker, for the search of each sweep")
     options.add_argument("--images", type=int, default=512, metavar="N", help="of a dataset, in either split")
+    options.add_argument("--steps", type=int, default=20, metavar="N", help="of pretraining")
     options.add_argument("--sampler", default="tpe")
     args = options.parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        one = SPACE.replace("SAMPLER", args.sampler).replace("IMAGES", str(args.images))
-        swept(root, "features", one, 0, "trials: 1", "false")
+        (root / "space.yaml").write_text(SPACE.read_text())
+        common = [f"search.sampler={args.sampler}", f"work.limit={args.images}", "work.share=false"]
+        common += [f"base={{views.count: 16, fpp.steps: {args.steps}}}"]
+        swept(root, "features", [*common, "search.trials=1"])
         found: dict[str, list[Found]] = {"true": [], "false": []}
         for seed in range(1, args.pairs + 1):
+            paid = f"search.gpu_hours={args.seconds / 3600:.6g}"
             for race in sorted(found, reverse=seed % 2 == 0):
-                folder = swept(root, f"{race}{seed}", one, seed, f"gpu_hours: {args.seconds / 3600:.6g}", race)
-                found[race].append(Found.of(folder))
+                own = [f"search.seed={seed}", f"search.race={race}", "search.trials=null", paid]
+                found[race].append(Found.of(swept(root, f"race-{race}-{seed}", [*common, *own])))
                 print(f"seed {seed}, race {race}: {found[race][-1]}", flush=True)
         told(found)
 
 
-def swept(root: Path, name: str, space: str, seed: int, budget: str, race: str) -> SweepFolder:
-    for word, value in (("SEED", str(seed)), ("BUDGET", budget), ("RACE", race)):
-        space = space.replace(word, value)
-    (root / "space.yaml").write_text(space)
-    if start(root, name, resume=False).wait():
+def swept(root: Path, name: str, settings: Sequence[str]) -> SweepFolder:
+    if start(root, name, resume=False, settings=settings).wait():
         raise InputError((root / f"{name}.log").read_text()[-2000:])
     return SweepFolder.open(root / "sweeps" / name)
 

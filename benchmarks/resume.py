@@ -87,9 +87,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-def start(root: Path, name: str, *, resume: bool, uri: str = "") -> subprocess.Popen[str]:
+def start(root: Path, name: str, *, resume: bool, uri: str = "", settings: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
     command += ["--tracking-uri", uri or f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
+    command += ["--set", *settings] if settings else []
     with (root / f"{name}.log").open("a") as log:
         log.write(f"{DRIVER}\n")
         log.flush()

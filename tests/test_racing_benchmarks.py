@@ -7,12 +7,13 @@ import pytest
 
 from benchmarks.coverage import OBJECTIVES
 from benchmarks.racing import Rule, Shown, after, made_up, run_race, values
+from benchmarks.real_races import SPACE as CLOUD
 from benchmarks.resume import agree, still_decided
 from benchmarks.surrogate import OneSearch, World, best_half, racing, worth
 from fpp_sweep.core.evidence import resampled
 from fpp_sweep.core.sums import block_size
 from fpp_sweep.errors import InputError
-from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.space.work import Race, Search
 from tests.names import named
 
@@ -75,6 +76,10 @@ def test_a_rule_that_takes_less_stops_more(shown):
 
 
 # ------------------------------------------------------------ searches
+
+
+def test_the_space_of_real_sweeps_can_be_read():
+    assert len(load_space(CLOUD).searched()) == 6
 
 
 def search(world, verdict, budget=12.0, seed=0):
