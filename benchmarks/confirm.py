@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.coverage import GOALS, OBJECTIVES, Pool
+from benchmarks.coverage import GOALS, OBJECTIVES, Pool, with_mixtures
 from benchmarks.racing import pools, values
 from fpp_sweep.catalogue import sign
 from fpp_sweep.cli import parser, run
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--share", type=float, default=SHARE, help="of the search's work that is spent at most")
     args = options.parse_args(argv)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    for name, pool in pools(args.sweeps, args.trials, args.mixed):
+    for name, pool, _ in pools(args.sweeps, args.trials):
+        pool = with_mixtures(pool, args.mixed)
         truth = values(pool)
         for images in args.images:
             found = [confirmed(pool, truth, images, args.top, args.share, seed) for seed in range(args.searches)]

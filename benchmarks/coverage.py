@@ -1,9 +1,9 @@
 """How often intervals hold the truth, and what support for the front is worth: `python -m benchmarks.coverage RESULTS`.
 
-RESULTS are folders of `python -m fpp_sweep.evaluate` on the same images, thousands of each dataset; docs/evidence.md
-has the commands. Those images are the population, whose values are the truth; a validation split is some of them, drawn
-with replacement. Beside the trials that are read stand mixtures of two, each image from one or the other by chance:
-near ties, as a search makes them.
+RESULTS are folders of `python -m fpp_sweep.evaluate` on the same images, thousands of each dataset, or of sweeps, each
+on its own; docs/evidence.md has the commands. Those images are the population, whose values are the truth; a validation
+split is some of them, drawn with replacement. Beside the trials that are read stand mixtures of two, each image from
+one or the other by chance: near ties, as a search makes them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from fpp_sweep.core.evidence import (
 )
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.core.sums import Sums, block_size, value_of
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.trial.artifacts import read_predictions
 
 METRICS = ("accuracy", "ece", "debiased_ece", "smooth_ece", "nll", "brier")
@@ -50,12 +51,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--mixed", type=int, default=12, help="mixtures of two trials")
     options.add_argument("--calibrated", action="store_true", help="with confidences that are nearly right")
     args = options.parse_args(argv)
-    pool = read(args)
+    sweeps = [path for path in args.results if (path / "sweep.json").is_file()]
+    results = [path for path in args.results if path not in sweeps]
+    if results:
+        told(", ".join(path.name for path in results), with_mixtures(read(results, args.calibrated), args.mixed), args)
+    for path in sweeps:
+        told(path.name, with_mixtures(stored(SweepFolder.open(path), args.calibrated), args.mixed), args)
+
+
+def told(name: str, pool: Pool, args: argparse.Namespace) -> None:
     truth = {metric: np.mean([[value_of(metric, one) for one in pool[name]] for name in pool], 0) for metric in METRICS}
     apart = {name: [value_of("ece", one) for one in trials] for name, trials in pool.items()}
     low, high = (f(truth["ece"]) for f in (min, max))
     trials, datasets = len(truth["ece"]), len(pool)
-    print(f"{trials} trials on {datasets} datasets; ECE {low:.1f} to {high:.1f}; {args.splits} splits")
+    print(f"\n{name}: {trials} trials on {datasets} datasets; ECE {low:.1f} to {high:.1f}; {args.splits} splits")
     for images in args.images:
         print(f"\n{images} images of each dataset")
         print(accuracy_alone(pool, images))
@@ -85,22 +94,42 @@ def accuracy_alone(pool: Pool, images: int, splits: int = 2000) -> str:
     return f"{splits} splits: accuracy of one trial {alone:.1f} %, of a difference {paired:.1f} %"
 
 
-def read(args: argparse.Namespace) -> Pool:
-    generator = np.random.default_rng(0)
+def read(results: Sequence[Path], calibration: bool) -> Pool:
+    """Of each trial in these folders."""
     pool: Pool = {}
-    for folder in args.results:
+    for folder in results:
         document = json.loads((folder / "results.json").read_text())
         for trial in document["trials"]:
             for dataset in trial["datasets"]:
                 name = f"{dataset}.seed{trial['seed']}.predictions.parquet"
-                rows = read_predictions(folder / trial["files"] / document["split"] / name)
-                confidences = Confidences.of(rows)
-                if args.calibrated:
-                    confidences = calibrated(confidences)
-                one = Sums.of(dataset, list(rows["id"]), confidences, rows["nll"], rows["brier"], size=1)
-                pool.setdefault(dataset, []).append(one)
+                file = folder / trial["files"] / document["split"] / name
+                pool.setdefault(dataset, []).append(by_image(dataset, file, calibration))
+    return pool
+
+
+def stored(folder: SweepFolder, calibration: bool = False) -> Pool:
+    """Of a sweep's trials, in the order in which they ended."""
+    split = folder.info().search_split
+    ended = [record for record in folder.trials() if record.kind == "trial" and record.state == "complete"]
+    pool: Pool = {}
+    for record in sorted(ended, key=lambda record: record.finished or 0.0):
+        for file in sorted((folder.artifacts(record.name) / split).glob("*.seed*.predictions.parquet")):
+            name = file.name.partition(".predictions")[0]
+            pool.setdefault(name, []).append(by_image(name, file, calibration))
+    return pool
+
+
+def by_image(name: str, file: Path, calibration: bool) -> Sums:
+    rows = read_predictions(file)
+    given = Confidences.of(rows)
+    given = calibrated(given) if calibration else given
+    return Sums.of(name, list(rows["id"]), given, rows["nll"], rows["brier"], size=1)
+
+
+def with_mixtures(pool: Pool, count: int) -> Pool:
+    generator = np.random.default_rng(0)
     real = len(next(iter(pool.values())))
-    for first, second in (generator.choice(real, 2, replace=False) for _ in range(args.mixed)):
+    for first, second in (generator.choice(real, 2, replace=False) for _ in range(count)):
         for trials in pool.values():
             take = generator.random(len(trials[first])) < 0.5
             trials.append(mixed(trials[first], trials[second], take))
@@ -183,8 +212,9 @@ def judged(found: Mapping[str, Drawn], members: np.ndarray, truth: Mapping[str, 
     support = front_support(better)
     naive = ~beaten(better.mean(axis=2))
     unlikely = support < UNLIKELY
-    best = int(found["accuracy"].values.argmax())
+    best, surest = int(found["accuracy"].values.argmax()), int(found["ece"].values.argmin())
     gap = float(found["accuracy"].values[best] - truth["accuracy"][best])
+    errors = {name: float(found[name].values[surest] - truth["ece"][surest]) for name in ("ece", "debiased_ece")}
     by_ece = {
         f"support, front by {name}": front_support(signed(found, ("accuracy", name), GOALS)) for name in METRICS[1:4]
     }
@@ -196,6 +226,8 @@ def judged(found: Mapping[str, Drawn], members: np.ndarray, truth: Mapping[str, 
         "members among those called clear": float(members[support >= 0.8].mean()) if (support >= 0.8).any() else np.nan,
         "accuracy of the most accurate trial: value less truth": gap,
         "the same, corrected for being chosen": gap - optimism(better[0]),
+        "ECE of the trial with the least: value less truth": errors["ece"],
+        "the same, debiased": errors["debiased_ece"],
     }
 
 

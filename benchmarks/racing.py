@@ -1,33 +1,80 @@
 """What racing saves and what it loses: `python -m benchmarks.racing [SWEEP ...]`.
 
 SWEEPs are folders of finished sweeps without a race; their trials race in the order in which they came, and the product
-decides. The images of a sweep's split are the population, whose values are the truth; each race is run on some of them,
-drawn with replacement. Beside the trials stand mixtures of two, each image from one or the other by chance: near ties,
-as a search makes them. Without a folder the trials are made up.
+decides. First on the images that they saw, in the sweep's own order: what the sweep would have done. Then those images
+are the population, whose values are the truth, and each race is run on some of them, drawn with replacement. Beside the
+trials stand mixtures of two, each image from one or the other by chance: near ties, as a search makes them. Without a
+folder the trials are made up. --rules compares other rules than the product's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.coverage import GOALS, OBJECTIVES, Pool, mixed
+from benchmarks.coverage import GOALS, OBJECTIVES, Pool, mixed, stored
+from fpp_sweep.catalogue import sign
 from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import resampled
-from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, block_size, value_of
+from fpp_sweep.core.evidence import Drawn, front_support, resampled
+from fpp_sweep.core.metrics import BINS, Confidences
+from fpp_sweep.core.sums import CELLS, Sums, block_size, value_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.racing import DRAWS, Seen, beaten, margin, rungs, together
 from fpp_sweep.space.work import Race
-from fpp_sweep.trial.artifacts import read_predictions
 
 POPULATION, DATASETS = 4000, 4  # made-up images
+PRETRAINING = 0.3  # of made-up trials, the share of a trial's cost before its first image
+Table = dict[str, Drawn]  # by objective, of all trials after a block
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who is stopped: as the product has it, or otherwise."""
+
+    race: Race = field(default_factory=Race)
+    confidences: Sequence[float] = ()  # after each block another
+    behind: float = 0.0  # points that a trial is taken to be worse than it is, in each objective
+    support: float = 0.0  # for being on the front, in place of one trial that is ahead
+
+    def stops(self, found: Sequence[Drawn], block: int) -> bool:
+        """Whether the first of these trials."""
+        if self.support:
+            better = np.stack([row.recentred * sign(goal) for row, goal in zip(found, GOALS, strict=True)])
+            return bool(front_support(better, 1.0)[0] < self.support)
+        sure = self.confidences[min(block, len(self.confidences) - 1)] if self.confidences else self.race.confidence
+        least = margin(Race(confidence=sure), len(OBJECTIVES))
+        moved = [worse(row, sign(goal) * self.behind) for row, goal in zip(found, GOALS, strict=True)]
+        return beaten(moved, GOALS, least) is not None
+
+
+def worse(row: Drawn, by: float) -> Drawn:
+    """The first of these trials."""
+    values = row.values.copy()
+    values[0] -= by
+    return Drawn(values, row.draws, row.image)
+
+
+RULES = {
+    "0.9": Rule(Race(confidence=0.9)),
+    "0.95": Rule(Race(confidence=0.95)),
+    "0.975": Rule(Race(confidence=0.975)),
+    "0.99": Rule(Race(confidence=0.99)),
+    "0.995 to 0.95": Rule(confidences=(0.995, 0.99, 0.975, 0.95)),
+    "0.99 to 0.9": Rule(confidences=(0.99, 0.975, 0.95, 0.9)),
+    "0.95, from 1/32 on": Rule(Race(rungs=(1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2), confidence=0.95)),
+    "0.95, from 1/8 on": Rule(Race(rungs=(1 / 8, 1 / 4, 1 / 2), confidence=0.95)),
+    "0.95, a quarter point behind": Rule(Race(confidence=0.95), behind=0.25),
+    "0.975, half a point behind": Rule(Race(confidence=0.975), behind=0.5),
+    "support below 0.02": Rule(support=0.02),
+    "0.95, up to 3/4": Rule(Race(rungs=(1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4), confidence=0.95)),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,33 +84,51 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--races", type=int, default=20)
     options.add_argument("--trials", type=int, default=48, help="that are made up")
     options.add_argument("--mixed", type=int, default=24, help="mixtures of two trials")
-    options.add_argument("--confidence", type=float, nargs="+", default=[0.975])
-    options.add_argument(
-        "--pretraining", type=float, default=0.3, help="share of a trial's cost before its first image"
-    )
+    options.add_argument("--confidence", type=float, nargs="+", default=[0.95, 0.975])
+    options.add_argument("--rules", action="store_true", help="others beside the product's, in place of --confidence")
     args = options.parse_args(argv)
-    for name, pool in pools(args.sweeps, args.trials, args.mixed):
-        truth = values(pool)
-        print(f"{name}: {len(truth)} trials, {len(front(truth.tolist(), GOALS))} on the true front")
+    rules = RULES if args.rules else {f"{sure:g}": Rule(Race(confidence=sure)) for sure in args.confidence}
+    for name, pool, pretraining in pools(args.sweeps, args.trials):
+        if args.sweeps:
+            told(f"{name}, its own images", pool, None, rules, [0], pretraining)
+        pool = with_mixtures(pool, args.mixed)
         for images in args.images:
-            for confidence in args.confidence:
-                race = Race(confidence=confidence)
-                found = [raced(pool, truth, images, race, seed) for seed in range(args.races)]
-                print(line(found, images, confidence, args.pretraining))
+            told(f"{name}, {images} images", pool, images, rules, range(args.races), pretraining)
 
 
-def line(found: Sequence[Raced], images: int, confidence: float, pretraining: float) -> str:
+def told(
+    name: str, pool: Pool, images: int | None, rules: Mapping[str, Rule], seeds: Sequence[int], pretraining: float
+) -> None:
+    truth = values(pool)
+    members = len(front(truth.tolist(), GOALS))
+    print(f"\n{name}: {len(truth)} trials, {members} on the true front, {pretraining:.0%} of a trial is pretraining")
+    shown = {dataset: [Shown.of(one) for one in trials] for dataset, trials in pool.items()}
+    found: dict[str, list[Raced]] = {rule: [] for rule in rules}
+    for seed in seeds:
+        split = shown if images is None else drawn_from(shown, images, seed)
+        whole = after(split, {name: len(trials[0]) for name, trials in split.items()})
+        blocks: dict[tuple[int, ...], Table] = {}
+        for rule in rules:
+            found[rule].append(raced(split, whole, truth, rules[rule], blocks))
+    print("| rule | saved of adaptation | of all | front lost | true front lost | hypervolume lost | stopped after |")
+    print("|---|---|---|---|---|---|---|")
+    for rule, each in found.items():
+        print(line(rule, each, pretraining))
+
+
+def line(rule: str, found: Sequence[Raced], pretraining: float) -> str:
     def share(name: str) -> str:
         each = [100 * getattr(one, name) for one in found]
-        return f"{np.mean(each):.1f} ± {np.std(each):.1f} %"
+        return f"{np.mean(each):.1f}" + (f" ± {np.std(each) / np.sqrt(len(each) - 1):.1f}" if len(each) > 1 else "")
 
     of_all = 100 * np.mean([one.saved for one in found]) * (1 - pretraining)
-    stops = np.mean([np.bincount(one.stopped, minlength=4) for one in found], 0) / found[0].trials
-    return (
-        f"{images} images, {confidence:g}: saved {share('saved')} of adaptation ({of_all:.0f} % of all), lost "
-        f"{share('lost')} of the front, {share('true_lost')} of the true one, {share('volume')} of hypervolume; "
-        f"stopped after each block: {', '.join(f'{stop:.2f}' for stop in stops)}"
-    )
+    most = max((block for one in found for block in one.stopped), default=0)
+    stops = np.mean([np.bincount(one.stopped, minlength=most + 1) for one in found], 0) / found[0].trials
+    cells = [rule, share("saved"), f"{of_all:.0f}", share("lost"), share("true_lost"), share("volume")]
+    return "| " + " | ".join([*cells, ", ".join(f"{stop:.2f}" for stop in stops)]) + " |"
+
+
+# --- a race -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,20 +143,72 @@ class Raced:
     stopped: list[int]  # after which block, of each that was
 
 
-def raced(pool: Pool, truth: np.ndarray, images: int, race: Race, seed: int) -> Raced:
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A trial's predictions of a dataset, image by image, as far as accuracy and ECE go."""
+
+    correct: np.ndarray
+    bins: np.ndarray
+    gaps: np.ndarray  # correct less confidence
+
+    @classmethod
+    def of(cls, one: Sums) -> Shown:
+        """Of sums whose blocks are images."""
+        return cls(one.correct, one.counts.argmax(axis=1), one.residuals.sum(axis=1))
+
+    def __len__(self) -> int:
+        return len(self.correct)
+
+    def take(self, images: Any) -> Shown:
+        return Shown(self.correct[images], self.bins[images], self.gaps[images])
+
+    def sums(self) -> Sums:
+        """In the product's blocks; nothing of NLL, Brier score and smooth ECE."""
+        size = block_size(len(self))
+        block = np.arange(len(self)) // size
+        blocks = int(block[-1]) + 1
+
+        def added(width: int, where: np.ndarray, values: np.ndarray) -> np.ndarray:
+            return np.bincount(block * width + where, values, blocks * width).reshape(blocks, width)
+
+        none, whole = np.zeros(blocks), np.ones(len(self))
+        return Sums(
+            size=size,
+            digests=np.zeros(blocks, np.uint64),
+            images=np.bincount(block),
+            correct=np.bincount(block, self.correct, blocks).astype(np.int64),
+            counts=added(BINS, self.bins, whole).astype(np.int64),
+            hits=added(BINS, self.bins, self.correct).astype(np.int64),
+            residuals=added(BINS * CELLS, self.bins * CELLS, self.gaps),
+            nll=none,
+            brier=none,
+        )
+
+
+def drawn_from(shown: Mapping[str, Sequence[Shown]], images: int, seed: int) -> dict[str, list[Shown]]:
     generator = np.random.default_rng([seed, images])
-    split: Pool = {}
-    for name, trials in pool.items():
+    split = {}
+    for name, trials in shown.items():
         taken = generator.integers(0, len(trials[0]), images)
         split[name] = [one.take(taken) for one in trials]
-    facts: list[Any] = [SimpleNamespace(name=name, split="val", size=images) for name in pool]
-    ends = [*zip(*rungs(race, facts).values(), strict=True)]
-    seen = [[part(split, trial, end) for trial in range(len(truth))] for end in ends]
-    cost, stopped = run_race(seen, [end[0] / images for end in ends], race)
-    whole = values(split)
-    naive, true = (set(front(points.tolist(), GOALS)) for points in (whole, truth))
+    return split
+
+
+def raced(
+    split: Mapping[str, Sequence[Shown]], whole: Table, truth: np.ndarray, rule: Rule, blocks: dict[Any, Table]
+) -> Raced:
+    """`blocks` are those at hand, by where they end."""
+    facts: list[Any] = [SimpleNamespace(name=name, split="val", size=len(of[0])) for name, of in split.items()]
+    ends = [*zip(*rungs(rule.race, facts).values(), strict=True)]
+    for end in ends:
+        if end not in blocks:
+            blocks[end] = after(split, dict(zip(split, end, strict=True)))
+    images = sum(one.size for one in facts)
+    cost, stopped = run_race([blocks[end] for end in ends], [sum(end) / images for end in ends], rule)
+    points = np.stack([whole[metric].values for metric in OBJECTIVES], axis=1)
+    naive, true = (set(front(each.tolist(), GOALS)) for each in (points, truth))
     finished = [trial for trial in range(len(truth)) if trial not in stopped]
-    chosen = [finished[index] for index in front(whole[finished].tolist(), GOALS)]
+    chosen = [finished[index] for index in front(points[finished].tolist(), GOALS)]
     corner = [truth[:, 0].min(), truth[:, 1].max()]
     volumes = [hypervolume(truth[[*each]].tolist(), GOALS, corner) for each in (naive, chosen)]
     return Raced(
@@ -104,34 +221,36 @@ def raced(pool: Pool, truth: np.ndarray, images: int, race: Race, seed: int) -> 
     )
 
 
-def run_race(seen: Sequence[Sequence[Seen]], shares: Sequence[float], race: Race) -> tuple[float, dict[int, int]]:
+def run_race(blocks: Sequence[Table], shares: Sequence[float], rule: Rule) -> tuple[float, dict[int, int]]:
     """The trials' cost, in trials, and after which block each was stopped that was."""
     cost, stopped = 0.0, dict[int, int]()
-    there: list[list[Seen]] = [[] for _ in shares]  # of those that have ended, after each block
-    least = margin(race, len(OBJECTIVES))
-    for trial in range(len(seen[0])):
+    there: list[list[int]] = [[] for _ in shares]  # who has ended, after each block
+    for trial in range(len(blocks[0][OBJECTIVES[0]].values)):
         for block, share in enumerate(shares):
-            found = together([seen[block][trial], *there[block]], OBJECTIVES)
-            finished = trial - len(stopped)
-            if finished >= race.reserve and beaten([*found.values()], GOALS, least):
+            found = among(blocks[block], [trial, *there[block]])
+            if trial - len(stopped) >= rule.race.reserve and rule.stops(found, block):
                 stopped[trial] = block
                 cost += share
                 break
         else:
             cost += 1
         for block in range(stopped.get(trial, len(shares) - 1) + 1):
-            there[block].append(seen[block][trial])
+            there[block].append(trial)
     return cost, stopped
 
 
-def part(split: Pool, trial: int, ends: Sequence[int]) -> Seen:
-    """What a trial has seen when its blocks end there."""
-    first = {
-        name: trials[trial].take(slice(0, end)).by(block_size(end))
-        for (name, trials), end in zip(split.items(), ends, strict=True)
-    }
-    images = tuple((name, one.digests.tobytes(), one.total) for name, one in first.items())
-    return Seen(images, {name: resampled(name, "val", [one], OBJECTIVES, DRAWS) for name, one in first.items()})
+def among(block: Table, trials: Sequence[int]) -> list[Drawn]:
+    return [Drawn(row.values[trials], row.draws[trials], row.image) for row in block.values()]
+
+
+def after(split: Mapping[str, Sequence[Shown]], ends: Mapping[str, int]) -> Table:
+    """What all trials have shown when their blocks end there."""
+    first = {name: [one.take(slice(0, ends[name])).sums() for one in trials] for name, trials in split.items()}
+    images = tuple((name, b"", end) for name, end in ends.items())
+    trials = range(len(next(iter(first.values()))))
+    seen = [Seen(images, {name: resampled(name, "val", [first[name][t]], OBJECTIVES, DRAWS) for name in first})
+            for t in trials]  # fmt: skip
+    return together(seen, OBJECTIVES)
 
 
 def values(pool: Pool) -> np.ndarray:
@@ -140,24 +259,26 @@ def values(pool: Pool) -> np.ndarray:
     return np.mean(rows, axis=0)
 
 
-def pools(sweeps: Sequence[Path], trials: int, mixtures: int) -> Iterator[tuple[str, Pool]]:
+# --- trials -----------------------------------------------------------------------------------------
+
+
+def pools(sweeps: Sequence[Path], trials: int) -> Iterator[tuple[str, Pool, float]]:
+    """With the share of a trial that is pretraining."""
     if not sweeps:
-        yield "made-up trials", with_mixtures(made_up(trials), mixtures)
+        yield "made-up trials", made_up(trials), PRETRAINING
     for path in sweeps:
-        yield path.name, with_mixtures(stored(SweepFolder.open(path)), mixtures)
+        folder = SweepFolder.open(path)
+        yield path.name, stored(folder), pretraining_of(folder.trials(), folder.info().search_split)
 
 
-def stored(folder: SweepFolder) -> Pool:
-    split = folder.info().search_split
-    ended = [record for record in folder.trials() if record.kind == "trial" and record.state == "complete"]
-    pool: Pool = {}
-    for record in sorted(ended, key=lambda record: record.finished or 0.0):
-        for file in sorted((folder.artifacts(record.name) / split).glob("*.seed*.predictions.parquet")):
-            name = file.name.partition(".predictions")[0]
-            rows = read_predictions(file)
-            one = Sums.of(name, list(rows["id"]), Confidences.of(rows), rows["nll"], rows["brier"], size=1)
-            pool.setdefault(name, []).append(one)
-    return pool
+def pretraining_of(records: Sequence[TrialRecord], split: str) -> float:
+    """Its share of the seconds of trials whose image features were at hand."""
+    spent = {"pretrain": 0.0, "adapt": 0.0}
+    for record in records:
+        for stages in record.results[split].costs.values() if split in record.results else ():
+            for stage in spent:
+                spent[stage] += stages.get(stage, 0.0)
+    return spent["pretrain"] / (sum(spent.values()) or 1.0)
 
 
 def made_up(trials: int) -> Pool:

@@ -3,7 +3,9 @@
 Two sweeps of the same space, one at a time: one is left alone, the driver of the other is killed with SIGKILL at random
 moments, spread over the sweep so that every kill finds something to do. At the end both must have found the same: the
 same trials with the same values and the same front, in the folder, in Optuna's study and in MLflow; no trial may be
-left running, none may be there twice, and none that had finished may have been run again.
+left running, none may be there twice, and none that had finished may have been run again. With --race the sweeps race:
+what was decided before a kill must stand, and lead to the same. With --concurrency of two or more, where a sweep is not
+the same twice, what stands must stand and folder, study and MLflow must agree.
 """
 
 from __future__ import annotations
@@ -37,26 +39,40 @@ params:
 search: {trials: TRIALS, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1, share: false}
 """
+# beside the two points, steps of which most are so large that they spoil the prompt
+RACE = """
+base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.selection: 0.5}
+params: {adapt.lr: {low: 0.0001, high: 2.0}}
+points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
+search: {trials: TRIALS, concurrency: 1, sampler: tpe, race: {rungs: [1/3, 2/3], reserve: 2}}
+work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1, share: false}
+"""
 DRIVER = "=== driver"  # in the terminal's text, before each
 WRITES = 3  # of a trial's record
+ENDED = ("complete", "stopped")
 # what a run of the same thing at another time may have otherwise
-TIMES = ("started", "finished", "attempt", "results", "details")
+TIMES = ("started", "finished", "attempt", "results", "details", "held")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
+        space = (RACE if args.race else SPACE).replace("TRIALS", str(args.trials))
+        for word in ("concurrency", "workers"):
+            space = space.replace(f"{word}: 1", f"{word}: {args.concurrency}")
+        (root / "space.yaml").write_text(space)
         began = time.time()
         expected = undisturbed(root)
         pace = Pace.of(root / "sweeps/alone", began)
         found, kills = disturbed(root, args.kills, WRITES * args.trials, pace, random.Random(args.seed))
-        compare(root, expected, found)
-    rerun = found["rerun"]
-    print(
-        f"{kills} kills, {args.trials} trials: {rerun} finished trials run again, results equal to the undisturbed run"
-    )
+        agree(found)
+        if args.concurrency == 1:
+            compare(root, expected, found)
+    rerun, same = found["rerun"], "as in the undisturbed run" if args.concurrency == 1 else "agree with each other"
+    lost = sum(bool(looks) and looks[-1]["reason"] is not None for looks in found["looks"].values())
+    raced = f", {found['decisions']} decisions of which {lost} stop a trial, none changed" if args.race else ""
+    print(f"{kills} kills, {args.trials} trials{raced}: {rerun} ended trials run again, results {same}")
     if rerun:
         sys.exit(1)
 
@@ -66,12 +82,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--kills", type=int, default=20, metavar="N")
     options.add_argument("--trials", type=int, default=30, metavar="N")
     options.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")
+    options.add_argument("--race", action="store_true", help="stop trials that another beats on a part of the images")
+    options.add_argument("--concurrency", type=int, default=1, metavar="N", help="trials, and workers")
     return options.parse_args(argv)
 
 
-def start(root: Path, name: str, *, resume: bool, uri: str = "") -> subprocess.Popen[str]:
+def start(root: Path, name: str, *, resume: bool, uri: str = "", settings: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
     command += ["--tracking-uri", uri or f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
+    command += ["--set", *settings] if settings else []
     with (root / f"{name}.log").open("a") as log:
         log.write(f"{DRIVER}\n")
         log.flush()
@@ -104,6 +123,7 @@ def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Rand
     folder = root / "sweeps/killed"
     killed = rerun = 0
     before: dict[str, str] = {}
+    decided: dict[str, list[Any]] = {}
     while True:
         driver = start(root, "killed", resume=(folder / "sweep.json").is_file())
         moment = "at the end"
@@ -114,13 +134,34 @@ def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Rand
         now = finished(folder)
         rerun += sum(now.get(name) != text for name, text in before.items())
         before = now
+        decided = still_decided(folder, decided)
         if code == -signal.SIGKILL:
             killed += 1
-            print(f"kill {killed}, {moment}: {len(now)} trials have finished", flush=True)
+            told = f", {sum(map(len, decided.values()))} decisions stand" if decided else ""
+            print(f"kill {killed}, {moment}: {len(now)} trials have ended{told}", flush=True)
             continue
         if code:
             raise InputError((root / "killed.log").read_text()[-2000:])
-        return {**state(root, "killed"), "rerun": rerun}, killed
+        return {**state(root, "killed"), "rerun": rerun, "decisions": sum(map(len, decided.values()))}, killed
+
+
+def still_decided(folder: Path, known: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """What trials have decided by now; what they had decided before must be there still, and nothing twice."""
+    looks = decisions(folder)
+    for name, made in looks.items():
+        shares = [look["share"] for look in made]
+        if shares != sorted(set(shares)):
+            raise InputError(f"{name} decided twice after a block: {shares}")
+    for name, made in known.items():
+        if looks.get(name, [])[: len(made)] != made:
+            raise InputError(f"{name} decided {made}, and after a kill {looks.get(name)}")
+    return looks
+
+
+def decisions(folder: Path) -> dict[str, list[Any]]:
+    """By trial, after each block."""
+    files = sorted(folder.glob("race/*/looks.json"))
+    return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
 
 
 def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, draw: random.Random) -> str:
@@ -158,7 +199,7 @@ def finished(folder: Path) -> dict[str, str]:
     texts = {}
     for path in (folder / "trials").glob("trial-*.json"):
         record = json.loads(path.read_text())
-        if record["state"] == "complete":
+        if record["state"] in ENDED:
             record["results"].pop("test", None)
             texts[path.stem] = json.dumps(record)
     return texts
@@ -186,11 +227,32 @@ def state(root: Path, name: str) -> dict[str, Any]:
             (f"{name}%",),
         ).fetchall()
     runs = sorted((run.replace(name, "NAME"), status) for run, status in runs)
-    return {"records": records, "front": front, "study": trials, "values": values, "runs": runs, "metrics": metrics}
+    found = {"records": records, "front": front, "study": trials, "values": values, "runs": runs, "metrics": metrics}
+    return {**found, "looks": decisions(folder)}
+
+
+def agree(found: dict[str, Any]) -> None:
+    """Folder, study and MLflow have each trial once and ended, with the same values, and as its race decided."""
+    values: dict[int, list[float]] = {}
+    for number, _, value in found["values"]:
+        values.setdefault(number, []).append(value)
+    trials = {name: record for name, record in found["records"].items() if record["kind"] == "trial"}
+    if {number for number, _ in found["study"]} != {record["number"] for record in trials.values()}:
+        raise InputError(f"the study has trials {found['study']}, the folder {sorted(trials)}")
+    for name, record in trials.items():
+        known = record["estimate"] or list(record["values"] or ())
+        looks = found["looks"].get(name, [])
+        reason = looks[-1]["reason"] if looks else None
+        ended = "stopped" if reason else "complete"
+        if (record["state"], record["reason"], values[record["number"]]) != (ended, reason, known):
+            raise InputError(f"{name}: {record} was told as {values[record['number']]} and decided {looks}")
+    runs = sorted(run[:4] for run, _ in found["runs"] if run[:4].isdigit())
+    if runs != sorted(name.removeprefix("trial-") for name in trials):
+        raise InputError(f"MLflow has {found['runs']}, the folder {sorted(trials)}")
 
 
 def compare(root: Path, expected: dict[str, Any], found: dict[str, Any]) -> None:
-    for part in ("records", "front", "study", "values", "runs", "metrics"):
+    for part in ("records", "looks", "front", "study", "values", "runs", "metrics"):
         if found[part] != expected[part]:
             kept = Path(tempfile.mkdtemp(prefix="resume-"))
             for name, what in (("expected", expected), ("found", found)):

@@ -142,6 +142,14 @@ def draw(trial: BaseTrial, param: Param) -> Any:
     return trial.suggest_float(param.key, low, high, step=param.step, log=param.log)
 
 
+class NSGAIISampler(samplers.NSGAIISampler):  # of the same name, by which a study knows its generations
+    """Parents always in the order in which the study keeps them, also for who is the first to ask for them."""
+
+    def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
+        super().get_parent_population(study, generation)
+        return super().get_parent_population(study, generation)
+
+
 def build_sampler(search: Search, stream: str) -> BaseSampler:
     """The space's sampler, with a random stream of that name."""
     seed = int.from_bytes(hashlib.sha256(f"{search.seed}/{stream}".encode()).digest()[:4], "big")
@@ -149,7 +157,7 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
         case "tpe":
             return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=True)
         case "nsga2":
-            return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+            return NSGAIISampler(seed=seed, population_size=POPULATION)
         case "gp":
             return samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
         case "random" | "grid":

@@ -42,7 +42,7 @@ WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
 START = 30.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
 SHOWN = 8  # trials printed
-SAVED = 0.1, 0.5  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
+SAVED = 0.03, 0.45  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
 
 
 def dry_run(spaces: Sequence[Space], table: Sequence[int] = ()) -> str:

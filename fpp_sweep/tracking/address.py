@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import sqlite3
 import threading
 import urllib.error
@@ -268,10 +269,13 @@ def _migrate(uri: str, path: Path) -> None:
     load()
     from alembic.util import CommandError
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     utils: Any = importlib.import_module("mlflow.store.db.utils")
     engine = utils.create_sqlalchemy_engine(uri)
     try:
+        if not path.stat().st_size:
+            _create(path, utils)
         version = utils._get_schema_version(engine)
         if version is None or version == utils._get_latest_schema_revision():
             return  # MLflow creates what is missing when it is opened
@@ -279,10 +283,24 @@ def _migrate(uri: str, path: Path) -> None:
         with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(backup)) as copy:
             old.backup(copy)
         utils._upgrade_db(engine)
-    except (CommandError, MlflowException, sqlite3.Error) as error:
+    except (CommandError, MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         raise InputError(f"{path}: MLflow cannot use this database ({one_line(error)}); give another one") from error
     finally:
         engine.dispose()
+
+
+def _create(path: Path, utils: Any) -> None:
+    """All tables, or none where this process is killed meanwhile: MLflow cannot go on with a part of them."""
+    folder = path.with_name(f".{path.name}.new")
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    folder.mkdir()
+    engine = utils.create_sqlalchemy_engine(f"sqlite:///{folder / path.name}")
+    try:
+        utils._initialize_tables(engine)
+    finally:
+        engine.dispose()
+    (folder / path.name).replace(path)
+    folder.rmdir()
 
 
 def _with_timeout(seconds: float, call: Callable[[], Any]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from optuna.trial import TrialState
 
+from benchmarks.racing import Rule, Shown, after, run_race
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.core.metrics import Confidences
@@ -423,10 +424,24 @@ def test_the_estimate_is_the_winners_value_less_the_difference_on_what_both_have
     assert loser.estimate == pytest.approx(np.subtract(winner.values, gaps), abs=1e-9)
 
 
-def sums_of(part, images):
+def sums_of(part, images, size=0):
     rows = part.predictions
     given = Confidences(rows.confidence[:images], rows.correct[:images])
-    return Sums.of(part.facts.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images])
+    return Sums.of(part.facts.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images], size)
+
+
+def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
+    """From the predictions of all images, as a sweep without a race leaves them."""
+    trials = [record for record in raced.records().values() if record.kind == "trial"]
+    shown = {}
+    for record in trials:
+        for part in predictions(raced, worker, record):
+            shown.setdefault(part.facts.name, []).append(Shown.of(sums_of(part, len(part.predictions.ids), size=1)))
+    blocks = [after(shown, dict.fromkeys(shown, end)) for end in (64, 128)]
+    rule = Rule(raced.space.search.race)
+    cost, found = run_race(blocks, [1 / 3, 2 / 3], rule)
+    assert found == dict.fromkeys((3, 4, 5), 0)
+    assert cost == pytest.approx(3 + 3 / 3)
 
 
 def decided(raced, name="trial-0003", *, changes=None, **rules):

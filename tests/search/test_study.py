@@ -273,6 +273,7 @@ def life(folder, space, count, deadline):
     deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(lives=st.lists(st.integers(0, 20), min_size=1, max_size=3))
+@example(lives=[8, 15])  # after the parents of the second generation have been chosen, before any parameter is drawn
 @example(lives=[3, 23])  # between the parameters of a point, and between those of the fourth trial
 def test_a_study_that_was_killed_goes_on_as_if_it_had_not(tmp_path_factory, unkilled, sampler, lives):
     space, wanted = unkilled[sampler]
