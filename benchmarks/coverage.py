@@ -178,9 +178,16 @@ def table(
         for name, score in judged(found, members, truth).items():
             scores.setdefault(name, []).append(score)
     yield "| the 95 % interval of | holds the truth in % |\n|---|---|"
-    yield from (f"| {name} | {100 * np.mean(hits):.1f} |" for name, hits in held.items())
+    yield from (f"| {name} | {100 * np.mean(hits):.1f} ± {100 * error(hits):.1f} |" for name, hits in held.items())
     yield "\n| of the front | mean over splits |\n|---|---|"
-    yield from (f"| {name} | {np.nanmean(values):.3f} |" for name, values in scores.items())
+    for name, values in scores.items():
+        known = [value for value in values if np.isfinite(value)]
+        yield f"| {name} | {np.mean(known):.3f} ± {error(known):.3f} |" if known else f"| {name} | none |"
+
+
+def error(values: Sequence[float]) -> float:
+    """The standard error of their mean: what is counted in a split misses together."""
+    return float(np.std(values) / np.sqrt(max(len(values) - 1, 1)))
 
 
 def covered(found: Mapping[str, Drawn], truth: Mapping[str, np.ndarray], images: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.coverage import OBJECTIVES
 from benchmarks.racing import Rule, Shown, after, made_up, run_race, values
 from benchmarks.real_races import SPACE as CLOUD
+from benchmarks.real_races import Found, told
 from benchmarks.resume import agree, still_decided
 from benchmarks.surrogate import OneSearch, World, best_half, racing, worth
 from fpp_sweep.core.evidence import resampled
@@ -121,6 +122,15 @@ def test_a_trial_that_is_stopped_is_told_by_the_one_that_beat_it(world):
     last.moved = last.moved + np.array([60.0, -60.0])
     last.blocks[0] = one.seen(last, 64)
     assert racing(Race(reserve=1))(one, last, 0) is None
+
+
+def test_fronts_of_real_sweeps_are_measured_from_one_corner(capsys):
+    def found(*points):
+        return Found(8, 0, 10.0, {"val": [*points], "test": [*points]})
+
+    told({"true": [found([70.0, 8.0]), found([68.0, 8.0])], "false": [found([68.0, 8.0]), found([68.0, 10.0])]})
+    line = "16.00 against 8.00, 8.00 against 4.00; with a race +100.0 ± 0.0 %"
+    assert capsys.readouterr().out.splitlines() == [f"hypervolume on val: {line}", f"hypervolume on test: {line}"]
 
 
 # ------------------------------------------------------------ kills
