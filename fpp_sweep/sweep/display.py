@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fpp_sweep.cli import plural
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 REFRESH = 0.2  # seconds between two states of the block on a terminal
 LOG = 30.0  # seconds between two lines of status elsewhere
 WIDTH = 100  # columns of the last table
+REMARKS = 20  # of its last column, at least
 _BAR = 20  # cells, on a terminal wide enough for them
 _WIDE_ENOUGH = 60  # columns
 _TASKS = 3  # that have lines of their own
@@ -237,25 +239,30 @@ def _wrapped(text: str) -> list[str]:
 def _table(info: SweepInfo, front: Front, evidence: Evidence | None, *, deviation: bool) -> list[str]:
     """Lines of the table; splits stand above their metrics, and intervals below them."""
     splits, metrics = splits_of(info, front.compared), metrics_shown(info.objectives)
-    rows = [["", *metrics * len(splits), ""]]
+    columns = [(split, metric) for split in splits for metric in metrics]
+    head = ["", *metrics * len(splits)]
+    pairs = {}  # of lines: values, and what stands below them
     for record in front.compared:
-        columns = [(split, metric) for split in splits for metric in metrics]
         cells = [format_result(name, record.results.get(split), deviation=deviation) or "-" for split, name in columns]
         below = [beside(evidence, record.name, split, metric) for split, metric in columns]
+        pairs[record.name] = [[record.label, *cells], *([["", *below]] if any(below) else [])]
+    widths = [max(map(len, column)) for column in zip(head, *chain(*pairs.values()), strict=True)]
+    room = max(REMARKS, WIDTH - sum(widths) - 2 * len(widths))
+    rows = [[*head, ""]]
+    for record in front.compared:
         # the points that were to be tried first are recognised by their origin
         origin = [record.origin] if record.origin in ("code", "paper", "point") else []
         standing = [evidence.standing(record.name)] if evidence else []
-        rows.append([record.label, *cells, ", ".join(filter(None, [*standing, *front.remarks(record), *origin]))])
-        if any(below):
-            rows.append(["", *below, ""])
+        words = ", ".join(filter(None, [*standing, *front.remarks(record), *origin]))
+        told = zip_longest(pairs[record.name], textwrap.wrap(words, room))
+        rows += [[*(line or [""] * len(head)), part or ""] for line, part in told]
         if front.members and front.baselines and record is front.members[-1]:
             rows.append([""] * len(rows[0]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     above = [" " * widths[0]]
-    for start in range(1, len(widths) - 1, len(metrics)):
+    for start in range(1, len(widths), len(metrics)):
         span = sum(widths[start : start + len(metrics)]) + 2 * (len(metrics) - 1)
         above.append(f" {splits[start // len(metrics)]} ".center(span, "-"))
-    return ["  ".join(above), *aligned(rows, words=(0, len(widths) - 1))]
+    return ["  ".join(above), *aligned(rows, words=(0, len(widths)))]
 
 
 def _width(text: str) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.sweep import display
 from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, trial_line
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, info, searched, split_result, trial
@@ -322,7 +323,7 @@ def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
     assert "trial-0002" not in "\n".join(lines)
 
 
-def test_the_last_table_fits_a_hundred_columns():
+def test_the_last_table_fits_a_hundred_columns(monkeypatch):
     goals = (ACCURACY, ECE, NLL)
     trials = [
         replace(each, results={"val": each.results["val"], "test": split_result(70, 5)})
@@ -334,6 +335,10 @@ def test_the_last_table_fits_a_hundred_columns():
     assert max(map(len, table.splitlines())) <= WIDTH
     assert "adapt.penalty" in table
     assert "±" not in table
+    monkeypatch.setattr(display, "WIDTH", 86)
+    lines = final_table(info(goals), [*baselines(goals), *complete]).splitlines()
+    (place,) = (place for place, line in enumerate(lines) if line.endswith("  best ece, best nll,"))
+    assert lines[place + 1].strip() == "knee"  # not cut off
 
 
 @pytest.mark.parametrize("records", [[], [failed(0)]])
