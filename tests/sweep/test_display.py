@@ -335,7 +335,7 @@ def test_the_last_table_fits_a_hundred_columns(monkeypatch):
     assert max(map(len, table.splitlines())) <= WIDTH
     assert "adapt.penalty" in table
     assert "±" not in table
-    monkeypatch.setattr(display, "WIDTH", 86)
+    monkeypatch.setattr(display, "WIDTH", 82)
     lines = final_table(info(goals), [*baselines(goals), *complete]).splitlines()
     (place,) = (place for place, line in enumerate(lines) if line.endswith("  best ece, best nll,"))
     assert lines[place + 1].strip() == "knee"  # not cut off
