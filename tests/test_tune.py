@@ -132,7 +132,7 @@ def test_killed_drivers_change_nothing_but_the_time():
     words = [sys.executable, "-m", "benchmarks.resume", "--kills", "2", "--trials", "4"]
     done = subprocess.run(words, cwd=ROOT, env=environment(ROOT), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 kills, 4 trials: 0 finished trials run again" in done.stdout
+    assert "2 kills, 4 trials: 0 ended trials run again" in done.stdout
 
 
 @pytest.mark.slow  # two drivers
