@@ -40,7 +40,7 @@ from fpp_sweep.trial.worker import Worker
 
 WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
-START = 30.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
+START = 24.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
 SHOWN = 8  # trials printed
 SAVED = 0.03, 0.45  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
 
