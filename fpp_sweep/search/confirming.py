@@ -235,7 +235,7 @@ class Confirmation:
         if self.steps and max(regret) < ENOUGH:
             return f"the expected regret is under {ENOUGH} points in every objective"
         if len(self.steps) == len(self._plan.rounds):
-            return f"its {plural(len(self._plan.rounds), 'round')} are over"
+            return "no round is left"
         if seconds + math.fsum(step.seconds for step in self.steps) > self._budget():
             return f"{'another' if self.steps else 'a'} round would go beyond a quarter of the search's device time"
         return ""

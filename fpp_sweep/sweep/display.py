@@ -216,9 +216,12 @@ def final_table(info: SweepInfo, records: Sequence[TrialRecord], evidence: Evide
     title = f"front of {info.name}: {len(front.members)} of {count} trials, by {info.goals} on {info.search_split}"
     lines = _wrapped(title)
     if front.compared:
-        table = _table(info, front, evidence, deviation=True)
+        splits = splits_of(info, front.compared)
+        table = _table(info, front, evidence, splits, deviation=True)
         if max(map(_width, table)) > WIDTH:
-            table = _table(info, front, evidence, deviation=False)
+            table = _table(info, front, evidence, splits, deviation=False)
+        if max(map(_width, table)) > WIDTH:
+            table = [line for one in splits for line in ("", *_table(info, front, evidence, [one], deviation=False))]
         lines += [_cut(escaped(line), WIDTH) for line in table]
     if evidence and front.members:
         told = [*sentences(info, front, evidence), *(f"note: {line}" for line in remarks(info, front, evidence))]
@@ -236,9 +239,11 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(escaped(text), WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
 
 
-def _table(info: SweepInfo, front: Front, evidence: Evidence | None, *, deviation: bool) -> list[str]:
+def _table(
+    info: SweepInfo, front: Front, evidence: Evidence | None, splits: Sequence[str], *, deviation: bool
+) -> list[str]:
     """Lines of the table; splits stand above their metrics, and intervals below them."""
-    splits, metrics = splits_of(info, front.compared), metrics_shown(info.objectives)
+    metrics = metrics_shown(info.objectives)
     columns = [(split, metric) for split in splits for metric in metrics]
     head = ["", *metrics * len(splits)]
     pairs = {}  # of lines: values, and what stands below them

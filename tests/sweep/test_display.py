@@ -339,6 +339,12 @@ def test_the_last_table_fits_a_hundred_columns(monkeypatch):
     lines = final_table(info(goals), [*baselines(goals), *complete]).splitlines()
     (place,) = (place for place, line in enumerate(lines) if line.endswith("  best ece, best nll,"))
     assert lines[place + 1].strip() == "knee"  # not cut off
+    monkeypatch.setattr(display, "WIDTH", 60)
+    lines = final_table(info(goals), [*baselines(goals), *complete]).splitlines()
+    heads = [lines.index(line) for line in lines if re.fullmatch(r" +-+ (val|test) -+", line)]
+    assert len(heads) == 2  # splits that do not fit side by side stand one below the other
+    assert [lines[head + 2].split()[0] for head in heads] == ["trial-0006"] * 2
+    assert "…" not in "".join(lines)
 
 
 @pytest.mark.parametrize("records", [[], [failed(0)]])
