@@ -224,7 +224,7 @@ def test_it_ends_when_a_quarter_of_the_search_is_spent_or_its_rounds_are_over(tm
     small = Confirming(tmp_path / "small", "search.confirm={top: 3, images: 2}")
     for _ in range(6):
         small.round()
-    assert small.steps[-1]["ended"] == "its 4 rounds are over"
+    assert small.steps[-1]["ended"] == "no round is left"
     assert len(small.steps) == 5
 
     # two of them and the baseline on 200 images are more than 1.5 runs
