@@ -209,7 +209,8 @@ class Confirmation:
         names = standing.candidates(self._confirm.top)
         best = pareto.front([values_of(record) for record in front.baselines], front.goals) if front.baselines else []
         baselines = [front.baselines[place].name for place in best]
-        while len(names) > 2 and self._price([*names, *baselines]) > self._budget():
+        budget = self._budget()
+        while len(names) > 2 and self._price([*names, *baselines]) > budget:
             names.pop()
         places = [standing.names.index(name) for name in names]
         return self._step(Standing(names, standing.better[:, places]), names, baselines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,13 +50,19 @@ def require_able(precision: Precision, device: torch.device | str) -> None:
         if version is None or version < (8, 0):
             found = f"this is a {device.type}" if version is None else "this one has {}.{}".format(*version)
             raise InputError(f"precision tf32: needs a GPU with compute capability 8.0 or later, {found}; use float32")
-    if precision == "fp16":
-        try:
-            one = torch.ones(1, 1, 1, 1, dtype=torch.float16, device=device)
-            torch.nn.functional.conv2d(one @ one, one)
-        except (RuntimeError, NotImplementedError) as error:
-            reason = str(error).partition("\n")[0]
-            raise InputError(f"precision fp16: {device} cannot compute in it ({reason}); use float32") from error
+    if precision == "fp16" and (reason := _lacks_half(device)):
+        raise InputError(f"precision fp16: {device} cannot compute in it ({reason}); use float32")
+
+
+@cache  # it is asked at every group of views
+def _lacks_half(device: torch.device) -> str:
+    """Why a device cannot multiply in half precision; empty where it can."""
+    try:
+        one = torch.ones(1, 1, 1, 1, dtype=torch.float16, device=device)
+        torch.nn.functional.conv2d(one @ one, one)
+    except (RuntimeError, NotImplementedError) as error:
+        return str(error).partition("\n")[0] or type(error).__name__
+    return ""
 
 
 def exactly(like: Tensor) -> torch.autocast:
