@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +21,13 @@ import numpy as np
 from benchmarks.coverage import GOALS, OBJECTIVES, Pool, mixed, stored
 from fpp_sweep.catalogue import sign
 from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import Drawn, front_support, resampled
+from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.core.metrics import BINS, Confidences
 from fpp_sweep.core.sums import CELLS, Sums, block_size, value_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.search.racing import DRAWS, Seen, beaten, margin, rungs, together
+from fpp_sweep.search.racing import DRAWS, LEAST_SD, NEAREST, Seen, beaten, expected, rungs, together
 from fpp_sweep.space.work import Race
 
 POPULATION, DATASETS = 4000, 4  # made-up images
@@ -40,41 +41,55 @@ class Rule:
 
     race: Race = field(default_factory=Race)
     confidences: Sequence[float] = ()  # after each block another
-    behind: float = 0.0  # points that a trial is taken to be worse than it is, in each objective
-    support: float = 0.0  # for being on the front, in place of one trial that is ahead
+    nearest: int = NEAREST
+    many: bool = False  # as if these images were a few of many, and the trials were judged on those
+    seen: bool = False  # where another is ahead on the images that both have seen
 
-    def stops(self, found: Sequence[Drawn], block: int) -> bool:
-        """Whether the first of these trials."""
-        if self.support:
-            better = np.stack([row.recentred * sign(goal) for row, goal in zip(found, GOALS, strict=True)])
-            return bool(front_support(better, 1.0)[0] < self.support)
+    def stops(self, found: Sequence[Drawn], known: np.ndarray, left: float, block: int) -> bool:
+        """Whether the first of these trials; `known` are the others' values, (trials, objectives)."""
         sure = self.confidences[min(block, len(self.confidences) - 1)] if self.confidences else self.race.confidence
-        least = margin(Race(confidence=sure), len(OBJECTIVES))
-        moved = [worse(row, sign(goal) * self.behind) for row, goal in zip(found, GOALS, strict=True)]
-        return beaten(moved, GOALS, least) is not None
+        least = NormalDist().inv_cdf(sure)
+        if self.seen:
+            pairs = zip(*(row.against(0) for row in found), strict=True)
+            gaps, sds = (np.stack(each, axis=1)[1:] for each in pairs)
+            ahead = gaps * [sign(goal) for goal in GOALS] > least * np.maximum(sds, LEAST_SD)
+            return bool(ahead.all(axis=1).any())
+        left = 1.0 if self.many else left
+        own = [expected(row, values, left, self.nearest) for row, values in zip(found, known.T, strict=True)]
+        return beaten(own, known, GOALS, least) is not None
 
 
-def worse(row: Drawn, by: float) -> Drawn:
-    """The first of these trials."""
-    values = row.values.copy()
-    values[0] -= by
-    return Drawn(values, row.draws, row.image)
-
-
+EVERY = tuple(sixteenth / 16 for sixteenth in range(1, 16))
 RULES = {
-    "0.9": Rule(Race(confidence=0.9)),
     "0.95": Rule(Race(confidence=0.95)),
     "0.975": Rule(Race(confidence=0.975)),
     "0.99": Rule(Race(confidence=0.99)),
-    "0.995 to 0.95": Rule(confidences=(0.995, 0.99, 0.975, 0.95)),
-    "0.99 to 0.9": Rule(confidences=(0.99, 0.975, 0.95, 0.9)),
-    "0.95, from 1/32 on": Rule(Race(rungs=(1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2), confidence=0.95)),
-    "0.95, from 1/8 on": Rule(Race(rungs=(1 / 8, 1 / 4, 1 / 2), confidence=0.95)),
-    "0.95, a quarter point behind": Rule(Race(confidence=0.95), behind=0.25),
-    "0.975, half a point behind": Rule(Race(confidence=0.975), behind=0.5),
-    "support below 0.02": Rule(support=0.02),
-    "0.95, up to 3/4": Rule(Race(rungs=(1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4), confidence=0.95)),
+    "0.995": Rule(Race(confidence=0.995)),
+    "0.995 to 0.975": Rule(confidences=(0.995, 0.99, 0.985, 0.975)),
+    "0.99, after every sixteenth": Rule(Race(rungs=EVERY)),
+    "0.99, from 1/8 to 3/4": Rule(Race(rungs=(1 / 8, 1 / 4, 1 / 2, 3 / 4))),
+    "0.99, by the nearest alone": Rule(nearest=1),
+    "0.99, by the ten nearest": Rule(nearest=10),
+    "0.99, as of many images": Rule(many=True),
+    "0.975, as of many images": Rule(Race(confidence=0.975), many=True),
+    "0.975, ahead on what both have seen": Rule(Race(confidence=0.975), seen=True),
+    "0.95, ahead on what both have seen": Rule(Race(confidence=0.95), seen=True),
 }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """What all trials have shown when it ends."""
+
+    table: Table
+    share: float  # of all images, so far
+    left: float  # the largest share that a dataset has left
+
+    @classmethod
+    def of(cls, split: Mapping[str, Sequence[Shown]], ends: Mapping[str, int]) -> Block:
+        sizes = {name: len(trials[0]) for name, trials in split.items()}
+        left = 1 - min(end / sizes[name] for name, end in ends.items())
+        return cls(after(split, ends), sum(ends.values()) / sum(sizes.values()), left)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -84,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--races", type=int, default=20)
     options.add_argument("--trials", type=int, default=48, help="that are made up")
     options.add_argument("--mixed", type=int, default=24, help="mixtures of two trials")
-    options.add_argument("--confidence", type=float, nargs="+", default=[0.95, 0.975])
+    options.add_argument("--confidence", type=float, nargs="+", default=[0.975, 0.99])
     options.add_argument("--rules", action="store_true", help="others beside the product's, in place of --confidence")
     args = options.parse_args(argv)
     rules = RULES if args.rules else {f"{sure:g}": Rule(Race(confidence=sure)) for sure in args.confidence}
@@ -107,9 +122,10 @@ def told(
     for seed in seeds:
         split = shown if images is None else drawn_from(shown, images, seed)
         whole = after(split, {name: len(trials[0]) for name, trials in split.items()})
-        blocks: dict[tuple[int, ...], Table] = {}
+        points = np.stack([whole[metric].values for metric in OBJECTIVES], axis=1)
+        blocks: dict[tuple[int, ...], Block] = {}
         for rule in rules:
-            found[rule].append(raced(split, whole, truth, rules[rule], blocks))
+            found[rule].append(raced(split, points, truth, rules[rule], blocks))
     print("| rule | saved of adaptation | of all | front lost | true front lost | hypervolume lost | stopped after |")
     print("|---|---|---|---|---|---|---|")
     for rule, each in found.items():
@@ -195,17 +211,15 @@ def drawn_from(shown: Mapping[str, Sequence[Shown]], images: int, seed: int) -> 
 
 
 def raced(
-    split: Mapping[str, Sequence[Shown]], whole: Table, truth: np.ndarray, rule: Rule, blocks: dict[Any, Table]
+    split: Mapping[str, Sequence[Shown]], points: np.ndarray, truth: np.ndarray, rule: Rule, blocks: dict[Any, Block]
 ) -> Raced:
-    """`blocks` are those at hand, by where they end."""
+    """`points` are the values on all images of the split; `blocks` those at hand, by where they end."""
     facts: list[Any] = [SimpleNamespace(name=name, split="val", size=len(of[0])) for name, of in split.items()]
     ends = [*zip(*rungs(rule.race, facts).values(), strict=True)]
     for end in ends:
         if end not in blocks:
-            blocks[end] = after(split, dict(zip(split, end, strict=True)))
-    images = sum(one.size for one in facts)
-    cost, stopped = run_race([blocks[end] for end in ends], [sum(end) / images for end in ends], rule)
-    points = np.stack([whole[metric].values for metric in OBJECTIVES], axis=1)
+            blocks[end] = Block.of(split, dict(zip(split, end, strict=True)))
+    cost, stopped = run_race([blocks[end] for end in ends], points, rule)
     naive, true = (set(front(each.tolist(), GOALS)) for each in (points, truth))
     finished = [trial for trial in range(len(truth)) if trial not in stopped]
     chosen = [finished[index] for index in front(points[finished].tolist(), GOALS)]
@@ -221,21 +235,21 @@ def raced(
     )
 
 
-def run_race(blocks: Sequence[Table], shares: Sequence[float], rule: Rule) -> tuple[float, dict[int, int]]:
+def run_race(blocks: Sequence[Block], points: np.ndarray, rule: Rule) -> tuple[float, dict[int, int]]:
     """The trials' cost, in trials, and after which block each was stopped that was."""
     cost, stopped = 0.0, dict[int, int]()
-    there: list[list[int]] = [[] for _ in shares]  # who has ended, after each block
-    for trial in range(len(blocks[0][OBJECTIVES[0]].values)):
-        for block, share in enumerate(shares):
-            found = among(blocks[block], [trial, *there[block]])
-            if trial - len(stopped) >= rule.race.reserve and rule.stops(found, block):
-                stopped[trial] = block
-                cost += share
+    finished: list[int] = []
+    for trial in range(len(points)):
+        for number, block in enumerate(blocks):
+            if len(finished) < rule.race.reserve:
+                continue
+            if rule.stops(among(block.table, [trial, *finished]), points[finished], block.left, number):
+                stopped[trial] = number
+                cost += block.share
                 break
         else:
             cost += 1
-        for block in range(stopped.get(trial, len(shares) - 1) + 1):
-            there[block].append(trial)
+            finished.append(trial)
     return cost, stopped
 
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ from fpp_sweep.cli import parser, run
 from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
-from fpp_sweep.search.racing import DRAWS, LEAST_SD, beaten, margin, rungs
+from fpp_sweep.search.racing import DRAWS, beaten, expected, rungs
 from fpp_sweep.search.study import build_sampler, draw
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.reading import space_of
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--images", type=int, default=1000, help="of a dataset, in a split")
     options.add_argument("--budget", type=float, default=60, help="whole trials that a search may cost")
     options.add_argument("--pairs", type=int, default=50, help="of searches with the same seed")
-    options.add_argument("--confidence", type=float, nargs="+", default=[0.975])
+    options.add_argument("--confidence", type=float, nargs="+", default=[0.99])
     args = options.parse_args(argv)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -220,7 +221,7 @@ class OneSearch:
         self._verdict = verdict
         facts: list[Any] = [SimpleNamespace(name=name, split="val", size=images) for name in split]
         self.ends = [end[0] for end in zip(*rungs(Race(), facts).values(), strict=True)]
-        self._images = images
+        self.images = images
         self._rest = world.rest
         self._scale = np.mean([one.kernel_.k1.k2.length_scale for one in world.processes], axis=0)
         self._study = optuna.create_study(directions=["maximize", "minimize"])
@@ -281,7 +282,7 @@ class OneSearch:
             told = self._verdict(self, trial, block) if self._verdict else None
             if told is not None and trial.number >= len(self._world.queue):
                 trial.values = told
-                return pretraining + (1 - pretraining) * end / self._images
+                return pretraining + (1 - pretraining) * end / self.images
         trial.complete = True
         parts = [worth(one) for one in trial.images.values()]
         trial.values = (np.mean(parts, axis=0) + trial.moved).tolist()
@@ -320,24 +321,16 @@ def picked(trials: Sequence[Shown], generator: np.random.Generator) -> Shown:
 
 def racing(race: Race) -> Verdict:
     """As `search.racing` decides, and estimates."""
-    least = margin(race, len(OBJECTIVES))
+    least = NormalDist().inv_cdf(race.confidence)
 
     def verdict(search: OneSearch, trial: Trial, block: int) -> Sequence[float] | None:
-        rivals = search.rivals(block)
-        if sum(rival.complete for rival in rivals) < race.reserve:
+        finished = search.rivals(block, complete=True)
+        if len(finished) < race.reserve:
             return None
-        found = search.compared([trial, *rivals], block)
-        lost = beaten(found, GOALS, least)
-        if lost is None:
-            return None
-        anchor = rivals[lost[0] - 1]
-        if not anchor.complete:
-            sds = [np.maximum(row.against(0)[1][1:], LEAST_SD) for row in found]
-            known = np.log(sds).sum(axis=0)
-            anchor = min((known[place], place, rival) for place, rival in enumerate(rivals) if rival.complete)[2]
-        place = 1 + rivals.index(anchor)
-        gaps = [float(row.values[place] - row.values[0]) for row in found]
-        return [value - gap for value, gap in zip(anchor.values, gaps, strict=True)]
+        known = np.array([one.values for one in finished])
+        rows = zip(search.compared([trial, *finished], block), known.T, strict=True)
+        own = [expected(row, values, 1 - search.ends[block] / search.images) for row, values in rows]
+        return [value for value, _ in own] if beaten(own, known, GOALS, least) else None
 
     return verdict
 

@@ -1,8 +1,9 @@
-"""Racing: a trial is stopped after a part of its images where another beats it in every objective, beyond chance.
+"""Racing: a trial is stopped after a part of its images where all of them, by what is known, will not do.
 
 All trials of a sweep run block by block, the same blocks of all datasets for all. After each block a trial leaves the
-sums of what it has seen in `race/<name>/`, and looks at those of the others: they have seen the same images, so that
-differences are paired. What it decides is written there before anybody acts on it, and is not decided again.
+sums of what it has seen in `race/<name>/`, and is compared with trials that have finished: they have seen the same
+images, so that differences are paired, and what they came to on all images is what it is expected to come to, less
+those differences. What it decides is written there before anybody acts on it, and is not decided again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.files import write_json, written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
-from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
@@ -39,36 +39,40 @@ from fpp_sweep.trial.trial import Driver, Plan, measured
 
 DRAWS = 200
 LEAST_SD = 1e-6
+NEAREST = 3  # finished trials that say what another will come to
 NEVER_STOPPED = ("point", "code", "paper")  # origins of trials that somebody asked for by their values
 
 
 # --- what is decided, of numbers alone --------------------------------------------------------------
 
 
-def margin(race: Race, objectives: int) -> float:
-    """How many standard deviations make a difference.
+def expected(row: Drawn, known: Numbers, left: float, nearest: int = NEAREST) -> tuple[float, float]:
+    """What the first trial's value on all images will be, and its standard deviation.
 
-    >>> round(margin(Race(), 2), 2), round(margin(Race(), 1), 2)
-    (1.96, 2.33)
+    The others have finished, and `known` are their values; of the nearest ones each says its own, less what it is ahead
+    on the images that both have seen. `left` is the share that the first has not seen: the rest is no matter of chance.
     """
-    return NormalDist().inv_cdf(race.confidence or (0.975 if objectives > 1 else 0.99))
+    precise = np.maximum(row.against(0)[1][1:], LEAST_SD) ** -2
+    near = np.argsort(-precise, kind="stable")[:nearest]
+    shares = precise[near] / precise[near].sum()
+    values, draws = (np.stack([each[0], shares @ each[1 + near]]) for each in (row.values, row.draws))
+    gap = Drawn(values, draws, row.image).difference(1, 0)
+    return float(shares @ known[near]) - gap.value, max(math.sqrt(left) * gap.sd, LEAST_SD)
 
 
-def beaten(found: Sequence[Drawn], goals: Sequence[Goal], least: float) -> tuple[int, list[float], list[float]] | None:
-    """Which trial beats the first most clearly, by how much in each objective, and the standard deviations.
+def beaten(
+    own: Sequence[tuple[float, float]], others: Numbers, goals: Sequence[Goal], least: float
+) -> tuple[int, list[float]] | None:
+    """Which of the others, (trials, objectives), is ahead most clearly of what is expected, and by how much in each.
 
-    Of each objective all trials. Only those on the others' front are asked, and one must be ahead in everything.
+    One must be ahead in every objective by so many standard deviations.
     """
-    signs = np.array([sign(goal) for goal in goals])
-    values = np.stack([row.values for row in found], axis=1) * signs
-    members = 1 + np.array(front(values[1:].tolist(), ["max"] * len(goals)), np.int64)
-    if not len(members):
+    if not len(others):
         return None
-    gaps, sds = (np.stack(rows, axis=1)[members] for rows in zip(*(row.against(0) for row in found), strict=True))
-    gains, deviations = gaps * signs, np.maximum(sds, LEAST_SD)
-    clearness = (gains / deviations).min(axis=1)
+    gains = (others - [value for value, _ in own]) * [sign(goal) for goal in goals]
+    clearness = (gains / [sd for _, sd in own]).min(axis=1)
     best = int(clearness.argmax())
-    return (int(members[best]), gains[best].tolist(), deviations[best].tolist()) if clearness[best] > least else None
+    return (best, gains[best].tolist()) if clearness[best] > least else None
 
 
 # --- blocks -----------------------------------------------------------------------------------------
@@ -141,7 +145,8 @@ class Rules:
 
     @property
     def least(self) -> float:
-        return margin(self.race, len(self.objectives))
+        """How many standard deviations make a difference."""
+        return NormalDist().inv_cdf(self.race.confidence)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -155,15 +160,15 @@ class Look:
     share: float = 0.0  # of its images, so far
     reason: str | None = None  # why it was stopped there
     against: str = ""  # the trial that beats it
-    gains: Sequence[float] = ()  # of that one, by objective
-    deviations: Sequence[float] = ()
+    gains: Sequence[float] = ()  # of that one, by objective, over what is expected of this
+    deviations: Sequence[float] = ()  # of what is expected
     estimate: Sequence[float] | None = None  # of its own objectives on all images
     constraints: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
-    """Another trial, as it was after the same block."""
+class Finished:
+    """Another trial or a baseline, and what it had seen after the same block."""
 
     record: TrialRecord
     seen: Seen
@@ -178,6 +183,7 @@ class Racer(Driver):
         self._looks = self._known_looks()
         self._done: dict[EvalTask, TaskResult] = {}
         self._stages: list[list[EvalTask]] = []
+        self._sizes: dict[str, int] = {}  # of the datasets
         self._block = 0
         self._total = 0
         self._last: Look | None = None
@@ -189,6 +195,7 @@ class Racer(Driver):
             ends = plan.rungs[task.dataset, task.split]
             blocks.setdefault(sum(end < task.stop for end in ends), []).append(task)
         self._total = sum(task.stop - task.start for task in tasks)
+        self._sizes = {facts.name: facts.size for facts in plan.datasets[self._rules.split]}
         self._stages = [blocks[block] for block in sorted(blocks)]
         return self._stages
 
@@ -255,34 +262,40 @@ class Racer(Driver):
 
     def _decided(self, share: float) -> Look:
         rules, own = self._rules, self._seen_of(self._record.name)
-        rivals = list(self._rivals(own))
-        if own is None or sum(rival.record.state == "complete" for rival in rivals) < rules.race.reserve:
+        finished = list(self._finished(own))
+        trials = [one.record for one in finished if one.record.kind == "trial"]
+        if own is None or len(trials) < rules.race.reserve:
             return Look(share=share)
-        anchor = self._nearest(own, [rival for rival in rivals if rival.record.state == "complete"])
-        broken = {constraint.name: self._violation(constraint, own, anchor) for constraint in rules.constraints}
-        look = self._lost(own, [rival for rival in rivals if rival.record.feasible]) or self._broke(broken)
+        left = 1 - min(images / self._sizes[name] for name, _, images in own.images)
+        rows = together([own, *(one.seen for one in finished)], rules.metrics)
+        found = {
+            metric: expected(row, np.array([self._measured(one.record, metric) for one in finished]), left)
+            for metric, row in rows.items()
+        }
+        broken = {
+            constraint.name: self._violation(constraint, found[constraint.metric]) for constraint in rules.constraints
+        }
+        look = self._lost(found, [record for record in trials if record.feasible]) or self._broke(broken)
         if look is None:
             return Look(share=share)
-        winner = next((rival for rival in rivals if rival.record.name == look.against), anchor)
-        anchor = winner if winner.record.state == "complete" else anchor
-        estimate = [self._estimated(objective.metric, own, anchor)[0] for objective in rules.objectives]
+        estimate = [found[objective.metric][0] for objective in rules.objectives]
         constraints = {name: value for name, (value, _) in broken.items()}
         reason = f"{look.reason}, after {share:.0%} of the images"
         return replace(look, share=share, reason=reason, estimate=estimate, constraints=constraints)
 
-    def _lost(self, own: Seen, rivals: Sequence[Rival]) -> Look | None:
-        """Whether one of them beats this trial in every objective."""
-        objectives = self._rules.objectives
-        found = together([own, *(rival.seen for rival in rivals)], [goal.metric for goal in objectives])
-        lost = beaten(list(found.values()), [goal.goal for goal in objectives], self._rules.least)
+    def _lost(self, found: Mapping[str, tuple[float, float]], others: Sequence[TrialRecord]) -> Look | None:
+        """Whether one of them is ahead in every objective."""
+        metrics = [objective.metric for objective in self._rules.objectives]
+        own = [found[metric] for metric in metrics]
+        values = np.array([[self._measured(record, metric) for metric in metrics] for record in others])
+        lost = beaten(own, values, [objective.goal for objective in self._rules.objectives], self._rules.least)
         if lost is None:
             return None
-        index, gains, deviations = lost
-        name = rivals[index - 1].record.name
-        rows = zip((goal.metric for goal in objectives), gains, deviations, strict=True)
+        index, gains = lost
+        name, deviations = others[index].name, [sd for _, sd in own]
         shown = [
             f"{format_metric(metric, gain)} ± {format_metric(metric, self._rules.least * sd)} in {metric}"
-            for metric, gain, sd in rows
+            for metric, gain, sd in zip(metrics, gains, deviations, strict=True)
         ]
         reason = f"beaten by {name} by {' and '.join(shown)}"
         return Look(reason=reason, against=name, gains=gains, deviations=deviations)
@@ -297,17 +310,29 @@ class Racer(Driver):
         ]
         return Look(reason=" and ".join(told)) if told else None
 
-    def _rivals(self, own: Seen | None) -> Iterator[Rival]:
-        """Trials that have ended, finished or stopped later on, and that saw the same images in these blocks."""
+    def _violation(self, constraint: Constraint, own: tuple[float, float]) -> tuple[float, float]:
+        """By how much it will be broken, and the standard deviation."""
+        known = None
+        if constraint.baseline is not None:
+            record = self._folder.trial(f"baseline-{constraint.baseline}")
+            if record.state != "complete":
+                return 0.0, math.inf  # nobody knows
+            known = self._measured(record, constraint.metric)
+        return constraint.violation(own[0], known), own[1]
+
+    def _finished(self, own: Seen | None) -> Iterator[Finished]:
+        """Trials and baselines that saw the same images in these blocks."""
         for file in self._folder.trial_files():
             seen = self._seen_of(file.stem)
             if own is None or seen is None or seen.images != own.images or file.stem == self._record.name:
                 continue
             with suppress(InputError):  # damaged: --resume mends it
                 record = self._folder.trial(file.stem)
-                lost = record.state == "stopped" and record.estimate is not None  # not stopped by somebody
-                if record.kind == "trial" and (record.state == "complete" or lost):
-                    yield Rival(record, seen)
+                if record.state == "complete":
+                    yield Finished(record, seen)
+
+    def _measured(self, record: TrialRecord, metric: str) -> float:
+        return measured(record.results[self._rules.split], metric)
 
     def _seen_of(self, name: str) -> Seen | None:
         file = self._file(name)
@@ -315,30 +340,6 @@ class Racer(Driver):
             return _seen(file, file.stat().st_mtime_ns, self._rules.split, self._rules.metrics)
         except (FileNotFoundError, ValueError):  # stopped before, or damaged
             return None
-
-    def _nearest(self, own: Seen, rivals: Sequence[Rival]) -> Rival:
-        """The one whose differences to this trial are known best, in whatever units."""
-        found = together([own, *(rival.seen for rival in rivals)], [goal.metric for goal in self._rules.objectives])
-        deviations = np.array([row.against(0)[1][1:] for row in found.values()])
-        return rivals[int(np.log(np.maximum(deviations, LEAST_SD)).sum(axis=0).argmin())]
-
-    def _estimated(self, metric: str, own: Seen, anchor: Rival) -> tuple[float, float]:
-        """A metric on all images: the other's, less what it is ahead on those that both have seen."""
-        gap = together([own, anchor.seen], [metric])[metric].difference(1, 0)
-        return measured(anchor.record.results[self._rules.split], metric) - gap.value, max(gap.sd, LEAST_SD)
-
-    def _violation(self, constraint: Constraint, own: Seen, anchor: Rival) -> tuple[float, float]:
-        """By how much it is broken, as estimated, and the standard deviation; a baseline named in it is the anchor."""
-        known = None
-        if constraint.baseline is not None:
-            name = f"baseline-{constraint.baseline}"
-            record, seen = self._folder.trial(name), self._seen_of(name)
-            if record.state != "complete" or seen is None or seen.images != own.images:
-                return 0.0, math.inf  # nobody knows
-            anchor = Rival(record, seen)
-            known = measured(record.results[self._rules.split], constraint.metric)
-        value, sd = self._estimated(constraint.metric, own, anchor)
-        return constraint.violation(value, known), sd
 
 
 # --- what it saves ----------------------------------------------------------------------------------

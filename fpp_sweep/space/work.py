@@ -57,17 +57,16 @@ FRACTION = Rule(_fraction, lambda: {"anyOf": [{"type": "number"}, {"type": "stri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """When a trial is stopped after a part of its images: where another beats it in every objective beyond chance."""
+    """When a trial is stopped after a part of its images: where it is all but certain that another beats it."""
 
     rungs: Annotated[tuple[float, ...], list_of(FRACTION, least=1)] = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the images
-    confidence: Annotated[float, number()] | None = None  # of a difference's sign; none: 0.975, of one objective 0.99
+    confidence: Annotated[float, number()] = 0.99  # of each objective
     reserve: Positive = 8  # finished trials before the first that is stopped
 
     def __post_init__(self) -> None:
         check_fields(self)
         expect(self.rungs == tuple(sorted(self.rungs)), "must rise", "rungs")
-        sure = self.confidence
-        expect(sure is None or 0.5 < sure < 1, f"must be above 0.5 and below 1, got {sure}", "confidence")
+        expect(0.5 < self.confidence < 1, f"must be above 0.5 and below 1, got {self.confidence}", "confidence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

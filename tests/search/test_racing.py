@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from optuna.trial import TrialState
 
-from benchmarks.racing import Rule, Shown, after, run_race
+from benchmarks.racing import Block, Rule, Shown, run_race
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.core.metrics import Confidences
@@ -19,7 +19,18 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.search.conductor import Conductor
 from fpp_sweep.search.coordinator import Brief, run_job
 from fpp_sweep.search.mending import mend
-from fpp_sweep.search.racing import Racer, Rules, Seen, beaten, margin, require_additive, rungs, saved, together
+from fpp_sweep.search.racing import (
+    LEAST_SD,
+    Racer,
+    Rules,
+    Seen,
+    beaten,
+    expected,
+    require_additive,
+    rungs,
+    saved,
+    together,
+)
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.reading import parse_space, space_of
@@ -35,7 +46,8 @@ from tests.trial.conftest import executing, make_worker  # noqa: F401 - a fixtur
 from tests.trial.made import facts
 
 OBJECTIVES = ("accuracy", "ece")
-Z = margin(Race(), 2)
+Z = 2.3263  # at 0.99
+GOALS = ("max", "min")
 
 
 # ------------------------------------------------------------ decisions
@@ -69,35 +81,62 @@ def trial_on(images, generator, worse=0.0):
     return {name: np.clip(likely + 0.08, 0, 1) for name, likely in images.items()}, right
 
 
-def lost(own, *others, z=Z, goals=("max", "min")):
-    found = together([own, *others], OBJECTIVES[: len(goals)])
-    return beaten(list(found.values()), list(goals), z)
+def whole(trial):
+    """Its values on all images."""
+    found = together([seen(*trial)], OBJECTIVES)
+    return [found[metric].values[0] for metric in OBJECTIVES]
 
 
-def races(worse, count, rounds=60, blocks=(64, 128, 256, 500)):
-    """In how many races the second trial is stopped by the first within these blocks."""
-    stopped = 0
+def outlook(own, finished, images, size):
+    """What is expected of a trial after so many images of each dataset."""
+    parts = [seen(*({name: rows[:images] for name, rows in side.items()} for side in one)) for one in (own, *finished)]
+    known = np.array([whole(one) for one in finished])
+    rows = together(parts, OBJECTIVES)
+    return [expected(rows[name], known[:, at], 1 - images / size) for at, name in enumerate(OBJECTIVES)], known
+
+
+def races(worse, count, rounds=60, size=1000, blocks=(64, 128, 256, 512)):
+    """In how many races a trial is stopped for one of three others, and in how many wrongly, by all images."""
+    stopped = wrong = 0
     for seed in range(rounds):
         generator = np.random.default_rng([seed, count])
-        images = image_sets(generator, max(blocks))
-        first, second = trial_on(images, generator), trial_on(images, generator, worse)
+        images = image_sets(generator, size)
+        own, *finished = (trial_on(images, generator, less) for less in (worse, 0.0, 0.0, 0.0))
         for block in blocks:
-            parts = [
-                seen(*({name: values[:block] for name, values in side.items()} for side in trial))
-                for trial in (second, first)
-            ]
-            if lost(*parts):
+            found, known = outlook(own, finished, block, size)
+            if beaten(found, known, GOALS, Z):
                 stopped += 1
+                wrong += not ((known - whole(own)) * [1, -1] > 0).all(axis=1).any()
                 break
-    return stopped / rounds
+    return stopped / rounds, wrong / rounds
 
 
-def test_an_equal_trial_is_rarely_stopped():
-    assert races(0.0, 1) <= 0.1
+def test_who_is_stopped_would_have_been_beaten():
+    """By all of these images one of four that are as good is often beaten, by chance."""
+    stopped, wrong = races(0.0, 1)
+    assert stopped > 0
+    assert wrong <= 0.05
+    stopped, wrong = races(0.01, 12)
+    assert stopped > 0.4
+    assert wrong <= 0.05
 
 
-def test_a_trial_that_is_worse_by_three_points_in_both_is_stopped_by_500_images():
-    assert races(0.03, 2) > 0.9
+def test_a_trial_that_is_worse_by_three_points_in_both_is_stopped_by_half_of_1000_images():
+    stopped, wrong = races(0.03, 2)
+    assert stopped > 0.9
+    assert wrong == 0
+
+
+def test_what_is_expected_comes_as_nearly_as_its_deviation_says():
+    gone = []
+    for seed in range(40):
+        generator = np.random.default_rng([seed, 3])
+        images = image_sets(generator, 512)
+        own, *finished = (trial_on(images, generator, generator.uniform(0, 0.1)) for _ in range(6))
+        found, _ = outlook(own, finished, 128, 512)
+        gone.append([(value - truth) / sd for (value, sd), truth in zip(found, whole(own), strict=True)])
+    assert np.abs(np.mean(gone, axis=0)).max() < 0.5
+    assert 0.7 < np.std(gone, axis=0).min() <= np.std(gone, axis=0).max() < 1.6
 
 
 def drawn(*values, sd=1.0, seed=0):
@@ -105,38 +144,47 @@ def drawn(*values, sd=1.0, seed=0):
     return Drawn(np.array(values), np.array(values)[:, None] + noise)
 
 
+def test_a_value_is_expected_from_the_trials_that_differ_least():
+    row = drawn(60.0, 70.0, 50.0, 55.0)
+    row.draws[2] = row.draws[0] - 10 + 0.01 * row.draws[1]  # much as the first
+    value, sd = expected(row, np.array([0.0, 48.0, 0.0]), 1.0)
+    assert value == pytest.approx(48 + 10, abs=0.1)
+    assert sd == pytest.approx(0.01 * row.draws[1].std(), rel=0.1)
+
+
+def test_several_that_are_as_near_are_surer_than_one():
+    row = drawn(*([60.0] * 9), seed=4)
+    value, sd = expected(row, np.full(8, 61.0), 1.0)
+    assert value == pytest.approx(61.0)
+    assert sd == pytest.approx(np.sqrt((1 + 1 / 3) / 2), rel=0.15)
+    assert expected(row, np.full(8, 61.0), 1.0, nearest=1)[1] == pytest.approx(1.0, rel=0.15)
+
+
+def test_what_was_seen_is_no_matter_of_chance():
+    row = drawn(60.0, 61.0)
+    whole, half, none = (expected(row, np.array([61.0]), left) for left in (1.0, 0.5, 0.0))
+    assert half == (whole[0], pytest.approx(whole[1] / np.sqrt(2)))
+    assert none == (60.0, LEAST_SD)
+
+
 def test_one_and_the_same_trial_must_be_ahead_in_everything():
-    accuracy, ece = drawn(60.0, 70.0, 55.0), drawn(10.0, 14.0, 2.0, seed=1)
-    assert beaten([accuracy, ece], ["max", "min"], Z) is None
-    index, gains, deviations = beaten([accuracy, drawn(10.0, 4.0, 2.0, seed=1)], ["max", "min"], Z)
-    assert (index, gains) == (1, [10.0, 6.0])
-    assert deviations == pytest.approx([1.0, 1.0], rel=0.3)
-    assert beaten([accuracy], ["max"], Z)[0] == 1
-    assert beaten([drawn(60.0)], ["max"], Z) is None  # nobody else is there
+    own = [(60.0, 1.0), (10.0, 1.0)]
+    assert beaten(own, np.array([[70.0, 14.0], [55.0, 2.0]]), GOALS, Z) is None
+    assert beaten(own, np.array([[70.0, 4.0], [55.0, 2.0]]), GOALS, Z) == (0, [10.0, 6.0])
+    assert beaten(own, np.array([[63.0, 4.0], [64.0, 2.0]]), GOALS, Z) == (1, [4.0, 8.0])  # the clearer one
+    assert beaten(own[:1], np.array([[62.4], [62.0]]), ["max"], Z) == (0, [pytest.approx(2.4)])
+    assert beaten(own, np.zeros((0, 2)), GOALS, Z) is None  # nobody else is there
 
 
 def test_a_difference_within_chance_stops_nobody():
-    assert beaten([drawn(60.0, 61.5)], ["max"], Z) is None
-    assert beaten([drawn(60.0, 63.5)], ["max"], Z) is not None
-    assert beaten([drawn(60.0, 63.5)], ["max"], 10.0) is None
-
-
-def test_only_the_front_of_the_others_is_asked():
-    """The last is ahead of the first by most deviations, having its very noise, but the second is ahead of it."""
-
-    def sharing(*values, seed):
-        row = drawn(*values, seed=seed)
-        row.draws[2] = row.draws[0] + values[2] - values[0]
-        return row
-
-    index, *_ = beaten([sharing(60.0, 80.0, 79.0, seed=0), sharing(10.0, 2.0, 3.0, seed=1)], ["max", "min"], Z)
-    assert index == 1
+    for deviation, found in ((1.0, True), (1.6, False)):
+        assert bool(beaten([(60.0, deviation)], np.array([[63.5]]), ["max"], Z)) is found
 
 
 def test_three_objectives():
-    rows = [drawn(60.0, 80.0), drawn(10.0, 2.0, seed=1), drawn(0.5, 0.4, sd=0.01, seed=2)]
-    assert beaten(rows, ["max", "min", "min"], Z)[0] == 1
-    assert beaten([*rows[:2], drawn(0.5, 0.6, sd=0.01, seed=2)], ["max", "min", "min"], Z) is None
+    own, goals = [(60.0, 1.0), (10.0, 1.0), (0.5, 0.01)], ["max", "min", "min"]
+    assert beaten(own, np.array([[80.0, 2.0, 0.4]]), goals, Z)
+    assert beaten(own, np.array([[80.0, 2.0, 0.6]]), goals, Z) is None
 
 
 def test_trials_that_differ_on_a_few_images_are_not_told_apart():
@@ -144,8 +192,9 @@ def test_trials_that_differ_on_a_few_images_are_not_told_apart():
     likely = {"set0": np.full(64, 0.6)}
     right = np.arange(64) < 40
     better = right | (np.arange(64) >= 60)
-    own, other = (seen(likely, {"set0": each}) for each in (right, better))
-    assert lost(own, other, goals=("max",)) is None
+    rows = together([seen(likely, {"set0": each}) for each in (right, better)], ["accuracy"])
+    known = rows["accuracy"].values[1:]
+    assert beaten([expected(rows["accuracy"], known, 1.0)], known[:, None], ["max"], 1.96) is None
 
 
 # ------------------------------------------------------------ blocks
@@ -409,19 +458,23 @@ def predictions(raced, worker, record):
         return run_trial(raced.plan, TrialConfig().replace(record.config), "val", executor)[1]
 
 
-def test_the_estimate_is_the_winners_value_less_the_difference_on_what_both_have_seen(raced, worker):
+def test_the_estimate_is_what_the_nearest_came_to_less_the_difference_on_what_both_have_seen(raced, worker):
     loser = stopped(raced)[0]
     (look,) = raced.looks()[loser.name]
     winner = raced.folder.trial(look["against"])
+    assert look["gains"] == pytest.approx(np.subtract(winner.values, loser.estimate) * [1, -1], abs=1e-9)
+    finished = [record for record in raced.records().values() if record.state == "complete"]
+    assert len(finished) == 4  # three of which are near
     sides = []
-    for record in (winner, loser):
+    for record in (*finished, loser):
         parts = predictions(raced, worker, record)
         accuracy = [100 * part.predictions.correct[:64].mean() for part in parts]
         errors = [value_of("ece", sums_of(part, 64)) for part in parts]
         sides.append((np.mean(accuracy), np.mean(errors)))
-    gaps = np.subtract(*sides)
-    assert look["gains"] == pytest.approx([gaps[0], -gaps[1]], abs=1e-9)
-    assert loser.estimate == pytest.approx(np.subtract(winner.values, gaps), abs=1e-9)
+    known = [[record.results["val"].average[name] for name in OBJECTIVES] for record in finished]
+    each = np.array(known) - np.array(sides[:-1]) + sides[-1]  # what each of them alone would say
+    assert (each.min(axis=0) < loser.estimate).all()
+    assert (each.max(axis=0) > loser.estimate).all()
 
 
 def sums_of(part, images, size=0):
@@ -437,9 +490,9 @@ def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
     for record in trials:
         for part in predictions(raced, worker, record):
             shown.setdefault(part.facts.name, []).append(Shown.of(sums_of(part, len(part.predictions.ids), size=1)))
-    blocks = [after(shown, dict.fromkeys(shown, end)) for end in (64, 128)]
-    rule = Rule(raced.space.search.race)
-    cost, found = run_race(blocks, [1 / 3, 2 / 3], rule)
+    blocks = [Block.of(shown, dict.fromkeys(shown, end)) for end in (64, 128)]
+    points = np.array([record.values or (np.nan, np.nan) for record in trials])
+    cost, found = run_race(blocks, points, Rule(raced.space.search.race))
     assert found == dict.fromkeys((3, 4, 5), 0)
     assert cost == pytest.approx(3 + 3 / 3)
 
@@ -453,7 +506,7 @@ def decided(raced, name="trial-0003", *, changes=None, **rules):
         for each, change in (changes or {}).items():
             folder.write_trial(replace(before[each], **change))
         racer = Racer(Rules(**{**known, **rules}), folder, folder.trial(name))
-        racer._block = 1
+        racer._block, racer._sizes = 1, {"digits": 192, "scenes": 192}
         return racer._decided(0.25)
     finally:
         for record in before.values():
@@ -465,11 +518,8 @@ def test_nobody_is_stopped_before_so_many_have_finished(raced):
     assert decided(raced, race=Race(reserve=4)).reason is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"state": "failed"}, {"state": "running"}, {"constraints": {"one": 0.1}}, {"state": "stopped"}],  # by somebody
-)
-def test_only_feasible_trials_that_have_ended_are_compared_with(raced, change):
+@pytest.mark.parametrize("change", [{"state": "failed"}, {"state": "running"}, {"state": "stopped"}])
+def test_only_trials_that_have_finished_are_compared_with(raced, change):
     every = {f"trial-{number:04d}": change for number in (0, 1, 2)}
     found = decided(raced, changes=every, race=Race(reserve=1))
     assert (found.against, found.reason) == ("", None)
@@ -477,15 +527,16 @@ def test_only_feasible_trials_that_have_ended_are_compared_with(raced, change):
     assert second.against in ("trial-0000", "trial-0002")
 
 
-def test_a_stopped_trial_is_compared_with_and_the_estimate_rests_on_a_finished_one(raced):
-    """As if the third that lost were the best, stopped after another block."""
-    lower = {f"trial-{number:04d}": {"constraints": {"one": 0.1}} for number in (0, 1, 2)}
-    found = decided(raced, "trial-0005", changes=lower, race=Race(reserve=2, confidence=0.6))
-    assert found.against in ("trial-0003", "trial-0004")
-    assert found.estimate == pytest.approx(raced.folder.trial("trial-0005").estimate, abs=2)
+def test_what_breaks_a_constraint_beats_nobody_but_says_what_to_expect(raced):
+    broken = {"constraints": {"one": 0.1}}
+    found = decided(raced, changes={f"trial-{number:04d}": broken for number in (0, 1, 2)}, race=Race(reserve=1))
+    assert (found.against, found.reason) == ("", None)
+    second = decided(raced, changes={"trial-0001": broken})
+    assert second.against in ("trial-0000", "trial-0002")
+    assert second.estimate == decided(raced).estimate
 
 
-def test_one_objective_takes_more(raced):
+def test_one_objective(raced):
     (accuracy, _) = raced.space.objectives
     found = decided(raced, objectives=(accuracy,))
     assert (found.against, len(found.gains), len(found.estimate)) == (found.against, 1, 1)
