@@ -241,7 +241,8 @@ def closer(better: Numbers) -> Numbers:
     """Draws around values that are closer to their mean, by the part of what is between them that is chance."""
     centres = better.mean(axis=2)
     gaps = centres - centres.mean(axis=1, keepdims=True)
-    return better - (_by_chance(better, gaps) @ gaps)[:, :, None]
+    moved: Numbers = _by_chance(better, gaps) @ gaps
+    return better - moved[:, :, None]
 
 
 def _by_chance(better: Numbers, gaps: Numbers) -> Numbers:
@@ -259,7 +260,7 @@ def _by_chance(better: Numbers, gaps: Numbers) -> Numbers:
     parts, turned = np.linalg.eigh(root.T @ noise @ root)
     parts = np.minimum(parts * max(0, trials - objectives - 2) / max(1, trials - 1), 1 - LEAST_KEPT)
     found: Numbers = np.linalg.inv((root @ turned).T) * parts @ (root @ turned).T
-    found[noise.diagonal() < 1e-9] = 0  # an objective that is taken as exact
+    found[noise.diagonal() < 1e-15] = 0  # an objective that is taken as exact
     return found
 
 
