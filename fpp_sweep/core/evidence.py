@@ -23,10 +23,10 @@ from fpp_sweep.errors import InputError
 
 DRAWS = 500
 REACH = 1.96  # standard deviations to both sides: 95 %
-CLEAR, UNLIKELY = 0.8, 0.02  # support for being on the front
-# of draws for that: the values, which they are around, vary once more; the Brier score of support is lower, and fewer
-# members are called unlikely (benchmarks/coverage.py)
-SPREAD = math.sqrt(2)
+CLEAR, UNLIKELY = 0.8, 0.01  # support for being on the front
+# Where draws so much wider never have a trial on the front, it has no support; of the others' values at least this part
+# of what is between them stays, however much of it is chance (benchmarks/coverage.py)
+SPREAD, LEAST_KEPT = math.sqrt(2), 0.5
 # a metric's intervals are those of another, whose estimate is not biased by few images
 JUDGED_BY = {"ece": "debiased_ece"}
 # alone these are biased by few images; in a difference the bias is much the same on both sides. Where resampling adds
@@ -220,11 +220,48 @@ def signed(found: Mapping[str, Drawn], metrics: Sequence[str], goals: Sequence[G
 
 
 def front_support(better: Numbers, spread: float = SPREAD) -> Numbers:
-    """The share of draws, so much wider, in which each trial is on the front, where more is better."""
+    """How often each trial is on the front, where more is better, in draws around what chance leaves of the values.
+
+    None of it has a trial that in no draw, so much wider, is on the front.
+    """
     centres = better.mean(axis=2, keepdims=True)
-    better = centres + spread * (better - centres)
+    near = on_front(centres + spread * (better - centres)) > 0
+    support = np.zeros(len(near))
+    support[near] = on_front(closer(better[:, near]))
+    return support
+
+
+def on_front(better: Numbers) -> Numbers:
+    """The share of draws in which each trial is on the front."""
     beaten = sum(_beaten(points).astype(np.float64) for points in np.moveaxis(better, 2, 0))
     return np.asarray(1 - beaten / better.shape[2])
+
+
+def closer(better: Numbers) -> Numbers:
+    """Draws around values that are closer to their mean, by the part of what is between them that is chance."""
+    centres = better.mean(axis=2)
+    gaps = centres - centres.mean(axis=1, keepdims=True)
+    moved: Numbers = _by_chance(better, gaps) @ gaps
+    return better - moved[:, :, None]
+
+
+def _by_chance(better: Numbers, gaps: Numbers) -> Numbers:
+    """(objectives, objectives): the part of the trials' gaps to their mean that is chance, in each direction its own.
+
+    Trials near the front lie along it, and what is between them across it is mostly chance. An estimate of James and
+    Stein's; of few trials there is none.
+    """
+    objectives, trials, draws = better.shape
+    chance = better - better.mean(axis=2, keepdims=True)
+    chance -= chance.mean(axis=1, keepdims=True)
+    noise = np.tensordot(chance, chance, axes=((1, 2), (1, 2))) / draws
+    sizes, axes = np.linalg.eigh(gaps @ gaps.T)
+    root = axes / np.sqrt(np.maximum(sizes, 1e-12))
+    parts, turned = np.linalg.eigh(root.T @ noise @ root)
+    parts = np.minimum(parts * max(0, trials - objectives - 2) / max(1, trials - 1), 1 - LEAST_KEPT)
+    found: Numbers = np.linalg.inv((root @ turned).T) * parts @ (root @ turned).T
+    found[noise.diagonal() < 1e-15] = 0  # an objective that is taken as exact
+    return found
 
 
 def _beaten(points: Numbers) -> NDArray[np.bool_]:
@@ -239,7 +276,7 @@ def _beaten(points: Numbers) -> NDArray[np.bool_]:
 
 def word(support: float) -> Support:
     """
-    >>> word(0.85), word(0.3), word(0.01)
+    >>> word(0.85), word(0.3), word(0.005)
     ('clear', 'open', 'unlikely')
     """
     return "clear" if support >= CLEAR else "unlikely" if support < UNLIKELY else "open"

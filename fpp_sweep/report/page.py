@@ -52,8 +52,9 @@ EVERY = 60  # seconds after which the page of a sweep that runs is loaded again
 PARTS = ("Verdict", "Front", "Trials", "Settings", "Datasets", "Course", "Origin")
 READING = "<summary>How to read this</summary>" + paragraph(
     "Intervals below values hold 95 % over images of these datasets, and say nothing of other datasets; that of an ECE "
-    "is around its debiased value. Support is the share of resamples of the images in which a trial is on the front: "
-    "clear from 0.8 on, unlikely below 0.02, open between. It is no probability. "
+    "is around its debiased value. Support is the share of resamples of the images in which a trial is on the front, "
+    "with what chance has put between the trials near it taken out: clear from 0.8 on, unlikely below 0.01, open "
+    "between. It is no probability. "
     "An objective that does not follow from sums over images is taken as exact. Hollow marks are the same trials on "
     "the test split. A point under the cursor shows its settings; a click, its whole config."
 )

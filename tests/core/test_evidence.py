@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.evidence import (
+    UNLIKELY,
     Drawn,
     alike,
     attained,
     averaged,
+    closer,
     difference,
     drawn,
     front_support,
+    on_front,
     optimism,
     resampled,
     signed,
@@ -316,6 +319,78 @@ def test_support_falls_with_the_distance_from_the_front():
     found = {"accuracy": cloud([70, 69.8, 60], generator), "ece": cloud([4, 4.2, 9], generator)}
     near, next_to_it, far = front_support(signed(found, ["accuracy", "ece"], ["max", "min"]))
     assert near > next_to_it > 0.1 > far == 0
+
+
+def observed(truth, generator, sd=1.0, draws=300):
+    """(objectives, trials, draws) around what was seen: as far off as chance takes a trial, and all trials together."""
+    seen = truth + sd * generator.standard_normal(truth.shape)
+    noise = sd * generator.standard_normal((*truth.shape, draws)) + 5 * sd * generator.standard_normal(draws)
+    return seen[:, :, None] + noise - noise.mean(axis=2, keepdims=True)
+
+
+def along(trials=40, reach=6.0):
+    """All on the front, where one objective is bought with the other."""
+    places = np.linspace(-reach, reach, trials)
+    return np.stack([places, -places])
+
+
+def test_trials_along_the_front_are_not_taken_off_it_by_chance_across_it():
+    generator = np.random.default_rng(0)
+    support, plain = [], []
+    for _ in range(10):
+        better = observed(along(80), generator)
+        support.append(front_support(better))
+        plain.append(on_front(better))
+    assert np.mean(support) > 1.08 * np.mean(plain)  # all are members
+    assert np.less(support, UNLIKELY).mean() < 0.04 < 0.08 < np.less(plain, UNLIKELY).mean()
+
+
+def test_values_come_closer_by_what_chance_has_put_between_them_and_at_most_by_half():
+    generator = np.random.default_rng(0)
+
+    def left(truth):
+        better = observed(truth, generator)
+        after = closer(better)
+        assert after - after.mean(axis=2, keepdims=True) == pytest.approx(better - better.mean(axis=2, keepdims=True))
+        centres = [points.mean(axis=2) for points in (better, after)]
+        across, length = ([np.std(sign @ one) for one in centres] for sign in ([1, 1], [1, -1]))
+        return across[1] / across[0], length[1] / length[0]
+
+    assert left(np.zeros((2, 200))) == pytest.approx((0.5, 0.5))
+    assert left(along(200, 60.0)) == pytest.approx((0.5, 1), abs=0.01)  # across it is chance, along it is not
+    kept = left(3**0.5 * generator.standard_normal((2, 200)))  # a quarter of the variance is chance
+    assert kept == pytest.approx((0.75, 0.75), abs=0.08)
+    assert left(np.zeros((2, 4))) == (1, 1)  # too few to tell
+
+
+def test_equal_trials_are_not_told_apart_when_values_come_closer():
+    better = observed(along(23), np.random.default_rng(0))
+    better = np.concatenate([better, better, better], axis=1)
+    support = front_support(better)
+    assert support[:23].tolist() == support[23:46].tolist() == support[46:].tolist()
+    assert support.sum() > 3
+
+
+def test_an_objective_that_is_taken_as_exact_keeps_its_values_to_the_last_bit_and_so_its_ties():
+    for seed in range(10):
+        generator = np.random.default_rng(seed)
+        exact = np.repeat(np.repeat(generator.standard_normal(10), 2)[:, None], 300, axis=1)
+        noisy = observed(3 * exact[None, :, 0], generator)[0]
+        noisy[1::2] = noisy[::2] - 1e-6  # of two with the same, one is behind by a hair
+        better = np.stack([noisy, exact])
+        assert np.array_equal(closer(better)[1], exact)
+        assert not np.array_equal(closer(better)[0], noisy)
+        assert front_support(better)[1::2].tolist() == [0] * 10
+
+
+def test_what_is_never_on_the_front_even_in_wider_draws_has_no_support_and_changes_nobodys():
+    generator = np.random.default_rng(0)
+    better = observed(along(), generator)
+    far = better[:, ::2] - 40
+    support = front_support(np.concatenate([better, far], axis=1))
+    assert support[40:].tolist() == [0] * 20
+    assert support[:40].tolist() == front_support(better).tolist()
+    assert (support > 0).sum() > 20
 
 
 def test_draws_are_put_back_around_the_values_so_that_a_resamples_bias_moves_no_front():
