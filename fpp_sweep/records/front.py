@@ -92,13 +92,10 @@ class Front:
         xs = [order.get(record.name, 0) if x == y else values_of(record)[x] for record in records]
         return xs, [values_of(record)[y] for record in records]
 
-    def all_marks(self, record: TrialRecord) -> list[str]:
-        """A record's marks, and whether it is on the confirmed front."""
-        return [*self.marks.get(record.name, []), *["confirmed"] * (record.name in self.confirmed)]
-
     def remarks(self, record: TrialRecord) -> list[str]:
-        """The same, and whether it breaks a constraint, as a baseline may."""
-        return [*self.all_marks(record), *([] if record.feasible else ["breaks a constraint"])]
+        """A record's marks, whether it is on the confirmed front, or breaks a constraint, as a baseline may."""
+        more = {"confirmed": record.name in self.confirmed, "breaks a constraint": not record.feasible}
+        return [*self.marks.get(record.name, []), *(remark for remark, holds in more.items() if holds)]
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:

@@ -104,7 +104,7 @@ def _rows(info: SweepInfo, front: Front, evidence: Evidence) -> list[dict[str, o
         {
             "name": record.name,
             "kind": record.kind,
-            "marks": "; ".join(front.all_marks(record)),
+            "marks": "; ".join(front.remarks(record)),
             "feasible": record.feasible,
             "support": evidence.support.get(record.name),
             **{
@@ -130,7 +130,7 @@ def _entry(front: Front, record: TrialRecord) -> dict[str, object]:
         "name": record.name,
         "values": list(values_of(record)),
         "feasible": record.feasible,
-        "marks": front.all_marks(record),
+        "marks": front.remarks(record),
         "origin": record.origin,
         "params": dict(record.params),
         "config": dict(record.config),
@@ -141,8 +141,7 @@ def _entry(front: Front, record: TrialRecord) -> dict[str, object]:
 
 
 def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
-    """A YAML for each member, for the best at each objective and for the knee, and for who else is on the confirmed
-    front; those of former members are deleted."""
+    """A YAML for each that was chosen, the best at each objective and the knee; those of former ones are deleted."""
     configs = {}
     for member in front.chosen:
         text = _config(info, front, member)
@@ -157,9 +156,9 @@ def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
 
 
 def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
-    marks = "".join(f", {mark}" for mark in front.all_marks(member))
-    where = "on its front" if member in front.members else "beside its front"
-    comments = [f"{member.name} of sweep {info.name}, {where}{marks}"]
+    marks = "".join(f", {mark}" for mark in front.remarks(member))
+    where = "on" if member in front.members else "beside"
+    comments = [f"{member.name} of sweep {info.name}, {where} its front{marks}"]
     for split, result in member.results.items():
         values = (f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info.objectives))
         comments.append(f"{split}: {', '.join(values)}")

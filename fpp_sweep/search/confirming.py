@@ -24,7 +24,7 @@ from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, front_of, values_of
-from fpp_sweep.records.records import CONFIRMED, SplitResult, Step, TrialRecord
+from fpp_sweep.records.records import CONFIRMED, Step, TrialRecord
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Confirm
 from fpp_sweep.tasks import BATCH, views_for
@@ -34,6 +34,7 @@ from fpp_sweep.trial.trial import Plan, Round, measured
 SHARE = 0.25  # of the search's device time
 ENOUGH = 0.1  # points of expected regret, in every objective
 ROUNDS = 4  # of fresh images
+OWN = "adapt", "pretrain"  # what each trial does for itself
 LEAST = 8  # of them in a round that was made smaller to be paid for
 SPENT = "a quarter of the search's device time is spent"
 
@@ -126,22 +127,15 @@ def price(
 ) -> float:
     """Seconds on a device of a round after another, as in the search; the same views are drawn once for all."""
     before, now = rounds
-    results = [records[name].results[split] for name in names]
-    seconds = math.fsum(_seconds(result, "adapt") for result in results) * (_size(now) - _size(before))
+    adapt, pretrain = (math.fsum(_seconds(records[name], split, stage) for name in names) for stage in OWN)
     more = set(now.seeds) - {*before.seeds, *plan.seeds}  # for the others there are prompts
-    seconds += math.fsum(_seconds(result, "pretrain") for result in results) * len(more)
-    views = {name: _views(record) for name, record in records.items()}
-    for kind in {views[name] for name in names}:
-        costs = [record.results[split].costs for name, record in records.items() if views[name] == kind]
-        for searched, there in zip(plan.datasets[split], plan.datasets[CONFIRMED], strict=True):
-            drawn = max(cost.get(there.name, {}).get("features", 0.0) for cost in costs)
-            seconds += drawn / searched.size * (_drawn(now, there.size) - _drawn(before, there.size))
-    return seconds
-
-
-def _views(record: TrialRecord) -> object:
-    config = TrialConfig.of_record(record.config)
-    return views_for(config), config.precision
+    configs = {name: TrialConfig.of_record(record.config) for name, record in records.items()}
+    views = {name: (views_for(config), config.precision) for name, config in configs.items()}
+    alike = [record for name, record in records.items() if views[name] in {views[one] for one in names}]
+    features = math.fsum(_seconds(record, split, "features") for record in alike)
+    drawn = sum(_drawn(now, facts.size) - _drawn(before, facts.size) for facts in plan.datasets[CONFIRMED])
+    features *= drawn / sum(facts.size for facts in plan.datasets[split])
+    return adapt * (_size(now) - _size(before)) + pretrain * len(more) + features
 
 
 def _drawn(one: Round, size: int) -> int:
@@ -159,9 +153,9 @@ def _size(one: Round) -> float:
     return len(one.seeds) * ((one.edges[-1] - one.edges[0]) / one.edges[0] if one.edges else 1.0)
 
 
-def _seconds(result: SplitResult, stage: str) -> float:
+def _seconds(record: TrialRecord, split: str, stage: str) -> float:
     """Of a seed."""
-    return math.fsum(costs.get(stage, 0.0) for costs in result.costs.values())
+    return math.fsum(costs.get(stage, 0.0) for costs in record.results[split].costs.values())
 
 
 class Confirmation:
@@ -192,7 +186,8 @@ class Confirmation:
             return self._again.pop(0)
         late = self.steps[-1].late if self.steps else ()
         if late and not self._is_spent(len(running)):
-            self._write([*self.steps[:-1], replace(self.steps[-1], late=late[1:])])
+            self.steps[-1] = replace(self.steps[-1], late=late[1:])
+            self._folder.write_steps(self.steps)
             return late[0]
         return self.next(running) if not running and self._goes_on() else None
 
@@ -206,21 +201,16 @@ class Confirmation:
         """The confirmed one."""
         return self.steps[-1].front if len(self.steps) > 1 else ()
 
-    def _write(self, steps: list[Step]) -> None:
-        """Before anybody acts on them."""
-        self._folder.write_steps(steps)
-        self.steps = steps
-
     def _goes_on(self) -> bool:
         """Decide whether there is another round; all begins anew where trials have finished since the first one."""
         front = front_of(self._folder.info(), self._folder.trials())
-        known = [step for step in self.steps if step.finished == len(front.finished)]
-        if known and known[-1].ended:
+        self.steps = [step for step in self.steps if step.finished == len(front.finished)]
+        if self.steps and self.steps[-1].ended:
             return False
-        self.steps = known
-        step = self._after(front, known[-1]) if known else self._first(front)
+        step = self._after(front, self.steps[-1]) if self.steps else self._first(front)
         step = replace(step, settings=self._settings, finished=len(front.finished), spent=self._spent())
-        self._write([*known, replace(step, late=[*step.trials, *step.baselines])])
+        self.steps.append(replace(step, late=[*step.trials, *step.baselines]))
+        self._folder.write_steps(self.steps)
         return not step.ended
 
     def _first(self, front: Front) -> Step:
@@ -247,19 +237,16 @@ class Confirmation:
             return replace(known, trials=(), baselines=(), left=(), seconds=0.0, ended=SPENT)
         if standing is None:
             return Step(left=ran, ended="no trial has a result")
-        left = [name for name in ran if standing.support.get(name, 0.0) < UNLIKELY]
-        return replace(self._step(standing, last, left), left=left)
+        return self._step(standing, last, [name for name in ran if standing.support.get(name, 0.0) < UNLIKELY])
 
     def _step(self, standing: Standing, last: Step, left: Sequence[str] = ()) -> Step:
         support, names = standing.support, [name for name in standing.names if name not in left]
-        step = Step(
-            support=support, regret=standing.regret, best=standing.best, front=standing.front, images=last.images
-        )
+        step = replace(last, support=support, regret=standing.regret, best=standing.best, front=standing.front)
         seconds = self._price([*names, *last.baselines], last.images)
         if ended := SPENT if last.late else self._over(standing.regret, seconds):
-            return replace(step, ended=ended)
+            return replace(step, left=left, trials=(), baselines=(), seconds=0.0, ended=ended)
         trials = sorted(names, key=lambda name: abs(support[name] - 0.5))
-        return replace(step, trials=trials, baselines=last.baselines, seconds=seconds)
+        return replace(step, left=left, trials=trials, seconds=seconds)
 
     def _over(self, regret: Sequence[float], seconds: float) -> str:
         """Why there is no other round, which would take so many seconds."""
@@ -279,20 +266,20 @@ class Confirmation:
         points = [100 / ADDITIVE[metric.partition("/")[0]].scale for metric in self._metrics]
         return Standing([trial.name for trial in there], signed(front, found, there) * np.array(points)[:, None, None])
 
-    def _results(self, split: str) -> dict[str, SplitResult]:
-        return {record.name: record.results[split] for record in self._folder.trials() if split in record.results}
+    def _records(self, split: str) -> dict[str, TrialRecord]:
+        return {record.name: record for record in self._folder.trials() if split in record.results}
 
     def _price(self, names: Sequence[str], images: int) -> float:
         """Of the next round, at the pace of those so far."""
         expected, number = math.fsum(step.seconds for step in self.steps), len(self.steps)
         rounds = self._rounds(images)
         pair = [Round((), ()), *rounds, rounds[-1]][number : number + 2]  # after the last nothing more
-        records = {record.name: record for record in self._folder.trials() if self._split in record.results}
-        return price(records, names, self._plan, self._split, pair) * (self._taken() / expected if expected else 1.0)
+        seconds = price(self._records(self._split), names, self._plan, self._split, pair)
+        return seconds * (self._taken() / expected if expected else 1.0)
 
     def _spent(self) -> float:
         """Seconds on a device, of all that ever was run again."""
-        return math.fsum(one.device_seconds for one in self._results(CONFIRMED).values())
+        return math.fsum(one.results[CONFIRMED].device_seconds for one in self._records(CONFIRMED).values())
 
     def _taken(self) -> float:
         """The same since the first decision: if all has begun anew, what ran before was at hand."""
@@ -306,9 +293,9 @@ class Confirmation:
 
     def _searched(self) -> float:
         """Seconds of the search on a device; of results that were at hand, what adapting took then."""
-        seeds, held = len(self._plan.seeds), math.fsum(record.held for record in self._folder.trials())
-        results = self._results(self._split).values()
-        return held + math.fsum(max(one.device_seconds, seeds * _seconds(one, "adapt")) for one in results)
+        seeds, split, held = len(self._plan.seeds), self._split, math.fsum(one.held for one in self._folder.trials())
+        found = [(one.results[split], _seconds(one, split, "adapt")) for one in self._records(split).values()]
+        return held + math.fsum(max(result.device_seconds, seeds * adapt) for result, adapt in found)
 
     def _budget(self) -> float:
         return SHARE * self._searched()

@@ -76,9 +76,8 @@ def _confirmation(folder: SweepFolder, space: Space) -> Iterator[str]:
         return
     try:
         steps = folder.steps()
-        names = {name for step in steps for name in (*step.trials, *step.baselines)}
-        lost = sorted(names - {path.stem for path in folder.trial_files()})
-        expect(not lost, f"names trials without a record: {', '.join(lost)}")
+        for name in (name for step in steps for name in (*step.trials, *step.baselines)):
+            expect(folder.trial_file(name).exists(), f"names {name}, which has no record")
         if any(step.settings != asdict(space.search.confirm) for step in steps):
             yield f"{file}: was decided with another search.confirm; {anew}"
     except InputError as error:
