@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 
 # most of a trial is pretraining, and prompts are at hand later: a quarter of it pays for all four small rounds
 SPACE = named("""
-base: {method: tpt, fpp.steps: 60, views.count: 2, adapt.selection: 0.5}
+base: {method: tpt, fpp.steps: 100, views.count: 2, adapt.selection: 0.5}
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 objectives: [accuracy, ece]
 search: {trials: 6, concurrency: 1, sampler: random}
@@ -100,7 +100,7 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     plan = make_plan(space, worker)
     inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     record = sweep.trial(steps(sweep)[rounds - 1]["trials"][0])
-    result, _ = run_trial(plan.of_round(rounds - 1), TrialConfig().replace(record.config), CONFIRMED, inline)
+    result, _ = run_trial(plan.of_round(plan.rounds[rounds - 1]), TrialConfig().replace(record.config), CONFIRMED, inline)
     assert dict(result.average) == dict(record.results[CONFIRMED].average)
 
     # with its decisions damaged, and two trials more, all begins anew: what has run is at hand, and the new ones join
