@@ -292,6 +292,16 @@ def test_a_round_in_which_one_runs_alone_says_nothing_of_the_others(tmp_path):
     assert last["left"] == []
 
 
+def test_who_has_not_begun_has_not_left(sweep):
+    for _ in range(2):
+        sweep.end(sweep.confirmation.next([]), 0.8)
+    third = sweep.steps[0]["late"][0]
+    assert third.startswith("trial-")
+    assert sweep.confirmation.next([]) is None
+    assert (sweep.steps[-1]["left"], third in sweep.steps[-1]["support"]) == ([], False)
+    assert third in sweep.confirmation.tested([third])
+
+
 def test_another_round_is_expected_at_the_pace_of_those_before(tmp_path):
     sweep = Confirming(tmp_path / "sweep", "search.confirm={top: 3, images: 10}")
     sweep.round(0.1)
