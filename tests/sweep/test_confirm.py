@@ -100,7 +100,8 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     plan = make_plan(space, worker)
     inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     record = sweep.trial(steps(sweep)[rounds - 1]["trials"][0])
-    result, _ = run_trial(plan.of_round(plan.rounds[rounds - 1]), TrialConfig().replace(record.config), CONFIRMED, inline)
+    plan = plan.of_round(plan.rounds[rounds - 1])
+    result, _ = run_trial(plan, TrialConfig().replace(record.config), CONFIRMED, inline)
     assert dict(result.average) == dict(record.results[CONFIRMED].average)
 
     # with its decisions damaged, and two trials more, all begins anew: what has run is at hand, and the new ones join
