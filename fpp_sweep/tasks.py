@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fpp_sweep import catalogue
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.config import TrialConfig, ViewConfig
 from fpp_sweep.errors import InputError
 
 BATCH = 64  # samples whose views are in memory at a time; every cut is at a multiple, so that no cut changes a bit
@@ -96,6 +96,12 @@ class EvalTask:
 
 
 Task = PretrainTask | EvalTask
+
+
+def views_for(config: TrialConfig) -> ViewConfig:
+    """The views that a config's method looks at."""
+    views = catalogue.method(config.method).views
+    return config.views if views is None else replace(config.views, count=views)
 
 
 def cost(task: Task, classes: int) -> float:

@@ -22,7 +22,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.files import no_link, set_aside, stamp_of, write_json
-from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import Command, SplitResult, Step, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
@@ -42,7 +42,7 @@ MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
-Made = TypeVar("Made", Command, SplitResult, TrialRecord, SweepInfo)
+Made = TypeVar("Made", Command, SplitResult, Step, TrialRecord, SweepInfo)
 
 
 class SweepFolder:
@@ -53,6 +53,7 @@ class SweepFolder:
         self.info_file = self.path / "sweep.json"
         self.info_copy = self.path / "sweep.json.copy"
         self.study_file = self.path / "study.db"
+        self.confirm_file = self.path / "confirm.json"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
         self._known: dict[Path, tuple[object, Any]] = {}  # records, each with what tells that its file changed
@@ -170,6 +171,14 @@ class SweepFolder:
 
     def _write_command(self, command: Command) -> None:
         write_json(self.path / "steering" / f"{command.name}.json", {"format": FORMAT, **asdict(command)})
+
+    def steps(self) -> list[Step]:
+        """What a confirmation has decided."""
+        with _reading(self.confirm_file) as document, under("steps"):
+            return [_made(Step, fields) for fields in as_list(document.get("steps"))]
+
+    def write_steps(self, steps: Sequence[Step]) -> None:
+        write_json(self.confirm_file, {"format": FORMAT, "steps": [asdict(step) for step in steps]})
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -27,6 +27,7 @@ class Front:
     infeasible: tuple[TrialRecord, ...]  # finished, but break a constraint
     baselines: tuple[TrialRecord, ...]  # those that finished
     reference: tuple[float, ...] | None
+    confirmed: frozenset[str] = frozenset()  # names of the front by a confirmation
 
     @property
     def goals(self) -> list[Goal]:
@@ -38,8 +39,12 @@ class Front:
 
     @property
     def compared(self) -> list[TrialRecord]:
-        """The rows of every table: the members, then the baselines."""
-        return [*self.members, *self.baselines]
+        """The rows of every table: the members, whoever else is on the confirmed front, then the baselines."""
+        return [*self.chosen, *self.baselines]
+
+    @cached_property
+    def chosen(self) -> tuple[TrialRecord, ...]:
+        return (*self.members, *(trial for trial in self.dominated if trial.name in self.confirmed))
 
     @cached_property
     def members(self) -> tuple[TrialRecord, ...]:
@@ -88,8 +93,9 @@ class Front:
         return xs, [values_of(record)[y] for record in records]
 
     def remarks(self, record: TrialRecord) -> list[str]:
-        """A record's marks, and whether it breaks a constraint, as a baseline may."""
-        return [*self.marks.get(record.name, []), *([] if record.feasible else ["breaks a constraint"])]
+        """A record's marks, whether it is on the confirmed front, or breaks a constraint, as a baseline may."""
+        more = {"confirmed": record.name in self.confirmed, "breaks a constraint": not record.feasible}
+        return [*self.marks.get(record.name, []), *(remark for remark, holds in more.items() if holds)]
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
@@ -107,6 +113,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
         infeasible=tuple(record for record in trials if not record.feasible),
         baselines=tuple(sorted((record for record in complete if record.kind == "baseline"), key=usual_order)),
         reference=None if info.reference is None else tuple(info.reference),
+        confirmed=frozenset(info.tags.get("confirmed_front", "").split(", ")),
     )
 
 

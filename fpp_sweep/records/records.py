@@ -102,6 +102,26 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What was decided before a round of a confirmation, or why there is none."""
+
+    settings: Settings = field(default_factory=dict)  # search.confirm
+    finished: int = 0  # trials that were chosen from
+    trials: Sequence[str] = ()  # that run in it, those first whose membership is least certain
+    baselines: Sequence[str] = ()
+    late: Sequence[str] = ()  # of both, those that have not begun
+    left: Sequence[str] = ()  # trials that do not run on: unlikely, or without a result
+    support: Mapping[str, float] | None = None
+    regret: Sequence[float] = ()  # by objective
+    best: Sequence[str] = ()  # by objective
+    front: Sequence[str] = ()
+    images: int = 0  # fresh ones of each dataset in a round
+    seconds: float = 0.0  # of a device that the round is expected to take
+    spent: float = 0.0  # of a device, on all rounds before
+    ended: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepInfo:
     """What a sweep is, and how it is doing."""
 

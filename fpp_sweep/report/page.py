@@ -315,7 +315,7 @@ def _calibration(folder: SweepFolder, info: SweepInfo, front: Front) -> tuple[st
         file = folder.artifacts(record.name) / info.search_split / "reliability.png"
         inside = file.resolve().is_relative_to(folder.path.resolve())  # a link may lead to what is not the sweep's
         drawn = picture(file, record.label) if inside else ""
-        if drawn and (record.kind == "baseline" or front.marks[record.name]):
+        if drawn and (record.kind == "baseline" or front.remarks(record)):
             folded.append(f"<details><summary>{safe(record.label)}</summary>{drawn}</details>")
     return _head("Calibration", *folded) if folded else ()
 

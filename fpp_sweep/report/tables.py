@@ -61,6 +61,7 @@ def write_tables(folder: Path, info: SweepInfo, front: Front, evidence: Evidence
             "search_split": info.search_split,
             "objectives": [{"metric": objective.metric, "goal": objective.goal} for objective in front.objectives],
             "members": [_entry(front, record) | _borne(front, evidence, record) for record in front.members],
+            "rivals": [_entry(front, record) for record in front.chosen if record not in front.members],
             "baselines": [_entry(front, record) for record in front.baselines],
             "support": dict(evidence.support),
             "standing": {name: evidence.standing(name) for name in evidence.support},
@@ -103,7 +104,7 @@ def _rows(info: SweepInfo, front: Front, evidence: Evidence) -> list[dict[str, o
         {
             "name": record.name,
             "kind": record.kind,
-            "marks": "; ".join(front.marks.get(record.name, [])),
+            "marks": "; ".join(front.remarks(record)),
             "feasible": record.feasible,
             "support": evidence.support.get(record.name),
             **{
@@ -129,7 +130,7 @@ def _entry(front: Front, record: TrialRecord) -> dict[str, object]:
         "name": record.name,
         "values": list(values_of(record)),
         "feasible": record.feasible,
-        "marks": front.marks.get(record.name, []),
+        "marks": front.remarks(record),
         "origin": record.origin,
         "params": dict(record.params),
         "config": dict(record.config),
@@ -140,11 +141,11 @@ def _entry(front: Front, record: TrialRecord) -> dict[str, object]:
 
 
 def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
-    """A YAML for each member, for the best at each objective and for the knee; those of former members are deleted."""
+    """A YAML for each that was chosen, the best at each objective and the knee; those of former ones are deleted."""
     configs = {}
-    for member in front.members:
+    for member in front.chosen:
         text = _config(info, front, member)
-        for mark in (member.name, *front.marks[member.name]):
+        for mark in (member.name, *front.marks.get(member.name, [])):
             configs["".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)] = text
     for name, text in configs.items():
         with written_whole(folder / f"{name}.yaml") as partial:
@@ -155,8 +156,9 @@ def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
 
 
 def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
-    marks = "".join(f", {mark}" for mark in front.marks[member.name])
-    comments = [f"{member.name} of sweep {info.name}, on its front{marks}"]
+    marks = "".join(f", {mark}" for mark in front.remarks(member))
+    where = "on" if member in front.members else "beside"
+    comments = [f"{member.name} of sweep {info.name}, {where} its front{marks}"]
     for split, result in member.results.items():
         values = (f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info.objectives))
         comments.append(f"{split}: {', '.join(values)}")

@@ -73,7 +73,7 @@ def sentences(info: SweepInfo, front: Front, evidence: Evidence) -> Iterator[str
     chosen = "" if others else ", by which they were chosen: optimistic"
     yield f"on {split} ({min(found.images.values())} images of the smallest dataset{chosen}):"
     beaten, apart = 0, math.inf
-    for member in front.members:
+    for member in front.chosen:
         told: list[str] = []
         same: list[str] = []
         for baseline in front.baselines:

@@ -220,8 +220,8 @@ class Conductor(Searcher):
         self.progress.running.add(name)
         self._order += 1
         self._on_change(self._records[name], split)
-        number = self.confirmation.round if self.confirmation and split == CONFIRMED else 0
-        return {"name": name, "split": split, "order": self._order, "round": number}
+        again = self.confirmation.round if self.confirmation and split == CONFIRMED else None
+        return {"name": name, "split": split, "order": self._order, "round": again}
 
     @halting()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -324,7 +324,7 @@ class Conductor(Searcher):
         searching = any(split != CONFIRMED for _, split in self._running.values())
         if self.confirmation is None or self._tests is not None or self._watch.fatal or searching:
             return None
-        name = self.confirmation.next(waiting=bool(self._running))
+        name = self.confirmation.next([name for name, _ in self._running.values()])
         self.progress.phase = "confirm" if name else self.progress.phase
         return (name, CONFIRMED) if name else None
 

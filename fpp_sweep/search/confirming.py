@@ -6,7 +6,6 @@ anybody acts on it, and is not decided again.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,26 +14,29 @@ from pathlib import Path
 import numpy as np
 
 from fpp_sweep.cli import plural
-from fpp_sweep.config import EMBEDDED_LIMIT
+from fpp_sweep.config import EMBEDDED_LIMIT, TrialConfig
 from fpp_sweep.core.datasets import open_dataset, read_custom
 from fpp_sweep.core.evidence import UNLIKELY, front_support, needed
+from fpp_sweep.core.images.chunks import CHUNK
 from fpp_sweep.core.sums import ADDITIVE, Numbers
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import DatasetFacts
-from fpp_sweep.files import write_json
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, front_of, values_of
-from fpp_sweep.records.records import CONFIRMED, SplitResult, TrialRecord
+from fpp_sweep.records.records import CONFIRMED, Step, TrialRecord
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Confirm
-from fpp_sweep.tasks import BATCH
+from fpp_sweep.tasks import BATCH, views_for
 from fpp_sweep.trial.evidence import nearest, of_split, signed
 from fpp_sweep.trial.trial import Plan, Round, measured
 
 SHARE = 0.25  # of the search's device time
 ENOUGH = 0.1  # points of expected regret, in every objective
 ROUNDS = 4  # of fresh images
+OWN = "adapt", "pretrain"  # what each trial does for itself
+LEAST = 8  # of them in a round that was made smaller to be paid for
+SPENT = "a quarter of the search's device time is spent"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,14 +122,26 @@ def _rounds(space: Space, sizes: Mapping[str, tuple[int, int]]) -> list[Round]:
     return rounds(space.search.confirm, space.search.split, space.work.seeds, sizes)
 
 
-def price(results: Mapping[str, SplitResult], names: Sequence[str], plan: Plan, number: int) -> float:
-    """Seconds of a round on a device, from those of the search; the views of fresh images are drawn once for all."""
-    before, now = [Round((), ()), *plan.rounds, plan.rounds[-1]][number : number + 2]  # after the last nothing more
-    adapt = math.fsum(_seconds(results[name], "adapt") for name in names)
-    features = max((_seconds(result, "features") for result in results.values()), default=0.0)
-    pretrain = math.fsum(_seconds(results[name], "pretrain") for name in names)
+def price(
+    records: Mapping[str, TrialRecord], names: Sequence[str], plan: Plan, split: str, rounds: Sequence[Round]
+) -> float:
+    """Seconds on a device of a round after another, as in the search; the same views are drawn once for all."""
+    before, now = rounds
+    adapt, pretrain = (math.fsum(_seconds(records[name], split, stage) for name in names) for stage in OWN)
     more = set(now.seeds) - {*before.seeds, *plan.seeds}  # for the others there are prompts
-    return (adapt + features) * (_size(now) - _size(before)) + pretrain * len(more)
+    configs = {name: TrialConfig.of_record(record.config) for name, record in records.items()}
+    views = {name: (views_for(config), config.precision) for name, config in configs.items()}
+    alike = [record for name, record in records.items() if views[name] in {views[one] for one in names}]
+    features = math.fsum(_seconds(record, split, "features") for record in alike)
+    drawn = sum(_drawn(now, facts.size) - _drawn(before, facts.size) for facts in plan.datasets[CONFIRMED])
+    features *= drawn / sum(facts.size for facts in plan.datasets[split])
+    return adapt * (_size(now) - _size(before)) + pretrain * len(more) + features
+
+
+def _drawn(one: Round, size: int) -> int:
+    """Images of a dataset whose views are drawn for a round and those before: whole chunks, as they are kept."""
+    first, last = (one.edges[0] // CHUNK * CHUNK, -(-one.edges[-1] // CHUNK) * CHUNK) if one.edges else (0, size)
+    return len(one.seeds) * (min(size, last) - first)
 
 
 def fresh(one: Round) -> str:
@@ -139,97 +153,100 @@ def _size(one: Round) -> float:
     return len(one.seeds) * ((one.edges[-1] - one.edges[0]) / one.edges[0] if one.edges else 1.0)
 
 
-def _seconds(result: SplitResult, stage: str) -> float:
+def _seconds(record: TrialRecord, split: str, stage: str) -> float:
     """Of a seed."""
-    return math.fsum(costs.get(stage, 0.0) for costs in result.costs.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What was decided before a round, or why there is none."""
-
-    trials: Sequence[str] = ()  # that run in it, those first whose membership is least certain
-    baselines: Sequence[str] = ()
-    left: Sequence[str] = ()  # trials that do not run on: unlikely, or without a result
-    support: Mapping[str, float] | None = None
-    regret: Sequence[float] = ()  # by objective
-    best: Sequence[str] = ()  # by objective
-    front: Sequence[str] = ()
-    seconds: float = 0.0  # of a device that the round is expected to take
-    ended: str = ""
+    return math.fsum(costs.get(stage, 0.0) for costs in record.results[split].costs.values())
 
 
 class Confirmation:
     """Says what runs next."""
 
     def __init__(self, confirm: Confirm, space: Space, folder: SweepFolder, plan: Plan) -> None:
-        self._confirm, self._folder, self._plan = confirm, folder, plan
+        self._settings, self._top, self._folder, self._plan = asdict(confirm), confirm.top, folder, plan
         self._split, self._metrics = space.search.split, [objective.metric for objective in space.objectives]
         self._stems = tuple(needed(dict.fromkeys(metric.partition("/")[0] for metric in self._metrics)))
-        self._file = folder.path / "confirm.json"
-        self.steps = self._known()
-        self._queue = self._jobs()  # of the last round: what is done of it is at hand
+        known = folder.steps() if folder.confirm_file.exists() else []
+        self.steps = known if all(step.settings == self._settings for step in known) else []
+        last = self.steps[-1] if self.steps else Step()
+        # had begun in an earlier process: what they have done is at hand
+        self._again = [name for name in (*last.trials, *last.baselines) if name not in last.late]
 
     @property
-    def round(self) -> int:
-        return len(self.steps) - 1
+    def round(self) -> Round:
+        return self._rounds(self.steps[0].images)[len(self.steps) - 1]
 
-    def next(self, *, waiting: bool) -> str | None:
-        """Who runs next; none while somebody of the last round runs, or when it is over."""
-        if not self._queue and not waiting and not (self.steps and self.steps[-1].ended):
-            self.steps.append(self._decided())
-            write_json(self._file, {"settings": asdict(self._confirm), "steps": [asdict(step) for step in self.steps]})
-            self._queue = self._jobs()
-        return self._queue.pop(0) if self._queue else None
+    def _rounds(self, images: int) -> list[Round]:
+        """Those of the plan, with so many fresh images each."""
+        edges = [tuple(one.edges[0] + images * place for place in range(len(one.edges))) for one in self._plan.rounds]
+        return [replace(one, edges=mine) for one, mine in zip(self._plan.rounds, edges, strict=True)]
+
+    def next(self, running: Sequence[str]) -> str | None:
+        """Who runs next; none while somebody else must end first, or when it is over."""
+        if self._again:
+            return self._again.pop(0)
+        late = self.steps[-1].late if self.steps else ()
+        if late and not self._is_spent(len(running)):
+            self.steps[-1] = replace(self.steps[-1], late=late[1:])
+            self._folder.write_steps(self.steps)
+            return late[0]
+        return self.next(running) if not running and self._goes_on() else None
 
     def tested(self, members: Sequence[str]) -> list[str]:
         """Of the front by the search those that have not left, and whoever else is on the confirmed one."""
         left = {name for step in self.steps for name in step.left}
-        confirmed = self.steps[-1].front if self.steps else ()
-        return [name for name in dict.fromkeys((*members, *confirmed)) if name not in left]
+        return [name for name in dict.fromkeys((*members, *self.front)) if name not in left]
 
-    def _jobs(self) -> list[str]:
-        return [*self.steps[-1].trials, *self.steps[-1].baselines] if self.steps else []
+    @property
+    def front(self) -> Sequence[str]:
+        """The confirmed one."""
+        return self.steps[-1].front if len(self.steps) > 1 else ()
 
-    def _known(self) -> list[Step]:
-        """Those of an earlier process; none of a damaged file, or with other settings."""
-        try:
-            known = json.loads(self._file.read_text("utf-8"))
-            return [Step(**row) for row in known["steps"]] if known["settings"] == asdict(self._confirm) else []
-        except (OSError, ValueError, TypeError, KeyError):
-            return []
-
-    def _decided(self) -> Step:
+    def _goes_on(self) -> bool:
+        """Decide whether there is another round; all begins anew where trials have finished since the first one."""
         front = front_of(self._folder.info(), self._folder.trials())
-        if self.steps:
-            return self._after(front, self.steps[-1])
+        self.steps = [step for step in self.steps if step.finished == len(front.finished)]
+        if self.steps and self.steps[-1].ended:
+            return False
+        step = self._after(front, self.steps[-1]) if self.steps else self._first(front)
+        step = replace(step, settings=self._settings, finished=len(front.finished), spent=self._spent())
+        self.steps.append(replace(step, late=[*step.trials, *step.baselines]))
+        self._folder.write_steps(self.steps)
+        return not step.ended
+
+    def _first(self, front: Front) -> Step:
         standing = self._standing(front, [trial for trial in nearest(front) if trial.feasible])
         if standing is None:
             return Step(ended="no trial has sums of its predictions")
-        names = standing.candidates(self._confirm.top)
+        names = standing.candidates(self._top)
         best = pareto.front([values_of(record) for record in front.baselines], front.goals) if front.baselines else []
         baselines = [front.baselines[place].name for place in best]
-        budget = self._budget()
-        while len(names) > 2 and self._price([*names, *baselines]) > budget:
+        first, budget = self._plan.rounds[0].edges, self._budget()
+        images = first[1] - first[0] if first else 0
+        while len(names) > 2 and self._price([*names, *baselines], images) > budget:
             names.pop()
+        while images >= 2 * LEAST and self._price([*names, *baselines], images) > budget:
+            images //= 2
         places = [standing.names.index(name) for name in names]
-        return self._step(Standing(names, standing.better[:, places]), names, baselines)
+        return self._step(Standing(names, standing.better[:, places]), Step(baselines=baselines, images=images))
 
     def _after(self, front: Front, last: Step) -> Step:
-        standing = self._standing(front, [trial for trial in front.trials if trial.name in last.trials], CONFIRMED)
+        ran = [name for name in last.trials if name not in last.late]
+        standing = self._standing(front, [trial for trial in front.trials if trial.name in ran], CONFIRMED)
+        if last.late and (standing is None or len(standing.names) < 2):  # with nobody to compare: as it was before
+            known = last if len(self.steps) > 1 else Step()
+            return replace(known, trials=(), baselines=(), left=(), seconds=0.0, ended=SPENT)
         if standing is None:
-            return Step(left=last.trials, ended="no trial has a result")
-        left = [name for name in last.trials if standing.support.get(name, 0.0) < UNLIKELY]
-        names = [name for name in last.trials if name not in left]
-        return replace(self._step(standing, names, last.baselines), left=left)
+            return Step(left=ran, ended="no trial has a result")
+        return self._step(standing, last, [name for name in ran if standing.support.get(name, 0.0) < UNLIKELY])
 
-    def _step(self, standing: Standing, names: Sequence[str], baselines: Sequence[str]) -> Step:
-        support, seconds = standing.support, self._price([*names, *baselines])
-        step = Step(support=support, regret=standing.regret, best=standing.best, front=standing.front)
-        if ended := self._over(standing.regret, seconds):
-            return replace(step, ended=ended)
+    def _step(self, standing: Standing, last: Step, left: Sequence[str] = ()) -> Step:
+        support, names = standing.support, [name for name in standing.names if name not in left]
+        step = replace(last, support=support, regret=standing.regret, best=standing.best, front=standing.front)
+        seconds = self._price([*names, *last.baselines], last.images)
+        if ended := SPENT if last.late else self._over(standing.regret, seconds):
+            return replace(step, left=left, trials=(), baselines=(), seconds=0.0, ended=ended)
         trials = sorted(names, key=lambda name: abs(support[name] - 0.5))
-        return replace(step, trials=trials, baselines=baselines, seconds=seconds)
+        return replace(step, left=left, trials=trials, seconds=seconds)
 
     def _over(self, regret: Sequence[float], seconds: float) -> str:
         """Why there is no other round, which would take so many seconds."""
@@ -237,7 +254,7 @@ class Confirmation:
             return f"the expected regret is under {ENOUGH} points in every objective"
         if len(self.steps) == len(self._plan.rounds):
             return "no round is left"
-        if seconds + math.fsum(step.seconds for step in self.steps) > self._budget():
+        if self._taken() + seconds > self._budget():
             return f"{'another' if self.steps else 'a'} round would go beyond a quarter of the search's device time"
         return ""
 
@@ -249,17 +266,36 @@ class Confirmation:
         points = [100 / ADDITIVE[metric.partition("/")[0]].scale for metric in self._metrics]
         return Standing([trial.name for trial in there], signed(front, found, there) * np.array(points)[:, None, None])
 
-    def _results(self, split: str) -> dict[str, SplitResult]:
-        return {record.name: record.results[split] for record in self._folder.trials() if split in record.results}
+    def _records(self, split: str) -> dict[str, TrialRecord]:
+        return {record.name: record for record in self._folder.trials() if split in record.results}
 
-    def _price(self, names: Sequence[str]) -> float:
-        return price(self._results(self._split), names, self._plan, len(self.steps))
+    def _price(self, names: Sequence[str], images: int) -> float:
+        """Of the next round, at the pace of those so far."""
+        expected, number = math.fsum(step.seconds for step in self.steps), len(self.steps)
+        rounds = self._rounds(images)
+        pair = [Round((), ()), *rounds, rounds[-1]][number : number + 2]  # after the last nothing more
+        seconds = price(self._records(self._split), names, self._plan, self._split, pair)
+        return seconds * (self._taken() / expected if expected else 1.0)
+
+    def _spent(self) -> float:
+        """Seconds on a device, of all that ever was run again."""
+        return math.fsum(one.results[CONFIRMED].device_seconds for one in self._records(CONFIRMED).values())
+
+    def _taken(self) -> float:
+        """The same since the first decision: if all has begun anew, what ran before was at hand."""
+        return self._spent() - self.steps[0].spent if self.steps else 0.0
+
+    def _is_spent(self, running: int) -> bool:
+        """Whether nobody more may begin; whoever runs is taken at a share of what the round is expected to take."""
+        last = self.steps[-1]
+        share = last.seconds / (len(last.trials) + len(last.baselines))
+        return self._taken() + running * share >= self._budget()
 
     def _searched(self) -> float:
         """Seconds of the search on a device; of results that were at hand, what adapting took then."""
-        seeds, held = len(self._plan.seeds), math.fsum(record.held for record in self._folder.trials())
-        results = self._results(self._split).values()
-        return held + math.fsum(max(one.device_seconds, seeds * _seconds(one, "adapt")) for one in results)
+        seeds, split, held = len(self._plan.seeds), self._split, math.fsum(one.held for one in self._folder.trials())
+        found = [(one.results[split], _seconds(one, split, "adapt")) for one in self._records(split).values()]
+        return held + math.fsum(max(result.device_seconds, seeds * adapt) for result, adapt in found)
 
     def _budget(self) -> float:
         return SHARE * self._searched()
@@ -268,18 +304,20 @@ class Confirmation:
         """What came of it, in a line."""
         last = self.steps[-1] if self.steps else Step()
         ended = last.ended or "the sweep was stopped"
-        if len(self.steps) < 2:
+        if len(self.steps) < 2 or not last.best:
             return f"nothing: {ended}"
-        done = self._plan.rounds[len(self.steps) - 2]
+        done = self._rounds(last.images)[len(self.steps) - 2]
         more = plural(len(set(done.seeds) - set(self._plan.seeds)), "more seed")
-        share = math.fsum(one.device_seconds for one in self._results(CONFIRMED).values()) / (self._searched() or 1.0)
+        share = self._spent() / (self._searched() or 1.0)
         regrets = zip(self._metrics, self.steps[0].regret, last.regret, strict=False)
         left = ", ".join(name for step in self.steps for name in step.left)
+        late = ", ".join(name for step in self.steps[:-1] for name in step.late)
         parts = [
             f"on {fresh(done)}{f' with {more}' * (more[0] != '0')}: {'; '.join(self._values(last.best))}",
             f"expected regret {', '.join(f'{metric} {old:.2f} -> {new:.2f}' for metric, old, new in regrets)} points",
             f"{plural(len(self.steps) - 1, 'round')}, {share:.0%} of the search's device time",
             *([f"left: {left}"] if left else []),
+            *([f"not begun in the last round: {late}"] if late else []),
             f"ended as {ended}",
         ]
         return "; ".join(parts)

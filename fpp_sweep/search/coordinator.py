@@ -18,14 +18,14 @@ from fpp_sweep.errors import MachineError
 from fpp_sweep.facts import PluginFile
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import CONFIRMED, SplitResult, TrialRecord
+from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.search.racing import Racer, Rules
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
 from fpp_sweep.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Driver, Executor, Plan, TrialStopped, added, measured, run_trial
+from fpp_sweep.trial.trial import Driver, Executor, Plan, Round, TrialStopped, added, measured, run_trial
 
 HALTED = "halted"  # in what Tune is told: why no trial can go on
 
@@ -96,7 +96,7 @@ class Coordinator(tune.Trainable):
         """Nothing to save: results are on disk, task by task."""
 
 
-def run_job(brief: Brief, name: str, split: str, order: int, round: int = 0) -> None:
+def run_job(brief: Brief, name: str, split: str, order: int, round: Round | None = None) -> None:
     """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
     folder = brief.folder
     record = folder.trial(name)
@@ -106,7 +106,7 @@ def run_job(brief: Brief, name: str, split: str, order: int, round: int = 0) -> 
     executor = Logged(brief.executor, log, folder, name)
     try:
         config = TrialConfig.of_record(record.config)
-        plan = brief.plan.of_round(round) if split == CONFIRMED else brief.plan
+        plan = brief.plan.of_round(round) if round else brief.plan
         result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
         if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now
             held = before.device_seconds + result.device_seconds

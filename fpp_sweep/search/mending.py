@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,9 @@ def mend(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
             record = folder.trial(file.stem)
             records[record.name] = _trial_of(record, info, space)
         except InputError as error:
-            if isinstance(error.__cause__, OSError):  # nobody knows that it is damaged
-                raise
-            problem = str(error).removesuffix(REMEDY).removeprefix(f"{file}: ")
-            yield f"{file}: {problem}; kept as {set_aside(file)}"
+            yield _aside(file, error)
     yield from _commands(folder)
+    yield from _confirmation(folder, space)
     known, problem = _read(folder.study_file, info.name, space)
     queue = Queue.of(folder, info)
     trials = _agreed(records, known, queue)
@@ -67,8 +66,30 @@ def _commands(folder: SweepFolder) -> Iterator[str]:
         try:
             folder.command(file)
         except InputError as error:
-            problem = str(error).removesuffix(REMEDY).removeprefix(f"{file}: ")
-            yield f"{file}: {problem}; kept as {set_aside(file)}, and not applied"
+            yield f"{_aside(file, error)}, and not applied"
+
+
+def _confirmation(folder: SweepFolder, space: Space) -> Iterator[str]:
+    """A line where it begins anew."""
+    file, anew = folder.confirm_file, "the confirmation begins anew, and what has run is at hand"
+    if space.search.confirm is None or not file.exists():
+        return
+    try:
+        steps = folder.steps()
+        for name in (name for step in steps for name in (*step.trials, *step.baselines)):
+            expect(folder.trial_file(name).exists(), f"names {name}, which has no record")
+        if any(step.settings != asdict(space.search.confirm) for step in steps):
+            yield f"{file}: was decided with another search.confirm; {anew}"
+    except InputError as error:
+        yield f"{_aside(file, error)}; {anew}"
+
+
+def _aside(file: Path, error: InputError) -> str:
+    """What was wrong with a file, and where it is kept; the error itself where nobody knows that it is damaged."""
+    if isinstance(error.__cause__, OSError):
+        raise error
+    problem = str(error).removesuffix(REMEDY).removeprefix(f"{file}: ")
+    return f"{file}: {problem}; kept as {set_aside(file)}"
 
 
 def _trial_of(record: TrialRecord, info: SweepInfo, space: Space) -> FrozenTrial:

@@ -226,9 +226,9 @@ def final_table(info: SweepInfo, records: Sequence[TrialRecord], evidence: Evide
     if evidence and front.members:
         told = [*sentences(info, front, evidence), *(f"note: {line}" for line in remarks(info, front, evidence))]
         lines += ["", *(part for line in told for part in _wrapped(line))]
-    if any(record.params for record in front.members):
+    if any(record.params for record in front.chosen):
         lines.append("")
-    for record in front.members:
+    for record in front.chosen:
         if record.params:
             settings = ", ".join(f"{key}={format_setting(value)}" for key, value in record.params.items())
             lines += _wrapped(f"{record.name}  {settings}")
@@ -261,7 +261,7 @@ def _table(
         words = ", ".join(filter(None, [*standing, *front.remarks(record), *origin]))
         told = zip_longest(pairs[record.name], textwrap.wrap(words, room))
         rows += [[*(line or [""] * len(head)), part or ""] for line, part in told]
-        if front.members and front.baselines and record is front.members[-1]:
+        if front.chosen and front.baselines and record is front.chosen[-1]:
             rows.append([""] * len(rows[0]))
     above = [" " * widths[0]]
     for start in range(1, len(widths), len(metrics)):

@@ -168,6 +168,7 @@ class Run:
         tags = {"ended": self.conductor.why_stopped or "", **({"race": raced} if raced else {})}
         if self.conductor.confirmation:
             tags["confirmed"] = self.conductor.confirmation.told()
+            tags["confirmed_front"] = ", ".join(self.conductor.confirmation.front)
         self.folder.write_info(tagged(self.folder.info(), tags))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fpp_sweep import catalogue
 from fpp_sweep.catalogue import MethodRow
-from fpp_sweep.config import TrialConfig, ViewConfig
+from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.datasets.base import Dataset
 from fpp_sweep.core.datasets.imagenet import imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
@@ -61,12 +61,6 @@ def strange_note(clip: Clip, texts: Sequence[str]) -> str | None:
         return None
     subject = f"{len(untrained)} prompts or class names, such as {untrained[0]!r}"
     return f"{subject}, have words that model {clip.name} never saw"
-
-
-def views_for(config: TrialConfig) -> ViewConfig:
-    """The views that a config's method looks at."""
-    views = catalogue.method(config.method).views
-    return config.views if views is None else replace(config.views, count=views)
 
 
 def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Callable[[], None] = lambda: None) -> Prompt:

@@ -84,8 +84,8 @@ class Plan:
         """The datasets by name and split, as keys of tasks look them up."""
         return {(facts.name, facts.split): facts for datasets in self.datasets.values() for facts in datasets}
 
-    def of_round(self, number: int) -> Plan:
-        return replace(self, seeds=self.rounds[number].seeds, edges=self.rounds[number].edges)
+    def of_round(self, one: Round) -> Plan:
+        return replace(self, seeds=one.seeds, edges=one.edges)
 
     def spans(self, facts: DatasetFacts) -> list[tuple[int, int]]:
         return [*pairwise(self.edges or (0, facts.size))]

@@ -34,7 +34,7 @@ from fpp_sweep.core.text.precision import computing, require_able
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec, worker_at
 from fpp_sweep.progress import Bar
-from fpp_sweep.tasks import EvalTask, PretrainTask, Task
+from fpp_sweep.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.contract import check_method
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.running import (
@@ -47,7 +47,6 @@ from fpp_sweep.trial.running import (
     restored,
     stored,
     strange_note,
-    views_for,
 )
 
 ROOMS, ALSO = ("core", "tiny", "trial"), ("catalogue", "config", "tasks")  # of the code that results are made with

@@ -1,7 +1,9 @@
 """What is said of a front: from sums of predictions whose truth is known."""
 
+import csv
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +47,44 @@ def test_a_member_that_beats_a_baseline_is_told_with_by_how_much(far):
     assert evidence.standing("trial-0002") == "clear 1.00"
     assert evidence.standing("trial-0003") == "unlikely 0.00"
     assert evidence.alike["trial-0002"] == []
+
+
+def test_who_is_on_the_confirmed_front_alone_has_a_row_a_config_and_a_mark(tmp_path):
+    sides = {**FAR, "trial-0004": (0.69, 0.11)}
+    folder = write(SweepFolder(tmp_path / "sweep"), World(1000), sides, ("val", "confirmed"))
+    best = folder.report / "best"
+    write_report(folder, pages=True)
+    assert (best / "trial-0002.yaml").exists()
+    assert not (best / "trial-0004.yaml").exists()
+    folder.write_info(replace(folder.info(), tags={**folder.info().tags, "confirmed_front": "trial-0004, trial-0002"}))
+    write_report(folder, pages=True)
+    front, evidence = read(folder)
+    assert [member.name for member in front.members] == ["trial-0002"]
+    assert [record.name for record in front.chosen] == ["trial-0002", "trial-0004"]
+    comment, *_ = (best / "trial-0004.yaml").read_text().splitlines()
+    assert comment == "# trial-0004 of sweep sweep, beside its front, confirmed"
+    assert ", on its front, best accuracy, best ece, knee, confirmed\n" in (best / "trial-0002.yaml").read_text()
+    assert sorted(path.stem for path in best.glob("*.yaml")) == [
+        "best-accuracy", "best-ece", "knee", "trial-0002", "trial-0004"
+    ]  # fmt: skip
+    rows = final_table(folder.info(), folder.trials(), evidence).splitlines()
+    (row,) = [line for line in rows if line.startswith("trial-0004 ") and "confirmed" in line]
+    (member,) = [place for place, line in enumerate(rows) if line.startswith("trial-0002 ") and "clear" in line]
+    assert member < rows.index(row) < next(place for place, line in enumerate(rows) if line.startswith(PLAIN))
+    assert any(line.startswith("trial-0004  fpp.") for line in rows)  # its settings
+    assert any(
+        line.startswith(f"trial-0004: better than {PLAIN}") for line in sentences(folder.info(), front, evidence)
+    )
+    with (folder.report / "front.csv").open() as file:
+        (shown,) = [one for one in csv.DictReader(file) if one["name"] == "trial-0004"]
+    assert shown["marks"] == "confirmed"
+    (rival,) = json.loads((folder.report / "front.json").read_text())["rivals"]
+    assert (rival["name"], rival["marks"]) == ("trial-0004", ["confirmed"])
+    page = (folder.report / "sweep.html").read_text()
+    assert '<button type="button" data-trial="trial-0004">trial-0004</button><small>confirmed</small>' in page
+    folder.write_info(replace(folder.info(), tags={**folder.info().tags, "confirmed_front": ""}))
+    write_report(folder, pages=False)
+    assert not (best / "trial-0004.yaml").exists()
 
 
 def test_where_nobody_beats_a_baseline_that_is_said_with_what_it_would_take(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.core.sums import ADDITIVE, Sums, fair_order, packed, united, value_of
 from fpp_sweep.errors import InputError
@@ -85,19 +86,40 @@ def test_without_anything_fresh_there_is_nothing_to_confirm_on(confirm, size, to
         rounds(confirm, "val", (0,), {"scenes": size, "digits": (400, 4000)})
 
 
-def test_a_round_costs_adapting_and_the_views_of_its_images_once_and_prompts_of_new_seeds(tmp_path):
+def test_a_round_costs_adapting_and_views_by_whole_chunks_once_for_who_looks_at_the_same(tmp_path):
     folder = write(SweepFolder(tmp_path / "sweep"), World(100), {"trial-0001": (0.6, 0.1)})
-    costs = {"digits": {"pretrain": 8.0, "features": 4.0, "adapt": 2.0}, "scenes": {"adapt": 2.0}}
-    result = replace(folder.trial("trial-0001").results["val"], costs=costs)
-    other = replace(result, costs={"digits": {"features": 16.0, "adapt": 1.0}})
-    found = {"a": result, "b": other}
-    found_rounds = (Round((100, 150), (0,)), Round((100, 150, 200), (0,)), Round((100, 150, 200), (0, 1)))
-    plan = Plan(datasets={}, seeds=(0,), rounds=found_rounds)
-    assert price(found, ["a"], plan, 0) == price(found, ["a"], plan, 1) == (4 + 16) * 0.5
-    assert price(found, ["a", "b"], plan, 0) == (5 + 16) * 0.5
-    assert price(found, ["a"], plan, 2) == (4 + 16) * 1.0 + 8
-    plan = replace(plan, rounds=(Round((), (1,)),))
-    assert price(found, ["a"], plan, 0) == (4 + 16) + 8
+    record = folder.trial("trial-0001")
+
+    def taking(config, **costs):
+        result = replace(record.results["val"], costs=costs)
+        return replace(record, config=TrialConfig().replace(config).flat(), results={"val": result})
+
+    records = {
+        "first": taking({"method": "tpt"}, digits={"pretrain": 8.0, "features": 10.0, "adapt": 2.0}),
+        "same": taking({"method": "ctpt"}, digits={"adapt": 2.0}, scenes={"adapt": 2.0}),
+        "plain": taking({"method": "zero_shot"}, digits={"features": 1.0}, scenes={"features": 1.0}),
+        "half": taking({"method": "tpt", "precision": "fp16"}, digits={"features": 5.0}),
+    }
+    searched = (facts("digits", "val", 100), facts("scenes", "val", 100))
+    there = (facts("digits", "val:500", 140), facts("scenes", "val:500", 500))
+    plan = Plan(datasets={"val": searched, CONFIRMED: there}, seeds=(0,))
+    first, second, seeds = Round((100, 120), (0,)), Round((100, 120, 140), (0,)), Round((100, 120, 140), (0, 1))
+
+    def cost(names, *rounds):
+        return price(records, names, plan, "val", rounds)
+
+    none = Round((), ())
+    # 100 to 120 are among 64 to 128, drawn together; 120 to 140 need those from 128 on, of which digits has 12
+    assert cost(["first"], none, first) == pytest.approx(2 * 0.2 + 10 * 0.64)
+    assert cost(["same"], none, first) == pytest.approx(4 * 0.2 + 10 * 0.64)  # as who drew them in the search
+    assert cost(["first", "same"], none, first) == pytest.approx(6 * 0.2 + 10 * 0.64)
+    assert cost(["plain"], none, first) == pytest.approx(2 * 0.64)  # one view
+    assert cost(["first", "half", "plain"], none, first) == pytest.approx(2 * 0.2 + (10 + 5 + 2) * 0.64)
+    assert cost(["first"], first, second) == pytest.approx(2 * 0.2 + 10 * (12 + 64) / 200)
+    assert cost(["first"], second, seeds) == pytest.approx(2 * 0.4 + 10 * (76 + 128) / 200 + 8)
+    # other seeds over the search's images
+    plan = replace(plan, datasets={"val": searched, CONFIRMED: searched})
+    assert cost(["first"], none, Round((), (1,))) == pytest.approx(2 + 10 + 8)
 
 
 def test_united_sums_are_those_of_all_images():
@@ -136,17 +158,18 @@ SIDES = {PLAIN: (0.55, 0.20), TPT: (0.56, 0.15), "trial-0001": (0.605, 0.090), "
 class Confirming:
     """A sweep whose search is over; what runs again is made up."""
 
-    def __init__(self, path, *overrides, sides=SIDES, adapt=1.0):
+    def __init__(self, path, *overrides, sides=SIDES, adapt=1.0, features=0.0):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.sides, self.world = sides, World(200)
         self.folder = write(SweepFolder(path), self.world, sides)
         for record in self.folder.trials():
-            costs = {"digits": {"adapt": adapt}}
+            costs = {"digits": {"adapt": adapt, "features": features * (record.label == TPT)}}
             result = replace(record.results["val"], costs=costs, device_seconds=adapt, samples=400)
             self.folder.write_trial(replace(record, results={"val": result}))
         known = (facts("digits", "val", 200), facts("scenes", "val", 200))
         found = rounds(self.space.search.confirm, "val", (0,), {"scenes": (200, 1000)})
-        self.plan = Plan(datasets={"val": known}, seeds=(0,), rounds=tuple(found))
+        there = tuple(replace(one, split="val:1000", size=1000) for one in known)
+        self.plan = Plan(datasets={"val": known, CONFIRMED: there}, seeds=(0,), rounds=tuple(found))
         self.open()
 
     def open(self):
@@ -156,21 +179,29 @@ class Confirming:
     def steps(self):
         return json.loads((self.folder.path / "confirm.json").read_text())["steps"]
 
-    def round(self):
-        """Who runs in it; each gets a result on all images so far."""
-        ran = []
-        while name := self.confirmation.next(waiting=bool(ran)):
+    def round(self, seconds=0.25):
+        """Who runs in it, one after the other; each gets a result on all images so far."""
+        before, ran = len(self.confirmation.steps), []
+        while len(ran) < self.left(before) and (name := self.confirmation.next([])):
             ran.append(name)
-            self.end(name)
+            self.end(name, seconds)
         return ran
 
-    def end(self, name):
+    def left(self, before):
+        """Jobs of the round that follows."""
+        steps = self.confirmation.steps
+        return len(steps[-1].trials) + len(steps[-1].baselines) if len(steps) > before else 1
+
+    def end(self, name, seconds=0.25):
         record = self.folder.trial(name)
-        edges = self.plan.rounds[self.confirmation.round].edges
+        edges = self.confirmation.round.edges
+        before = record.results[CONFIRMED].device_seconds if CONFIRMED in record.results else 0.0
         world = World(edges[-1] - edges[0], seed=7)
         table = world.sums(*self.sides[record.label])
         average = mean([{metric: value_of(metric, one) for metric in ADDITIVE} for one in table.values()])
-        result = replace(record.results["val"], average=average, samples=2 * world.images, device_seconds=0.25)
+        result = replace(
+            record.results["val"], average=average, samples=2 * world.images, device_seconds=before + seconds
+        )
         self.folder.write_trial(replace(record, results={**record.results, CONFIRMED: result}))
         with written_whole(self.folder.artifacts(name) / CONFIRMED / SUMS) as partial:
             partial.write_bytes(packed(table))
@@ -182,7 +213,7 @@ def sweep(tmp_path):
 
 
 def test_the_front_and_its_rivals_run_with_the_best_baseline_the_least_certain_first(sweep):
-    first = sweep.confirmation.next(waiting=False)
+    first = sweep.confirmation.next([])
     (step,) = sweep.steps
     assert set(step["trials"]) == {"trial-0001", "trial-0002", "trial-0003"}
     assert step["trials"] == sorted(step["trials"], key=lambda name: abs(step["support"][name] - 0.5))
@@ -193,22 +224,108 @@ def test_the_front_and_its_rivals_run_with_the_best_baseline_the_least_certain_f
 
 
 def test_decisions_are_written_before_anybody_acts_and_are_not_taken_again(sweep):
-    ran = [sweep.confirmation.next(waiting=False) for _ in range(2)]
-    steps = sweep.steps
-    sweep.open()  # as after a kill: all of the round run, their tasks are at hand
-    assert sweep.steps == steps
-    again = []
-    while len(again) < 4 and (name := sweep.confirmation.next(waiting=True)):
-        again.append(name)
-    assert again[:2] == ran
-    assert sweep.confirmation.next(waiting=True) is None  # the round is not over
-    assert sweep.steps == steps
+    ran = [sweep.confirmation.next([]), sweep.confirmation.next(["somebody"])]
+    (step,) = sweep.steps
+    assert set(step["late"]) == {*step["trials"], *step["baselines"]} - set(ran)  # who runs is on record before
+    sweep.open()  # as after a kill: who had begun runs again, its tasks are at hand
+    assert [sweep.confirmation.next([]), sweep.confirmation.next([])] == ran
+    assert sweep.steps == [step]
+    assert sweep.confirmation.next(ran) not in (None, *ran)
+    assert sweep.confirmation.next(ran) not in (None, *ran)
+    assert sweep.confirmation.next(ran) is None  # the round is not over
+    assert sweep.steps == [{**step, "late": []}]
     sweep.space = parse_space(SPACE, "space.yaml", ["search.confirm={top: 2}"])
     sweep.open()
     assert sweep.confirmation.steps == []
-    (sweep.folder.path / "confirm.json").write_text('{"settings"')
+
+
+def test_what_is_spent_is_spent_also_for_a_driver_that_was_killed_in_between(sweep):
+    # a quarter of six runs is 1.5 seconds; the first takes four times as long as was expected
+    first, second = sweep.confirmation.next([]), sweep.confirmation.next(["somebody"])
+    sweep.end(first, 1.0)
+    sweep.end(second, 0.4)
+    third = sweep.confirmation.next([])
+    assert third
+    last = sweep.steps[0]["late"]
+    sweep.end(third, 0.4)
     sweep.open()
-    assert sweep.confirmation.steps == []
+    for name in (first, second, third):  # at hand, though nothing may begin any more
+        assert sweep.confirmation.next([]) == name
+        sweep.end(name, 0.0)
+    assert sweep.confirmation.next([]) is None
+    *_, step = sweep.steps
+    assert step["ended"] == "a quarter of the search's device time is spent"
+    assert step["spent"] == pytest.approx(1.8)
+    assert sweep.steps[0]["late"] == last == [f"baseline-{TPT}"]
+    assert set(step["best"]) <= {first, second, third}
+    told = sweep.confirmation.told()
+    assert f"30% of the search's device time; not begun in the last round: baseline-{TPT}; ended as a quarter" in told
+    assert sweep.confirmation.tested(["trial-0004"]) == ["trial-0004", *step["front"]]
+    sweep.open()
+    assert sweep.confirmation.next([]) is None
+    assert sweep.steps[-1] == step
+
+
+def test_who_runs_is_taken_at_its_share_before_more_are_begun(tmp_path):
+    # a run of 100 images is expected to take half a second: of 1.5 there is room for it beside one, and not beside two
+    sweep = Confirming(tmp_path / "sweep", "search.confirm={top: 3, images: 100}")
+    first, second = sweep.confirmation.next([]), sweep.confirmation.next(["somebody"])
+    sweep.end(first, 0.6)
+    assert sweep.confirmation.next([second, "another"]) is None
+    assert sweep.steps[0]["late"]
+    assert sweep.confirmation.next([second]) not in (None, first, second)
+
+
+def test_a_round_in_which_one_runs_alone_says_nothing_of_the_others(tmp_path):
+    sweep = Confirming(tmp_path / "sweep", "search.confirm={top: 3, images: 50}")
+    sweep.end(first := sweep.confirmation.next([]), 2.0)
+    assert sweep.confirmation.next([]) is None
+    assert sweep.confirmation.told() == "nothing: a quarter of the search's device time is spent"
+    assert sweep.confirmation.tested(["trial-0001"]) == ["trial-0001"]
+    later = Confirming(tmp_path / "later", "search.confirm={top: 3, images: 10}")
+    assert len(later.round(0.05)) == 4
+    sweep, first = later, later.confirmation.next([])
+    sweep.end(first, 2.0)
+    assert sweep.confirmation.next([]) is None
+    known, last = sweep.steps[1:]
+    assert [last[key] for key in ("best", "front", "regret")] == [known[key] for key in ("best", "front", "regret")]
+    assert last["left"] == []
+
+
+def test_who_has_not_begun_has_not_left(sweep):
+    for _ in range(2):
+        sweep.end(sweep.confirmation.next([]), 0.8)
+    third = sweep.steps[0]["late"][0]
+    assert third.startswith("trial-")
+    assert sweep.confirmation.next([]) is None
+    assert (sweep.steps[-1]["left"], third in sweep.steps[-1]["support"]) == ([], False)
+    assert third in sweep.confirmation.tested([third])
+
+
+def test_another_round_is_expected_at_the_pace_of_those_before(tmp_path):
+    sweep = Confirming(tmp_path / "sweep", "search.confirm={top: 3, images: 10}")
+    sweep.round(0.1)
+    sweep.confirmation.next([])
+    first, second = sweep.steps
+    assert first["seconds"] == pytest.approx(4 * 0.05)
+    assert (second["spent"], second["seconds"]) == (pytest.approx(0.4), pytest.approx(4 * 0.1))
+
+
+def test_trials_that_have_finished_since_may_join_and_what_has_run_is_at_hand(sweep):
+    assert len(sweep.round(0.3)) == 4
+    assert sweep.confirmation.next([]) is None
+    assert len(sweep.steps) == 2
+    first = sweep.folder.trial("trial-0001")
+    results = {"val": first.results["val"]}
+    sweep.folder.write_trial(replace(first, name="trial-0005", number=5, results=results, values=[90.0, 1.0]))
+    with written_whole(sweep.folder.artifacts("trial-0005") / "val" / SUMS) as partial:
+        partial.write_bytes(packed(sweep.world.sums(0.66, 0.05)))
+    sweep.open()
+    assert sweep.confirmation.next([])
+    (step,) = sweep.steps
+    assert "trial-0005" in step["trials"]
+    assert (step["finished"], step["spent"]) == (5, pytest.approx(1.2))  # what was spent before is not spent again
+    assert sweep.confirmation.told() == "nothing: the sweep was stopped"
 
 
 def test_it_ends_when_a_quarter_of_the_search_is_spent_or_its_rounds_are_over(tmp_path, sweep):
@@ -217,20 +334,31 @@ def test_it_ends_when_a_quarter_of_the_search_is_spent_or_its_rounds_are_over(tm
     sweep.round()
     assert [step["seconds"] for step in sweep.steps] == [1.0, 0.0]
     assert sweep.steps[-1]["ended"] == "another round would go beyond a quarter of the search's device time"
-    assert sweep.confirmation.next(waiting=False) is None
+    assert sweep.confirmation.next([]) is None
     sweep.open()
-    assert sweep.confirmation.next(waiting=False) is None  # nor later
+    assert sweep.confirmation.next([]) is None  # nor later
 
     small = Confirming(tmp_path / "small", "search.confirm={top: 3, images: 2}")
     for _ in range(6):
-        small.round()
+        small.round(0.01)
     assert small.steps[-1]["ended"] == "no round is left"
     assert len(small.steps) == 5
 
-    # two of them and the baseline on 200 images are more than 1.5 runs
+
+def test_a_round_that_cannot_be_paid_for_has_fewer_images_or_is_none(tmp_path):
+    # two of them and the baseline on 200 images are more than 1.5 runs, on 100 they are as much
     large = Confirming(tmp_path / "large", "search.confirm={top: 3, images: 200}")
-    assert large.round() == []
-    assert large.confirmation.told() == "nothing: a round would go beyond a quarter of the search's device time"
+    assert len(large.round()) == 3
+    assert large.steps[0]["images"] == 100
+    assert large.confirmation.round == Round((200, 300), (0,))
+    large.open()
+    assert large.confirmation.round == Round((200, 300), (0,))
+
+    # views are drawn by 64 images, however few are looked at
+    dear = Confirming(tmp_path / "dear", "search.confirm={top: 3, images: 200}", features=30.0)
+    assert dear.round() == []
+    assert dear.steps[0]["images"] == 12
+    assert dear.confirmation.told() == "nothing: a round would go beyond a quarter of the search's device time"
 
 
 def test_as_many_run_as_a_quarter_of_the_search_pays_for(tmp_path):
@@ -248,11 +376,12 @@ def test_it_ends_when_little_is_to_be_regretted_and_whoever_is_unlikely_leaves(t
             path = sweep.folder.artifacts(record.name) / "val" / SUMS
             path.write_bytes(packed(sweep.world.sums(0.61 + 0.001 * record.number, 0.068)))
     assert len(sweep.round()) == 4
-    sweep.plan = replace(sweep.plan, rounds=(Round((200, 4200), (0,)), *sweep.plan.rounds[1:]))
+    (step,) = sweep.folder.steps()
+    sweep.folder.write_steps([replace(step, images=4000)])
     sweep.open()
     for _ in range(4):
-        sweep.end(sweep.confirmation.next(waiting=True))
-    assert sweep.confirmation.next(waiting=False) is None
+        sweep.end(sweep.confirmation.next([]), 0.0)
+    assert sweep.confirmation.next([]) is None
     step = sweep.steps[-1]
     assert step["ended"] == "the expected regret is under 0.1 points in every objective"
     assert max(step["regret"]) < ENOUGH
@@ -275,12 +404,12 @@ def test_a_trial_without_a_result_leaves_and_the_others_go_on(tmp_path, fails_in
     sweep = Confirming(tmp_path / "sweep", "search.confirm={top: 3, images: 2}")
     for number in (1, 2)[:fails_in]:
         ran = []
-        while name := sweep.confirmation.next(waiting=bool(ran)):
+        while len(ran) < 4 and (name := sweep.confirmation.next([])):
             ran.append(name)
             if (name, number) != ("trial-0001", fails_in):
-                sweep.end(name)
+                sweep.end(name, 0.01)
         assert "trial-0001" in ran
-    following = sweep.confirmation.next(waiting=False)
+    following = sweep.confirmation.next([])
     assert sweep.steps[-1]["left"] == ["trial-0001"]
     assert following in ("trial-0002", "trial-0003")
 
@@ -344,7 +473,7 @@ def test_it_changes_no_task_of_the_search_and_takes_images_that_this_has_not_see
     searched, fresh = worker.dataset("scenes", "val"), worker.dataset("scenes", "val:380")
     assert fresh.ids[:100] == searched.ids
     assert fresh.split == searched.split  # so that views are drawn as a larger limit would have them
-    first, second = (plans[0].of_round(number) for number in (0, 1))
+    first, second = map(plans[0].of_round, plans[0].rounds[:2])
     cuts = [
         [(task.start, task.stop) for task in plan.tasks(config, CONFIRMED)["scenes", 0]] for plan in (first, second)
     ]

@@ -16,10 +16,10 @@ from tests.drivers import ended, kill, only_sweep, started
 from tests.names import named
 from tests.waiting import wait_for
 
-# four rounds of a 16th of the search's images each: at whatever speed, a quarter of its time pays for all of them
+# most of a trial is pretraining, and prompts are at hand later: a quarter of it pays for all four small rounds
 SPACE = named("""
-base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.selection: 0.5}
-params: {adapt.lr: {low: 0.0001, high: 0.02, log: true}}
+base: {method: tpt, fpp.steps: 100, views.count: 2, adapt.selection: 0.5}
+params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 objectives: [accuracy, ece]
 search: {trials: 6, concurrency: 1, sampler: random}
 work: {datasets: [digits], limit: 64, baselines: [zero_shot], workers: 1}
@@ -34,9 +34,9 @@ def run(folder, *words):
 
 
 def steps(sweep):
-    """What was decided; how long it was expected to take is another matter in another sweep."""
+    """What was decided; how long it was expected to take and took is another matter in another sweep."""
     known = json.loads((sweep.path / "confirm.json").read_text())["steps"]
-    return [{key: value for key, value in step.items() if key != "seconds"} for step in known]
+    return [{key: value for key, value in step.items() if key not in ("seconds", "spent")} for step in known]
 
 
 def values(sweep):
@@ -84,7 +84,8 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     known = (sweep.path / "confirm.json").read_text()
     status, _, errors = run(killed, "--resume", "--set", CONFIRM)
     assert status == 0, errors
-    assert json.loads((sweep.path / "confirm.json").read_text())["steps"][:2] == json.loads(known)["steps"]
+    before, after = json.loads(known)["steps"], json.loads((sweep.path / "confirm.json").read_text())["steps"]
+    assert [step | {"late": []} for step in before] == after[: len(before)]  # all of a round have run in the end
     assert steps(sweep) == steps(whole)
     ours, theirs = values(sweep), values(whole)
     assert {name: splits.get(CONFIRMED) for name, splits in ours.items()} == {
@@ -99,8 +100,26 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     plan = make_plan(space, worker)
     inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     record = sweep.trial(steps(sweep)[rounds - 1]["trials"][0])
-    result, _ = run_trial(plan.of_round(rounds - 1), TrialConfig().replace(record.config), CONFIRMED, inline)
+    plan = plan.of_round(plan.rounds[rounds - 1])
+    result, _ = run_trial(plan, TrialConfig().replace(record.config), CONFIRMED, inline)
     assert dict(result.average) == dict(record.results[CONFIRMED].average)
+
+    # with its decisions damaged, and two trials more, all begins anew: what has run is at hand, and the new ones join
+    confirmed = {name for name, splits in ours.items() if CONFIRMED in splits}
+    spent = sum(record.results[CONFIRMED].device_seconds for record in sweep.trials() if record.name in confirmed)
+    sweep.confirm_file.write_text(known[: len(known) // 2])
+    status, out, errors = run(killed, "--resume", "--set", CONFIRM, "search.trials=8")
+    assert status == 0, errors
+    (note,) = [line for line in errors.splitlines() if "confirm.json" in line]
+    assert note.startswith(f"note: {sweep.confirm_file}: not readable as a record of a sweep (")
+    assert note.endswith("; the confirmation begins anew, and what has run is at hand")
+    first, *_ = sweep.steps()
+    assert (first.finished, first.spent) == (8, pytest.approx(spent))
+    again = {name: splits.get(CONFIRMED) for name, splits in values(sweep).items()}
+    assert {name for name, found in again.items() if found} == confirmed | {*first.trials, *first.baselines}
+    rerun = [name for name in first.trials if name in confirmed]
+    assert rerun
+    assert all(sweep.trial(name).results[CONFIRMED].device_seconds < 2 * spent for name in rerun)
 
     status, out, errors = run(killed, "--set", CONFIRM, "work.limit=100000", "--name", "none")
     assert (status, out) == (2, "")

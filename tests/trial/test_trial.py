@@ -15,10 +15,10 @@ from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.core.sums import value_of
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.records import SplitResult
-from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.trial.artifacts import read_sums, write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt, views_for
+from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt
 from fpp_sweep.trial.trial import DatasetResult, Driver, Plan, TrialStopped, joined, measured, run_trial, summary
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.toys import metric_row, registered
