@@ -1,0 +1,264 @@
+"""What a GPU would need, by counting: `python -m benchmarks.projection`. No GPU is used, and no time is measured.
+
+Floating-point operations of matrix products, bytes that operations read and write, and kernels launched, of the work
+that trials consist of, at ViT-B-16's sizes: a view through the image tower, an image's 64 views drawn, a step of
+pretraining, an image adapted to. Every eager operation that touches contents counts as one kernel. Seconds are the
+longest of three: operations at a share of a device's peak, bytes at a share of its bandwidth, launches one after the
+other. Peaks are the vendors' figures without sparsity; the shares are assumptions, and options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.adapt import MOST_IMAGES, StandInJacobian, started
+from benchmarks.device_views import Operations, picture
+from benchmarks.features import vit_b_16
+from benchmarks.harness import finish, parse, require_open_clip, table
+from benchmarks.paper import CLASSES
+from benchmarks.pretrain import engine_step
+from benchmarks.world import SMALL, VIT_B_16, build
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import AdaptConfig, FppConfig, ViewConfig
+from fpp_sweep.core.datasets.table import DATASETS
+from fpp_sweep.core.images import views
+from fpp_sweep.core.images.drawing import Planned, draw
+from fpp_sweep.core.images.features import at_once
+from fpp_sweep.core.methods.gradients import jacobian_bytes
+from fpp_sweep.core.methods.tpt import Tpt
+from fpp_sweep.core.models.class_token import class_token_alone
+from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.core.text.compiling import P, T, eagerly
+from fpp_sweep.core.text.precision import computing
+from fpp_sweep.core.text.tower import TextTower
+
+GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that there are as many launches
+PHOTO = 500, 400
+VIEWS = 64
+TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
+WHOLE = f"{TOWER}, last block whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Peaks of a GPU, dense: TFLOP/s by precision, and TB/s."""
+
+    float32: float
+    tf32: float
+    fp16: float
+    bandwidth: float
+
+
+DEVICES = {
+    "H100 (SXM)": Device(67, 495, 990, 3.35),
+    "A100 (80 GB)": Device(19.5, 156, 312, 2.0),
+    "A10": Device(31.2, 62.5, 125, 0.6),
+    "L4": Device(30.3, 60, 121, 0.3),
+}
+PRECISIONS = ("float32", "tf32", "fp16")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What some work asks for."""
+
+    flops: float
+    launches: float
+    bytes: float
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(self.flops + other.flops, self.launches + other.launches, self.bytes + other.bytes)
+
+    def __mul__(self, times: float) -> Counted:
+        return Counted(self.flops * times, self.launches * times, self.bytes * times)
+
+    def seconds(self, device: Device, precision: str, args: Any) -> float:
+        arithmetic = self.flops / (getattr(device, precision) * 1e12 * args.of_peak)
+        traffic = self.bytes / (device.bandwidth * 1e12 * args.of_bandwidth)
+        return max(arithmetic, traffic, self.launches * args.launch * 1e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a unit of some work asks for, by precision; where it was counted in float32 alone, bytes stay those."""
+
+    counted: Mapping[str, Counted]
+    unit: str
+
+    def seconds(self, device: Device, precision: str, args: Any) -> float:
+        return self.counted.get(precision, self.counted["float32"]).seconds(device, precision, args)
+
+
+class Traffic(Operations):
+    """Bytes read, too, by operations that touch contents."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        before = self.calls
+        out = super().__torch_dispatch__(function, types, args, kwargs)
+        if self.calls > before:
+            self.bytes += sum(each.nbytes for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor))
+        return out
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("projection", __doc__ or "", _options, argv)
+    require_open_clip()
+    counts: dict[str, Work] = image_side(args)
+    for classes in [10] if args.quick else args.classes:
+        counts |= text_side(args, classes)
+    print("\n" + table([*projected(args, counts), ten_sets(args, counts)]) + "\n")
+    rows = [
+        counted_row(name, precision, found, work)
+        for name, work in counts.items()
+        for precision, found in work.counted.items()
+    ]
+    notes = [
+        f"Assumed: {args.of_peak:.0%} of peak, {args.of_bandwidth:.0%} of bandwidth, {args.launch:g} us a launch.",
+        *(f"{name}: {device}" for name, device in DEVICES.items()),
+    ]
+    finish(args, rows, {name: asdict(work) for name, work in counts.items()}, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--classes", type=int, nargs="+", default=[10, 101, 1000], metavar="K", help="10 ... 1000")
+    options.add_argument("--of-peak", type=float, default=0.4, metavar="SHARE", help="that products reach")
+    options.add_argument("--of-bandwidth", type=float, default=0.6, metavar="SHARE", help="that other kernels reach")
+    options.add_argument("--launch", type=float, default=5.0, metavar="US", help="microseconds of an eager kernel")
+
+
+def counted(work: Callable[[], object]) -> Counted:
+    with FlopCounterMode(display=False) as flops, Traffic() as traffic:
+        work()
+    return Counted(flops.get_total_flops(), traffic.calls, traffic.bytes)
+
+
+# --- images
+
+
+def image_side(args: Any) -> dict[str, Work]:
+    """An image of 64 views: through the tower, whole and shortened, and drawn."""
+    eager, fused = drawing(args)
+    return {
+        WHOLE: Work(tower(vit_b_16()), "image"),
+        TOWER: Work(tower(class_token_alone(vit_b_16())), "image"),
+        DRAWN: Work({"float32": eager}, "image"),
+        FUSED: Work({"float32": fused}, "image"),
+    }
+
+
+def tower(visual: nn.Module) -> dict[str, Counted]:
+    """Of an image in a group of 256 views, by precision; from what two views ask for beyond one, and one beyond none."""
+    group, found = VIEWS * at_once(VIEWS), {}
+    torch.backends.mha.set_fastpath_enabled(False)  # one operation of many kernels, which cannot be counted
+    try:
+        for precision in ("float32", "fp16"):
+            with torch.no_grad(), computing(precision, torch.device("cpu")):
+                one, two = (counted(lambda views=views: visual(torch.zeros(views, 3, 224, 224))) for views in (1, 2))
+            found[precision] = (one + (two + one * -1) * (group - 1)) * (VIEWS / group)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    return found
+
+
+class Fusing:
+    """Counts a compiled function as one kernel that reads its arguments and writes its results, and runs it eagerly."""
+
+    def __init__(self) -> None:
+        self.inside, self.kernels = Counted(0, 0, 0), Counted(0, 0, 0)
+
+    def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        found: list[T] = []
+        self.inside += counted(lambda: found.append(function(*arguments, **named)))
+        touched = [each.nbytes for each in tree_leaves((arguments, named, found)) if isinstance(each, Tensor)]
+        self.kernels += Counted(0, 1, sum(touched))
+        return found[0]
+
+
+def drawing(args: Any) -> tuple[Counted, Counted]:
+    """Of an image, four at once; fused is what stays eager, and a kernel for each function that is compiled."""
+    images, count, size = (1, 8, 48) if args.quick else (at_once(VIEWS), VIEWS, 224)
+    image, config, rng = Image.fromarray(picture(np.random.default_rng(0), *PHOTO)), ViewConfig(count=count), 0
+    planned = []
+    for number in range(images):
+        stream = views.sample_rng(rng, "any", "test", f"{number}")
+        planned.append(Planned.of(image, views.plan(image.size, config, augmix=True, flip=True, rng=stream), size))
+    eager = counted(lambda: draw(planned, Preprocess(size=size), eagerly))
+    fusing = Fusing()
+    fused = counted(lambda: draw(planned, Preprocess(size=size), fusing)) + fusing.inside * -1 + fusing.kernels
+    return eager * (1 / images), fused * (1 / images)
+
+
+# --- texts
+
+
+def text_side(args: Any, classes: int) -> dict[str, Work]:
+    """A step of pretraining, and an image adapted to with J at hand."""
+    world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device="cpu")
+    tokens = len(world.texts.packing)
+    batch = max(1, min(MOST_IMAGES, GPU_ROWS // tokens))
+    size = jacobian_bytes(world.texts, world.context) / 2**20
+    print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32", flush=True)
+    with patch.object(TextTower, "rows_at_once", lambda tower: GPU_ROWS):
+        # of two steps without what one takes: a first step has more to do
+        one, two = (counted(lambda steps=steps: engine_step(world, "cpu", steps)) for steps in (1, 2))
+        with torch.no_grad():
+            first = StandInJacobian.of(world)
+        method, some = Tpt(adapt=AdaptConfig()), world.views[:batch]
+        adapted = counted(lambda: method.predict(world.model, started(method, world, first), some))
+    steps = FppConfig().steps
+    return {
+        f"pretraining, K = {classes}, {steps} steps": Work({"float32": (two + one * -1) * steps}, "prompt"),
+        f"adaptation, K = {classes}": Work({"float32": adapted * (1 / len(some))}, f"image, of {len(some)} at once"),
+    }
+
+
+# --- tables
+
+
+def counted_row(name: str, precision: str, found: Counted, work: Work) -> dict[str, object]:
+    cells: dict[str, object] = {"work": name, "in": precision, "for each": work.unit}
+    cells |= {"GFLOP": f"{found.flops / 1e9:.3g}", "kernels": f"{found.launches:.3g}"}
+    return cells | {"GB read and written": f"{found.bytes / 1e9:.3g}"}
+
+
+def projected(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
+    """Seconds of a prompt, or images per second."""
+    rows = []
+    for name, work in counts.items():
+        prompt = work.unit == "prompt"
+        cells: dict[str, object] = {"work": name, "unit": "s" if prompt else "images/s"}
+        for title, device in DEVICES.items():
+            times = [work.seconds(device, precision, args) for precision in PRECISIONS]
+            cells[title] = shown(times if prompt else [1 / each for each in times])
+        rows.append(cells)
+    return rows
+
+
+def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
+    """Minutes for the features of the paper's ten test sets, drawn and encoded one after the other on one device."""
+    images = sum(DATASETS[name].test_size or 0 for name in CLASSES)
+    cells: dict[str, object] = {"work": f"features of {images} images", "unit": "min"}
+    for title, device in DEVICES.items():
+        times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
+        cells[title] = shown([images * each / 60 for each in times])
+    return cells
+
+
+def shown(values: Sequence[float]) -> str:
+    """One number where all are alike."""
+    texts = [f"{value:.3g}" for value in values]
+    return " / ".join(texts if len(set(texts)) > 1 else texts[:1])
+
+
+if __name__ == "__main__":
+    run(main)
