@@ -90,7 +90,11 @@ def test_the_stored_texts_are_what_clips_tokenizer_makes_of_the_real_names():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", ["adapt", "steps", "dynaprompt", "pretrain", "features", "sweep", "paper", "precision", "trial"]
+    "command",
+    [
+        *("adapt", "steps", "dynaprompt", "pretrain", "features", "sweep", "paper", "precision"),
+        *("trial", "device_views", "projection"),
+    ],
 )
 def test_both_sides_of_a_benchmark_give_the_same_results(command, tmp_path):
     out = tmp_path / "out.json"
