@@ -10,7 +10,7 @@ other. Peaks are the vendors' figures without sparsity; the shares are assumptio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -28,7 +28,7 @@ from benchmarks.features import vit_b_16
 from benchmarks.harness import equal, finish, parse, require_open_clip, table
 from benchmarks.paper import CLASSES
 from benchmarks.pretrain import engine_step
-from benchmarks.world import SMALL, VIT_B_16, build
+from benchmarks.world import SMALL, VIT_B_16, Shape, build
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import AdaptConfig, FppConfig, ViewConfig
 from fpp_sweep.core.datasets.table import DATASETS
@@ -44,7 +44,7 @@ from fpp_sweep.core.text.precision import computing
 from fpp_sweep.core.text.tower import TextTower
 
 GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that there are as many launches
-PHOTO = 500, 400
+PHOTO = 500, 400  # pixels
 VIEWS = 64
 TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
 WHOLE = f"{TOWER}, last block whole"
@@ -207,41 +207,48 @@ class Fusing:
 
 
 def drawing(args: Any) -> tuple[Counted, Counted]:
-    """Of an image, four at once; fused is what stays eager, and a kernel for each function that is compiled."""
-    images, count, size = (1, 8, 48) if args.quick else (at_once(VIEWS), VIEWS, 224)
-    image, config, rng = Image.fromarray(picture(np.random.default_rng(0), *PHOTO)), ViewConfig(count=count), 0
-    planned = []
-    for number in range(images):
-        stream = views.sample_rng(rng, "any", "test", f"{number}")
-        planned.append(Planned.of(image, views.plan(image.size, config, augmix=True, flip=True, rng=stream), size))
-    eager = counted(lambda: draw(planned, Preprocess(size=size), eagerly))
-    fusing = Fusing()
-    fused = counted(lambda: draw(planned, Preprocess(size=size), fusing)) + fusing.inside * -1 + fusing.kernels
-    return eager * (1 / images), fused * (1 / images)
+    """Of an image; a group has as many kernels. Fused: what stays eager, and a kernel for each compiled function."""
+    count, size = (8, 48) if args.quick else (VIEWS, 224)
+    image = Image.fromarray(picture(np.random.default_rng(0), *PHOTO))
+    stream = views.sample_rng(0, "any", "test", "0")
+    plan = views.plan(image.size, ViewConfig(count=count), augmix=True, flip=True, rng=stream)
+    planned, preprocess, fusing = [Planned.of(image, plan, size)], Preprocess(size=size), Fusing()
+    eager = counted(lambda: draw(planned, preprocess, eagerly))
+    fused = counted(lambda: draw(planned, preprocess, fusing)) + fusing.inside * -1 + fusing.kernels
+    first, second = (replace(each, launches=each.launches / at_once(VIEWS)) for each in (eager, fused))
+    return first, second
 
 
 # --- texts
 
 
 def text_side(args: Any, classes: int) -> dict[str, Work]:
-    """A step of pretraining, and an image adapted to with J at hand."""
-    world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device="cpu")
+    """A step of pretraining, and an image adapted to with J at hand; from what a third block adds to two."""
+    shape = SMALL if args.quick else VIT_B_16
+    with patch.object(TextTower, "rows_at_once", lambda tower: GPU_ROWS):
+        (step, adapted, batch), more = (text_counts(replace(shape, layers=layers), classes) for layers in (2, 3))
+    beyond, steps = shape.layers - 2, FppConfig().steps
+    step, adapted = step + (more[0] + step * -1) * beyond, adapted + (more[1] + adapted * -1) * beyond
+    return {
+        f"pretraining, K = {classes}, {steps} steps": Work({"float32": step * steps}, "prompt"),
+        f"adaptation, K = {classes}": Work({"float32": adapted * (1 / batch)}, f"image, of {batch} at once"),
+    }
+
+
+def text_counts(shape: Shape, classes: int) -> tuple[Counted, Counted, int]:
+    """A step, a batch of images, and how many those are."""
+    world = build(shape, classes, samples=MOST_IMAGES, device="cpu")
     tokens = len(world.texts.packing)
     batch = max(1, min(MOST_IMAGES, GPU_ROWS // tokens))
     size = jacobian_bytes(world.texts, world.context) / 2**20
-    print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32", flush=True)
-    with patch.object(TextTower, "rows_at_once", lambda tower: GPU_ROWS):
-        # of two steps without what one takes: a first step has more to do
-        one, two = (counted(lambda steps=steps: engine_step(world, "cpu", steps)) for steps in (1, 2))
-        with torch.no_grad():
-            first = StandInJacobian.of(world)
-        method, some = Tpt(adapt=AdaptConfig()), world.views[:batch]
-        adapted = counted(lambda: method.predict(world.model, started(method, world, first), some))
-    steps = FppConfig().steps
-    return {
-        f"pretraining, K = {classes}, {steps} steps": Work({"float32": (two + one * -1) * steps}, "prompt"),
-        f"adaptation, K = {classes}": Work({"float32": adapted * (1 / len(some))}, f"image, of {len(some)} at once"),
-    }
+    print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32, {shape.layers} blocks", flush=True)
+    # of two steps without what one takes: a first step has more to do
+    one, two = (counted(lambda steps=steps: engine_step(world, "cpu", steps)) for steps in (1, 2))
+    with torch.no_grad():
+        first = StandInJacobian.of(world)
+    method = Tpt(adapt=AdaptConfig())
+    adapted = counted(lambda: method.predict(world.model, started(method, world, first), world.views[:batch]))
+    return two + one * -1, adapted, batch
 
 
 # --- tables

@@ -348,7 +348,7 @@ class _Filling:
     def _tower(self, pixels: Tensor) -> Tensor:
         run = self.clip.image_run if len(pixels) == self.views else eagerly  # whatever is left over is not compiled
         with computing(self.precision, self.clip.device):
-            return self.clip.image_features(pixels, run)
+            return self.clip.image_features(pixels, run=run)
 
     def _write(self, number: int, chunk: Chunk) -> None:
         """Put a chunk on disk, and go on with a map of its file."""

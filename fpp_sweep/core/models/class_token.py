@@ -29,5 +29,5 @@ def class_token_alone(visual: nn.Module) -> nn.Module:
     if isinstance(visual, VisionTransformer) and visual.pool_type == "tok" and visual.attn_pool is None:
         blocks: Any = visual.transformer.resblocks
         if type(blocks[-1]) is ResidualAttentionBlock and visual.transformer.batch_first:
-            blocks[-1] = ClassTokenBlock(blocks[-1])
+            blocks[-1] = ClassTokenBlock(blocks[-1]).eval()
     return visual
