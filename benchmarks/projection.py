@@ -44,6 +44,7 @@ from fpp_sweep.core.text.precision import computing
 from fpp_sweep.core.text.tower import TextTower
 
 GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that there are as many launches
+TOKENS = 16384  # of a batch that is adapted to
 PHOTO = 500, 400  # pixels
 VIEWS = 64
 TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
@@ -239,13 +240,15 @@ def text_counts(shape: Shape, classes: int) -> tuple[Counted, Counted, int]:
     """A step, a batch of images, and how many those are."""
     world = build(shape, classes, samples=MOST_IMAGES, device="cpu")
     tokens = len(world.texts.packing)
-    batch = max(1, min(MOST_IMAGES, GPU_ROWS // tokens))
+    batch = max(1, min(MOST_IMAGES, TOKENS // tokens))
     size = jacobian_bytes(world.texts, world.context) / 2**20
     print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32, {shape.layers} blocks", flush=True)
     # of two steps without what one takes: a first step has more to do
     one, two = (counted(lambda steps=steps: engine_step(world, "cpu", steps)) for steps in (1, 2))
     with torch.no_grad():
-        first = StandInJacobian.of(world)
+        features = world.texts.features(world.context)
+    empty = features.new_empty(features.numel(), world.context.numel())  # never written, so it takes no memory
+    first = StandInJacobian(features, empty, world.context.shape)
     method = Tpt(adapt=AdaptConfig())
     adapted = counted(lambda: method.predict(world.model, started(method, world, first), world.views[:batch]))
     return two + one * -1, adapted, batch
