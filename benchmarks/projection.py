@@ -20,13 +20,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.adapt import MOST_IMAGES, StandInJacobian, started
 from benchmarks.device_views import Operations, picture
 from benchmarks.features import vit_b_16
 from benchmarks.harness import equal, finish, parse, require_open_clip, table
-from benchmarks.paper import CLASSES
+from benchmarks.paper import CLASSES, counter
 from benchmarks.pretrain import engine_step
 from benchmarks.world import SMALL, VIT_B_16, Shape, build
 from fpp_sweep.cli import Parser, run
@@ -152,7 +151,7 @@ def _options(options: Parser) -> None:
 
 
 def counted(work: Callable[[], object]) -> Counted:
-    with FlopCounterMode(display=False) as flops, Traffic() as traffic:
+    with counter() as flops, Traffic() as traffic:
         work()
     return Counted(flops.get_total_flops(), traffic.calls, traffic.bytes)
 

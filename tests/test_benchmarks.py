@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.harness import Ratio, Spent, Spread, equal, measure, rounds, table
+from benchmarks.paper import flops
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
 from fpp_sweep.core.text.packing import Packing
@@ -64,6 +65,12 @@ def test_sides_that_differ_are_told(found, message):
 def test_results_that_are_not_numbers_are_not_equal():
     with pytest.raises(AssertionError, match="differ by nan"):
         equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "test")
+
+
+def test_products_that_are_added_in_place_are_counted():
+    """Torch's own counter leaves them out, and the text tower's are."""
+    rows, weight = torch.ones(5, 3), torch.ones(3, 7)
+    assert flops(lambda: torch.zeros(5, 7).addmm_(rows, weight)) == flops(lambda: rows @ weight) == 2 * 5 * 3 * 7
 
 
 def test_peak_memory_counts_what_has_been_freed():
