@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -180,7 +181,7 @@ def tower(visual: nn.Module) -> dict[str, Counted]:
     try:
         for precision in ("float32", "fp16"):
             with torch.no_grad(), computing(precision, torch.device("cpu")):
-                two, three = (counted(lambda some=some: visual(torch.zeros(some, 3, 224, 224))) for some in (2, 3))
+                two, three = (counted(partial(visual, torch.zeros(some, 3, 224, 224))) for some in (2, 3))
             found[precision] = (two + (three + two * -1) * (group - 2)) * (VIEWS / group)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
@@ -243,7 +244,7 @@ def text_counts(shape: Shape, classes: int) -> tuple[Counted, Counted, int]:
     size = jacobian_bytes(world.texts, world.context) / 2**20
     print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32, {shape.layers} blocks", flush=True)
     # of two steps without what one takes: a first step has more to do
-    one, two = (counted(lambda steps=steps: engine_step(world, "cpu", steps)) for steps in (1, 2))
+    one, two = (counted(partial(engine_step, world, "cpu", steps)) for steps in (1, 2))
     with torch.no_grad():
         features = world.texts.features(world.context)
     empty = features.new_empty(features.numel(), world.context.numel())  # never written, so it takes no memory
