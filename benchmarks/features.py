@@ -5,6 +5,9 @@ cache, with views of several images in a batch, and with worker processes that d
 is counted. CPU seconds are those of the main process, so only wall-clock ratios are given.
 
 The embedded model sees its own drawings; ViT-B-16's tower, with random weights, sees JPEG files of 500 x 375 pixels.
+
+`--tower` measures the image towers alone instead, on groups of random pixels: as open_clip runs it, with its last block
+for the class token alone, and through torch.compile.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -27,8 +30,12 @@ from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.views import make_views, sample_rng
+from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.text.compiling import eagerly
+from fpp_sweep.core.text.precision import computing
+from fpp_sweep.facts import Precision
 
 STAGES = ("decode", "views", "tower")
 PHOTO = 500, 375  # pixels, as the photographs of many datasets
@@ -39,6 +46,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse("features", __doc__ or "", _options, argv)
     require_open_clip()
     rows, raw = [], {}
+    if args.tower:
+        with tempfile.TemporaryDirectory() as folder, computing(args.precision, torch.device(args.device)):
+            for clip, _ in subjects(args, Path(folder)):
+                raw[clip.name] = towers(args, clip)
+                rows.append(tower_row(args, clip, raw[clip.name]))
+        finish(args, rows, raw, ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."])
+        return
     with tempfile.TemporaryDirectory() as folder:
         for clip, dataset in subjects(args, Path(folder)):
             for augmix in ("off", "on"):
@@ -54,6 +68,9 @@ def _options(options: Parser) -> None:
     options.add_argument("--images", type=int, nargs=2, default=[64, 4], metavar="N", help="embedded model, ViT-B-16")
     options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
     options.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="processes to compare")
+    options.add_argument("--tower", action="store_true", help="the image towers alone, in each of their forms")
+    options.add_argument("--groups", type=int, nargs=2, default=[BATCH, 16], metavar="N", help="views, with --tower")
+    options.add_argument("--precision", choices=get_args(Precision), default="float32", help="with --tower")
 
 
 def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
@@ -63,7 +80,7 @@ def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
         args.images, args.views, args.workers = [4, 0], 8, [0]  # a worker takes seconds to start
     yield embedded, open_dataset("scenes", "test").head(args.images[0])
     if not args.quick and args.images[1]:
-        visual = vit_b_16().to(args.device)
+        visual = class_token_alone(vit_b_16()).to(args.device)
         preprocess = Preprocess(size=224)
         # the text side of the embedded model goes along; nothing here looks at it
         clip = replace(embedded, name="ViT-B-16", visual=visual, preprocess=preprocess, image_digest="random")
@@ -144,6 +161,40 @@ def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> t
         clocks.append(now(args.device))
         total = [spent + after - before for spent, before, after in zip(total, clocks, clocks[1:], strict=False)]
     return torch.stack(features), tuple(total)
+
+
+def towers(args: Any, clip: Clip) -> dict[str, list[Spent]]:
+    """Each form of a tower in turn, on the same views."""
+    views = 8 if args.quick else args.groups[0 if clip.name == "tiny" else 1]
+    size, noise = clip.preprocess.size, torch.Generator().manual_seed(SEED)
+    pixels = torch.randn(views, 3, size, size, generator=noise).to(args.device)
+    compiled = clip.compiled()
+    forms = {"eager": (clip, eagerly), "compiled": (compiled, compiled.image_run)}
+    if clip.name != "tiny":
+        forms = {"whole last block": (replace(clip, visual=vit_b_16().to(args.device)), eagerly), **forms}
+    expected = clip.image_features(pixels)
+    for name, (each, runner) in forms.items():
+        began = now(args.device)
+        found = each.image_features(pixels, runner)
+        print(f"{clip.name}, {name}: first call {(now(args.device) - began).wall:.0f} s")
+        equal(found, expected, f"{clip.name}, {name}", 1e-2 if args.precision == "fp16" else 1e-4)
+    works = {
+        name: (lambda each=each, runner=runner: each.image_features(pixels, runner), views)
+        for name, (each, runner) in forms.items()
+    }
+    return rounds(works, args.repeats, args.device)
+
+
+def tower_row(args: Any, clip: Clip, spent: dict[str, list[Spent]]) -> dict[str, object]:
+    cells: dict[str, object] = {"model": clip.name, "precision": args.precision}
+    for title, slow, fast in (
+        ("whole / class token alone", "whole last block", "eager"),
+        ("eager / compiled", "eager", "compiled"),
+    ):
+        ratio = Ratio.of(spent[slow], spent[fast]) if slow in spent else None
+        cells[title] = f"{ratio.wall:.2f}" if ratio else ""
+        cells[f"{title}, CPU"] = f"{ratio.cpu:.2f}" if ratio else ""
+    return cells | {"views/s, eager": f"{Spread.of([1 / each.wall for each in spent['eager']]):.3g}"}
 
 
 def row(args: Any, clip: Clip, augmix: str, timings: dict[str, Any]) -> dict[str, object]:

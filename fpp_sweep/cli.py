@@ -157,7 +157,7 @@ def run(main: Callable[[], None]) -> NoReturn:
     except BrokenPipeError:  # the reader of our output went away, as in `... | head`
         sys.stderr.close()
         sys.exit(141)
-    except (FloatingPointError, OSError) as error:  # a number that would spoil a result; a full or forbidden disk
-        print(f"error: {printable(error)}", file=sys.stderr)
+    except (FloatingPointError, MemoryError, OSError) as error:  # a number that would spoil a result; a full disk
+        print(f"error: {printable(error) or 'out of memory'}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)

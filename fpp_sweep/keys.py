@@ -68,7 +68,7 @@ class FeatureKey:
     flip: bool
     seed: int
     dtype: str
-    compute: str  # precision of the image tower
+    compute: str  # precision of the image tower, and what else it computes otherwise than open_clip's
     views_version: int = VIEWS
 
     def name(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.harness import Ratio, Spent, Spread, equal, measure, rounds, table
+from benchmarks.paper import flops
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
 from fpp_sweep.core.text.packing import Packing
@@ -66,6 +67,12 @@ def test_results_that_are_not_numbers_are_not_equal():
         equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "test")
 
 
+def test_products_that_are_added_in_place_are_counted():
+    """Torch's own counter leaves them out, and the text tower's are."""
+    rows, weight = torch.ones(5, 3), torch.ones(3, 7)
+    assert flops(lambda: torch.zeros(5, 7).addmm_(rows, weight)) == flops(lambda: rows @ weight) == 2 * 5 * 3 * 7
+
+
 def test_peak_memory_counts_what_has_been_freed():
     before = peak_bytes()
     del_me = torch.ones(64 * 2**20)
@@ -90,7 +97,11 @@ def test_the_stored_texts_are_what_clips_tokenizer_makes_of_the_real_names():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", ["adapt", "steps", "dynaprompt", "pretrain", "features", "sweep", "paper", "precision"]
+    "command",
+    [
+        *("adapt", "steps", "dynaprompt", "pretrain", "features", "sweep", "paper", "precision"),
+        *("trial", "device_views", "projection"),
+    ],
 )
 def test_both_sides_of_a_benchmark_give_the_same_results(command, tmp_path):
     out = tmp_path / "out.json"

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from fpp_sweep import evaluate, keys
+from fpp_sweep import cli, evaluate, keys
 from fpp_sweep.errors import InputError
 from tests.builders import build_coop, jpeg
 from tests.disks import mounted
@@ -130,6 +130,40 @@ def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_process_that_is_killed_while_it_decodes_is_one_line_and_what_was_whole_stays(tmp_path):
+    words = ["--datasets", "scenes", "--limit", "2000", "--loaders", "1", "--prompt", "a photo of a"]
+    line = [sys.executable, "-m", "fpp_sweep.evaluate", *words, "--cache", str(tmp_path / "cache")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    run = subprocess.Popen([*line, "--method", "tpt", "--out", str(tmp_path / "out")], **pipes)
+    whole = wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 shards
+    os.kill(reading(run.pid), signal.SIGKILL)
+    _, told = run.communicate(timeout=LONG)
+    assert run.returncode in (1, 2), told
+    (error,) = (line for line in told.splitlines() if line.startswith("error:"))
+    assert "a process that reads images has died (DataLoader worker" in error
+    assert "--loaders" in error
+    assert "Traceback" not in told
+    assert all(path.exists() for path in whole)
+
+
+def reading(parent):
+    """The process of a run that reads images."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    (found,) = (int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return found
+
+
+def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fpp_sweep.trial.worker.load", lambda *asked: torch.empty(1 << 50))
+    words = ["--device", "cpu", "--datasets", "digits", "--limit", "2", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as ended:
+        cli.run(lambda: evaluate.main(words))
+    assert ended.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it a larger device, .*", line)
+
+
+@pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
     words = [*TINY, "precision=fp16", "--method", "tpt", "--prompt", "a photo of a"]
     done = command(*words, "--out", tmp_path / "out", folder=tmp_path)
@@ -175,6 +209,8 @@ def test_bad_input_is_one_clear_line(tmp_path):
     assert "invalid int value: 'one'" in line("--seed", "one")
     assert "--seed.1: must be >= 0, got -1" in line("--seed", "0", "-1")
     assert "device 'meta' cannot be used" in line("--device", "meta")
+    assert "device 'cuda:99' cannot be used: " in line("--device", "cuda:99")
+    assert "precision tf32: needs a GPU with" in line("--device", "cpu", "--set", "precision=tf32")
     assert "--init fpp" in line("--init", "fpp")
     assert "use --method" in line("--set", "method=otpt")
     assert "needs 78 tokens" in line("--prompt", "x " * 73)

@@ -122,7 +122,7 @@ class Worker:
             digest=self.clip.digest,
             embedding_scale=self.clip.embedding_scale,
             device=str(self.clip.device),
-            arithmetic=f"{features} features, {self.spec.threads} threads{', compiled' if self.spec.compile else ''}",
+            arithmetic=f"{features} features, {self.spec.threads} threads{self.clip.bits}",
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._seconds,

@@ -1,5 +1,6 @@
 """Every stage of a trial computes in the trial's precision, and nothing of it is left behind."""
 
+import re
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -14,7 +15,7 @@ from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.core.text.precision import computing
+from fpp_sweep.core.text.precision import _lacks_half, computing
 from fpp_sweep.errors import InputError
 from fpp_sweep.reproduce.theory.flatness import in_double
 from fpp_sweep.tasks import EvalTask
@@ -202,6 +203,23 @@ def test_tf32_is_refused_where_there_is_none(monkeypatch, version, told):
     line = f"precision tf32: needs a GPU with compute capability 8.0 or later, {told}; use float32"
     with pytest.raises(InputError, match=line) if told else nullcontext(), computing("tf32", device):
         pass
+
+
+def test_half_precision_is_refused_where_a_device_has_no_such_product(monkeypatch):
+    """As on CPUs of torch before 2.4."""
+    missing = RuntimeError("\"slow_conv2d_cpu\" not implemented for 'Half'\nmore")
+    monkeypatch.setattr("torch.nn.functional.conv2d", lambda *given: raise_(missing))
+    _lacks_half.cache_clear()
+    line = "precision fp16: cpu cannot compute in it (\"slow_conv2d_cpu\" not implemented for 'Half'); use float32"
+    try:
+        with pytest.raises(InputError, match=f"^{re.escape(line)}$"), computing("fp16", CPU):
+            pass
+    finally:
+        _lacks_half.cache_clear()
+
+
+def raise_(error):
+    raise error
 
 
 def test_a_worker_that_cannot_do_what_will_be_asked_does_not_begin(make_worker):

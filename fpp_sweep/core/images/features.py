@@ -40,6 +40,7 @@ from fpp_sweep.core.images.drawing import Drawer
 from fpp_sweep.core.images.reading import Read, Reader, read, watched
 from fpp_sweep.core.images.ways import faster
 from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.text.compiling import eagerly
 from fpp_sweep.core.text.memory import halving
 from fpp_sweep.core.text.precision import computing
 from fpp_sweep.errors import InputError
@@ -128,7 +129,7 @@ class FeatureCache:
             flip=reader.flip,
             seed=seed,
             dtype="float32" if self.exact else "float16",
-            compute=computed_in(precision, clip.device),
+            compute=computed_in(precision, clip.device) + clip.bits,
         )
         images = at_once(config.count, batch)
         place = clip.preprocess, str(clip.device)
@@ -345,8 +346,9 @@ class _Filling:
             yield found
 
     def _tower(self, pixels: Tensor) -> Tensor:
+        run = self.clip.image_run if len(pixels) == self.views else eagerly  # whatever is left over is not compiled
         with computing(self.precision, self.clip.device):
-            return self.clip.image_features(pixels)
+            return self.clip.image_features(pixels, run=run)
 
     def _write(self, number: int, chunk: Chunk) -> None:
         """Put a chunk on disk, and go on with a map of its file."""

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fpp_sweep.core.models.class_token import ClassTokenBlock
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with, prompted
+from fpp_sweep.core.text.compiling import Compiler, Runner, eagerly
 from fpp_sweep.core.text.precision import full
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
 from fpp_sweep.errors import InputError
@@ -37,14 +39,22 @@ class Clip:
     image_digest: str  # of the image tower's weights, prompts and preprocessing; part of the keys of cached features
     digest: str  # of all weights, prompts not among them
     trained_tokens: frozenset[int] | None = None  # None: all were
+    image_run: Runner = eagerly  # for what goes through the image tower again and again in one shape
 
     @property
     def device(self) -> torch.device:
         return self.text.device
 
     def compiled(self) -> Clip:
-        """The same model with a text tower that goes through torch.compile; InputError where that cannot be used."""
-        return replace(self, text=self.text.compiled())
+        """The same model with both towers going through torch.compile; InputError where that cannot be used."""
+        image = Compiler(self.device, [], constant_types=(nn.Module,), eager_calls=0, graphs=False)
+        return replace(self, text=self.text.compiled(), image_run=image)
+
+    @property
+    def bits(self) -> str:
+        """What moves last bits of features, as keys name it; empty for image towers as open_clip runs them."""
+        alone = any(isinstance(each, ClassTokenBlock) for each in self.visual.modules())
+        return ", class token alone" * alone + ", compiled towers" * (self.image_run is not eagerly)
 
     def with_deep(self, prompts: DeepPrompts, *, image: bool) -> Clip:
         """The same model with a MaPLe checkpoint's prompts in deeper layers of the text and, if asked, in the image."""
@@ -60,12 +70,17 @@ class Clip:
         return trained is not None and not trained.issuperset(self.tokenizer.encode(text.replace("_", " ")))
 
     @torch.no_grad()
-    def image_features(self, pixels: Tensor) -> Tensor:
+    def image_features(self, pixels: Tensor, run: Runner = eagerly) -> Tensor:
         """(N, 3, size, size) normalised pixels -> (N, D) unit features in float32."""
         pixels = pixels.to(self.device, non_blocking=True)
         if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return F.normalize(full(self.visual(pixels)), dim=-1)
+        return F.normalize(full(run(_through, self.visual, pixels)), dim=-1)
+
+
+def _through(visual: nn.Module, pixels: Tensor) -> Tensor:
+    features: Tensor = visual(pixels)
+    return features
 
 
 def choose_device(name: str) -> str:

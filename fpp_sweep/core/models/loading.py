@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
+from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.text.tower import Activation, TextTower
 from fpp_sweep.errors import InputError, unknown
@@ -332,7 +333,7 @@ def _make_clip(
     digest = _digest([image_digest, activation, heads], {**text_state, "logit_scale": model.logit_scale})
     return Clip(
         name=name,
-        visual=model.visual.to(device),
+        visual=class_token_alone(model.visual).to(device),
         text=TextTower.from_state(text_state, heads=heads, activation=activation).on(device),
         tokenizer=tokenizer,
         logit_scale=model.logit_scale.exp().item(),

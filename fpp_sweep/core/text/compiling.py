@@ -40,10 +40,22 @@ class Compiler:
     into an `lru_cache`, so what one returns must be an argument. Use one per process: torch counts shapes per process.
     """
 
-    def __init__(self, device: torch.device, frozen: Iterable[Tensor], constant_types: tuple[type, ...]) -> None:
-        """`frozen` tensors never change; objects of `constant_types` are few, and torch recompiles for each."""
+    def __init__(
+        self,
+        device: torch.device,
+        frozen: Iterable[Tensor],
+        constant_types: tuple[type, ...],
+        *,
+        eager_calls: int = EAGER_CALLS,
+        graphs: bool = True,
+    ) -> None:
+        """`frozen` tensors never change; objects of `constant_types` are few, and torch recompiles for each.
+
+        Without `graphs` a GPU launches kernel after kernel, and memory between them is not held.
+        """
         self._constant_types = constant_types
-        self._mode = "reduce-overhead" if device.type == "cuda" else None
+        self._eager_calls = eager_calls
+        self._mode = "reduce-overhead" if graphs and device.type == "cuda" else None
         self._calls: Counter[Hashable] = Counter()
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._shapes: dict[Callable[..., Any], set[Hashable]] = defaultdict(set)
@@ -56,7 +68,8 @@ class Compiler:
             torch._dynamo.mark_static_address(tensor)
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        modes = torch.is_grad_enabled(), *map(torch.is_autocast_enabled, ("cpu", "cuda"))
+        exact = torch.backends.cuda.matmul.fp32_precision
+        modes = torch.is_grad_enabled(), exact, *map(torch.is_autocast_enabled, ("cpu", "cuda"))
         shapes = modes, self._signature(arguments), self._signature(named)
         if not self._should_compile(function, shapes):
             return function(*arguments, **named)
@@ -69,7 +82,7 @@ class Compiler:
         chosen = self._shapes[function]
         if shapes not in chosen and len(chosen) < MAX_SHAPES:
             self._calls[function, shapes] += 1
-            if self._calls[function, shapes] > EAGER_CALLS:
+            if self._calls[function, shapes] > self._eager_calls:
                 chosen.add(shapes)
         return shapes in chosen
 

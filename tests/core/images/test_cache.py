@@ -701,13 +701,14 @@ def test_what_time_went_to_is_told_where_it_was_long(tmp_path, monkeypatch):
     assert fill(tmp_path / "long", painted(3))[1].notes == []  # all of it was at hand
 
 
-class ShortOfMemory:
+class ShortOfMemory(torch.nn.Module):
     """Fails as torch does when so many rows need more memory than there is."""
 
     def __init__(self, work, most):
+        super().__init__()
         self.work, self.most, self.sizes = work, most, []
 
-    def __call__(self, rows, *others, **named):
+    def forward(self, rows, *others, **named):
         self.sizes.append(len(rows))
         if len(rows) > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory")

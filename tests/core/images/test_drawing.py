@@ -17,28 +17,32 @@ from fpp_sweep.core.text.compiling import eagerly
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
+DEVICES = pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-def test_random_boxes_of_any_image_are_resized_as_pillow_does():
+@DEVICES
+def test_random_boxes_of_any_image_are_resized_as_pillow_does(place):
     """Sides of a pixel, 4,000 x 3,000, a thousand times as long as wide; shrunk and enlarged."""
     rng, count = np.random.default_rng(1), Count()
     for _, (pixels, size) in zip(range(60), subjects(rng), strict=False):
-        resizes(rng, pixels, min(size, 96), 4 if pixels.size > 1e6 else 8, CPU, eagerly, count)
+        resizes(rng, pixels, min(size, 96), 4 if pixels.size > 1e6 else 8, torch.device(place), eagerly, count)
     assert count.cases > 400
     assert count.differ == 0
 
 
-def test_every_operation_moves_the_bytes_that_pillow_moves():
+@DEVICES
+def test_every_operation_moves_the_bytes_that_pillow_moves(place):
     rng, counts = np.random.default_rng(2), {name: Count() for name in NAMES}
     for size in (8, 33, 48):
-        operations(rng, size, CPU, eagerly, counts)
+        operations(rng, size, torch.device(place), eagerly, counts)
     assert {name: (count.cases, count.differ) for name, count in counts.items()} == dict.fromkeys(NAMES, (192, 0))
 
 
-def test_whole_views_of_several_images_are_equal_to_the_last_bit():
+@DEVICES
+def test_whole_views_of_several_images_are_equal_to_the_last_bit(place):
     rng, count = np.random.default_rng(3), Count()
     while count.cases < 200:
-        whole_views(rng, CPU, eagerly, count)
+        whole_views(rng, torch.device(place), eagerly, count)
     assert count.differ == 0
 
 

@@ -11,18 +11,23 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from fpp_sweep.config import AdaptConfig, FppConfig
+from fpp_sweep.config import AdaptConfig, FppConfig, ViewConfig
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from fpp_sweep.core.images.features import FeatureCache, view_bytes
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.penalties import dispersion
 from fpp_sweep.core.methods.tpt import Start, Tpt
+from fpp_sweep.core.models.maple import DeepPrompts
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.compiling import EAGER_CALLS, MAX_SHAPES, Compiler, eagerly
-from fpp_sweep.core.text.memory import halving
+from fpp_sweep.core.text.memory import Room, halving
+from fpp_sweep.core.text.precision import computing
 from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.trial.worker import Worker
 from tests.clips import WordTokenizer
+from tests.core.models.clip_files import small_vit
+from tests.painted import painted
 from tests.texts import CLASSES, twins
 
 MISSING = shutil.which(os.environ.get("CXX", "g++")) is None
@@ -160,8 +165,71 @@ def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(dev
     assert compilations() == MAX_SHAPES
 
 
+@DEVICES
+def test_another_precision_is_another_shape_as_it_is_to_torch(device, monkeypatch):
+    monkeypatch.setattr("fpp_sweep.core.text.precision.require_able", lambda *asked: None)
+    compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=0)
+    counters.clear()
+    for precision in ("float32", "tf32"):
+        with computing(precision, torch.device(device)):
+            for size in range(1, MAX_SHAPES):
+                rows = torch.arange(size, device=device)
+                assert compiler(doubled, rows).tolist() == [2 * row for row in range(size)]
+    assert compilations() == MAX_SHAPES
+
+
 def doubled(rows):
     return rows * 2
+
+
+def image_features(clip, folder, count, **options):
+    cached = FeatureCache(folder, exact=True).features(clip, painted(count), ViewConfig(count=3), 0, **options)
+    return cached.batch(0, count)
+
+
+def vit_on(device):
+    clip = small_vit()
+    return replace(clip, visual=clip.visual.to(device), text=clip.text.on(device))
+
+
+@DEVICES
+def test_a_tower_with_visual_prompts_is_compiled_as_it_is(device, tmp_path):
+    noise = torch.Generator().manual_seed(0)
+    prompts = tuple(torch.randn(2, 64, generator=noise).to(device) for _ in range(2))
+    plain = vit_on(device).compiled()
+    compiled = plain.with_deep(DeepPrompts(text=(), visual=prompts), image=True)
+    counters.clear()
+    found, eager = (image_features(each, tmp_path, 10) for each in (compiled, replace(compiled, image_run=eagerly)))
+    assert compilations() == 1
+    torch.testing.assert_close(found, eager, atol=1e-5, rtol=0)
+
+
+@DEVICES
+def test_image_features_are_compiled_in_whole_groups_from_the_first_on(device, tmp_path):
+    clip = vit_on(device)
+    compiled = clip.compiled()
+    counters.clear()
+    eager = image_features(clip, tmp_path, 70)
+    assert not compilations()
+    found = image_features(compiled, tmp_path, 70)  # a file of its own, or nothing would be compiled
+    assert compilations() == 1
+    torch.testing.assert_close(found, eager, atol=1e-5, rtol=0)
+    first = image_features(compiled, tmp_path / "first", 10)  # fewer images, in a group of the same size
+    again = image_features(compiled, tmp_path / "again", 70)
+    assert compilations() == 1
+    assert torch.equal(first, found[:10])
+    assert torch.equal(again, found)
+    room = 4 * 61 * view_bytes(with_room(clip, 1e12))  # for 61 views, where 63 are half of them: 31 four times, and 2
+    halved = image_features(with_room(compiled, room), tmp_path / "halved", 10, batch=126)
+    assert compilations() == 2
+    torch.testing.assert_close(halved, eager[:10], atol=1e-5, rtol=0)
+    half = [image_features(each, tmp_path, 10, precision="fp16") for each in (clip, compiled)]
+    assert compilations() == 3
+    torch.testing.assert_close(*half, atol=2e-3, rtol=0)
+
+
+def with_room(clip, size):
+    return replace(clip, text=replace(clip.text, room=Room(device=size)))
 
 
 @pytest.mark.slow
@@ -200,13 +268,15 @@ def test_a_run_and_a_worker_compile_when_asked(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert ("_terms" in done.stderr) == bool(options)
+        assert ("L_visual_" in done.stderr) == bool(options)
         results = json.loads((tmp_path / name / "results.json").read_text())
         assert results["arguments"]["compile"] == bool(options)
         found[name] = results["trials"][0]["datasets"]["digits"]["metrics"]
     assert found["compiled"] == pytest.approx(found["eager"], abs=1e-3)
+    assert len(list((tmp_path / "cache").glob("features/*"))) == 2  # neither takes the other's
     worker = Worker(WorkerSpec(model="tiny", device="cpu", compile=True))
     assert isinstance(worker.clip.text.run, Compiler)
-    assert worker.facts().arithmetic.endswith(", compiled")
+    assert worker.facts().arithmetic.endswith(", compiled towers")
 
 
 @pytest.mark.slow

@@ -1,0 +1,296 @@
+"""What a GPU would need, by counting: `python -m benchmarks.projection`. No GPU is used, and no time is measured.
+
+Floating-point operations of matrix products, bytes that operations read and write, and kernels launched, of the work
+that trials consist of, at ViT-B-16's sizes: a view through the image tower, an image's 64 views drawn, a step of
+pretraining, an image adapted to. Every eager operation that touches contents counts as one kernel. Seconds are the
+longest of three: operations at a share of a device's peak, bytes at a share of its bandwidth, launches one after the
+other. Peaks are the vendors' figures without sparsity; the shares are assumptions, and options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.adapt import MOST_IMAGES, StandInJacobian, started
+from benchmarks.device_views import Operations, picture
+from benchmarks.features import vit_b_16
+from benchmarks.harness import equal, finish, parse, require_open_clip, table
+from benchmarks.paper import CLASSES, counter
+from benchmarks.pretrain import engine_step
+from benchmarks.world import SMALL, VIT_B_16, Shape, build
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import AdaptConfig, FppConfig, ViewConfig
+from fpp_sweep.core.datasets.table import DATASETS
+from fpp_sweep.core.images import views
+from fpp_sweep.core.images.drawing import Planned, draw
+from fpp_sweep.core.images.features import at_once
+from fpp_sweep.core.methods.gradients import jacobian_bytes
+from fpp_sweep.core.methods.tpt import Tpt
+from fpp_sweep.core.models.class_token import class_token_alone
+from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.core.text.compiling import P, T, eagerly
+from fpp_sweep.core.text.precision import computing
+from fpp_sweep.core.text.tower import TextTower
+
+GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that there are as many launches
+TOKENS = 16384  # of a batch that is adapted to
+PHOTO = 500, 400  # pixels
+VIEWS = 64
+TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
+WHOLE = f"{TOWER}, last block whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Peaks of a GPU, dense: TFLOP/s by precision, and TB/s."""
+
+    float32: float
+    tf32: float
+    fp16: float
+    bandwidth: float
+
+
+DEVICES = {
+    "H100 (SXM)": Device(67, 495, 990, 3.35),
+    "A100 (80 GB)": Device(19.5, 156, 312, 2.0),
+    "A10": Device(31.2, 62.5, 125, 0.6),
+    "L4": Device(30.3, 60, 121, 0.3),
+}
+PRECISIONS = ("float32", "tf32", "fp16")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What some work asks for."""
+
+    flops: float
+    launches: float
+    bytes: float
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(self.flops + other.flops, self.launches + other.launches, self.bytes + other.bytes)
+
+    def __mul__(self, times: float) -> Counted:
+        return Counted(self.flops * times, self.launches * times, self.bytes * times)
+
+    def seconds(self, device: Device, precision: str, args: Any) -> float:
+        arithmetic = self.flops / (getattr(device, precision) * 1e12 * args.of_peak)
+        traffic = self.bytes / (device.bandwidth * 1e12 * args.of_bandwidth)
+        return max(arithmetic, traffic, self.launches * args.launch * 1e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a unit of some work asks for, by precision; where it was counted in float32 alone, bytes stay those."""
+
+    counted: Mapping[str, Counted]
+    unit: str
+
+    def seconds(self, device: Device, precision: str, args: Any) -> float:
+        return self.counted.get(precision, self.counted["float32"]).seconds(device, precision, args)
+
+
+class Traffic(TorchDispatchMode):
+    """Counts operations that touch contents, and the bytes that they read and write."""
+
+    SHAPES = (*Operations.SHAPES, "transpose", "detach", "as_strided", "empty", "split", "chunk")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.bytes = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if name != "t" and not any(each in name for each in self.SHAPES):
+            self.calls += 1
+            self.bytes += stored((args, kwargs)) + stored(out)
+        return out
+
+
+def stored(values: object) -> int:
+    """Bytes of all tensors among them; of one that repeats itself, once."""
+    tensors = [each for each in tree_leaves(values) if isinstance(each, Tensor)]
+    return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("projection", __doc__ or "", _options, argv)
+    require_open_clip()
+    counts: dict[str, Work] = image_side(args)
+    for classes in [10] if args.quick else args.classes:
+        counts |= text_side(args, classes)
+    print("\n" + table([*projected(args, counts), ten_sets(args, counts)]) + "\n")
+    rows = [
+        counted_row(name, precision, found, work)
+        for name, work in counts.items()
+        for precision, found in work.counted.items()
+    ]
+    notes = [
+        f"Assumed: {args.of_peak:.0%} of peak, {args.of_bandwidth:.0%} of bandwidth, {args.launch:g} us a launch.",
+        *(f"{name}: {device}" for name, device in DEVICES.items()),
+    ]
+    finish(args, rows, {name: asdict(work) for name, work in counts.items()}, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--classes", type=int, nargs="+", default=[10, 101, 1000], metavar="K", help="10 ... 1000")
+    options.add_argument("--of-peak", type=float, default=0.4, metavar="SHARE", help="that products reach")
+    options.add_argument("--of-bandwidth", type=float, default=0.6, metavar="SHARE", help="that other kernels reach")
+    options.add_argument("--launch", type=float, default=5.0, metavar="US", help="microseconds of an eager kernel")
+
+
+def counted(work: Callable[[], object]) -> Counted:
+    with counter() as flops, Traffic() as traffic:
+        work()
+    return Counted(flops.get_total_flops(), traffic.calls, traffic.bytes)
+
+
+# --- images
+
+
+def image_side(args: Any) -> dict[str, Work]:
+    """An image of 64 views: through the tower, whole and shortened, and drawn."""
+    eager, fused = drawing(args)
+    whole = tower(vit_b_16())
+    found = torch.tensor([whole["float32"].flops, whole["fp16"].flops], dtype=torch.float64)
+    equal(found, torch.full_like(found, VIEWS * formula()), "operations counted and by formula", 0.5)
+    return {
+        WHOLE: Work(whole, "image"),
+        TOWER: Work(tower(class_token_alone(vit_b_16())), "image"),
+        DRAWN: Work({"float32": eager}, "image"),
+        FUSED: Work({"float32": fused}, "image"),
+    }
+
+
+def tower(visual: nn.Module) -> dict[str, Counted]:
+    """Of an image in a group of 256 views, by precision; from what a third view adds to two."""
+    group, found = VIEWS * at_once(VIEWS), {}
+    torch.backends.mha.set_fastpath_enabled(False)  # one operation of many kernels, which cannot be counted
+    try:
+        for precision in ("float32", "fp16"):
+            with torch.no_grad(), computing(precision, torch.device("cpu")):
+                two, three = (counted(partial(visual, torch.zeros(some, 3, 224, 224))) for some in (2, 3))
+            found[precision] = (two + (three + two * -1) * (group - 2)) * (VIEWS / group)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    return found
+
+
+def formula(width: int = 768, tokens: int = 197, blocks: int = 12, out: int = 512) -> float:
+    """Operations of a view in ViT-B-16: patches, blocks with their two products of attention, projection."""
+    block = 12 * tokens * width**2 + 2 * tokens**2 * width
+    return 2.0 * ((tokens - 1) * width**2 + blocks * block + width * out)
+
+
+class Fusing:
+    """Counts a compiled function as one kernel that reads its arguments and writes its results, and runs it eagerly."""
+
+    def __init__(self) -> None:
+        self.inside, self.kernels = Counted(0, 0, 0), Counted(0, 0, 0)
+
+    def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        found: list[T] = []
+        self.inside += counted(lambda: found.append(function(*arguments, **named)))
+        self.kernels += Counted(0, 1, stored((arguments, named, found)))
+        return found[0]
+
+
+def drawing(args: Any) -> tuple[Counted, Counted]:
+    """Of an image; a group has as many kernels. Fused: what stays eager, and a kernel for each compiled function."""
+    count, size = (8, 48) if args.quick else (VIEWS, 224)
+    image = Image.fromarray(picture(np.random.default_rng(0), *PHOTO))
+    stream = views.sample_rng(0, "any", "test", "0")
+    plan = views.plan(image.size, ViewConfig(count=count), augmix=True, flip=True, rng=stream)
+    planned, preprocess, fusing = [Planned.of(image, plan, size)], Preprocess(size=size), Fusing()
+    eager = counted(lambda: draw(planned, preprocess, eagerly))
+    fused = counted(lambda: draw(planned, preprocess, fusing)) + fusing.inside * -1 + fusing.kernels
+    first, second = (replace(each, launches=each.launches / at_once(VIEWS)) for each in (eager, fused))
+    return first, second
+
+
+# --- texts
+
+
+def text_side(args: Any, classes: int) -> dict[str, Work]:
+    """A step of pretraining, and an image adapted to with J at hand; from what a third block adds to two."""
+    shape = SMALL if args.quick else VIT_B_16
+    with patch.object(TextTower, "rows_at_once", lambda tower: GPU_ROWS):
+        (step, adapted, batch), more = (text_counts(replace(shape, layers=layers), classes) for layers in (2, 3))
+    beyond, steps = shape.layers - 2, FppConfig().steps
+    step, adapted = step + (more[0] + step * -1) * beyond, adapted + (more[1] + adapted * -1) * beyond
+    return {
+        f"pretraining, K = {classes}, {steps} steps": Work({"float32": step * steps}, "prompt"),
+        f"adaptation, K = {classes}": Work({"float32": adapted * (1 / batch)}, f"image, of {batch} at once"),
+    }
+
+
+def text_counts(shape: Shape, classes: int) -> tuple[Counted, Counted, int]:
+    """A step, a batch of images, and how many those are."""
+    world = build(shape, classes, samples=MOST_IMAGES, device="cpu")
+    tokens = len(world.texts.packing)
+    batch = max(1, min(MOST_IMAGES, TOKENS // tokens))
+    size = jacobian_bytes(world.texts, world.context) / 2**20
+    print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32, {shape.layers} blocks", flush=True)
+    # of two steps without what one takes: a first step has more to do
+    one, two = (counted(partial(engine_step, world, "cpu", steps)) for steps in (1, 2))
+    with torch.no_grad():
+        features = world.texts.features(world.context)
+    empty = features.new_empty(features.numel(), world.context.numel())  # never written, so it takes no memory
+    first = StandInJacobian(features, empty, world.context.shape)
+    method = Tpt(adapt=AdaptConfig())
+    adapted = counted(lambda: method.predict(world.model, started(method, world, first), world.views[:batch]))
+    return two + one * -1, adapted, batch
+
+
+# --- tables
+
+
+def counted_row(name: str, precision: str, found: Counted, work: Work) -> dict[str, object]:
+    cells: dict[str, object] = {"work": name, "in": precision, "for each": work.unit}
+    cells |= {"GFLOP": f"{found.flops / 1e9:.3g}", "kernels": f"{found.launches:.3g}"}
+    return cells | {"GB read and written": f"{found.bytes / 1e9:.3g}"}
+
+
+def projected(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
+    """Seconds of a prompt, or images per second."""
+    rows = []
+    for name, work in counts.items():
+        prompt = work.unit == "prompt"
+        cells: dict[str, object] = {"work": name, "unit": "s" if prompt else "images/s"}
+        for title, device in DEVICES.items():
+            times = [work.seconds(device, precision, args) for precision in PRECISIONS]
+            cells[title] = shown(times if prompt else [1 / each for each in times])
+        rows.append(cells)
+    return rows
+
+
+def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
+    """Minutes for the features of the paper's ten test sets, drawn and encoded one after the other on one device."""
+    images = sum(DATASETS[name].test_size or 0 for name in CLASSES)
+    cells: dict[str, object] = {"work": f"features of {images} images", "unit": "min"}
+    for title, device in DEVICES.items():
+        times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
+        cells[title] = shown([images * each / 60 for each in times])
+    return cells
+
+
+def shown(values: Sequence[float]) -> str:
+    """One number where all are alike."""
+    texts = [f"{value:.3g}" for value in values]
+    return " / ".join(texts if len(set(texts)) > 1 else texts[:1])
+
+
+if __name__ == "__main__":
+    run(main)

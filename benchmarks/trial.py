@@ -1,0 +1,150 @@
+"""One whole trial on ten sets of rendered images: `python -m benchmarks.trial --device cuda`.
+
+As a sweep runs it, by the in-process executor: decoding, drawing and encoding of all views, pretraining, adaptation. A
+ViT-B-16 with random weights, and datasets with the paper's numbers of classes and JPEG files of 500 x 375
+pixels, `--images` each, of which ImageNet's names stand in for the classes. A second trial finds the features at hand.
+With `--profile` torch tells which operations took the time of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.features import photographs
+from benchmarks.harness import equal, finish, measure, parse, require_open_clip
+from benchmarks.paper import CLASSES
+from benchmarks.world import FILE
+from fpp_sweep.cli import Parser, run
+from fpp_sweep.config import TrialConfig, preset
+from fpp_sweep.facts import Precision, WorkerSpec
+from fpp_sweep.keys import TaskKeys
+from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.store import MemoryStore
+from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
+from fpp_sweep.trial.worker import Worker
+
+STAGES = ("features", "pretrain", "adapt")
+LINES = 20  # of a profile
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("trial", __doc__ or "", _options, argv)
+    require_open_clip()
+    if args.quick:
+        args.model, args.images, args.views, args.steps = "tiny", 2, 4, 3
+    config = (preset("tiny") if args.model == "tiny" else TrialConfig()).replace(
+        {"method": "tpt", "prompt": "fpp", "precision": args.precision, "fpp.steps": args.steps}
+    )
+    config = config.replace({"views.count": args.views, "adapt.selection": max(0.1, 1 / args.views)})
+    with tempfile.TemporaryDirectory() as folder:
+        executor, plan = prepared(args, Path(folder))
+        found: list[list[DatasetResult]] = []
+        with watching(args) as profiler:
+            first = measure(lambda: found.append(run_trial(plan, config, "test", executor)[1]), device=args.device)
+        other = config.replace({"adapt.lr": 2 * config.adapt.lr, "fpp.gamma2": config.fpp.gamma2 + 1})
+        if args.quick:
+            again = run_trial(plan, config, "test", replace(executor, store=MemoryStore()))[1]
+            equal(confidences(again), confidences(found[0]), "the trial again, features at hand")
+        second = measure(lambda: found.append(run_trial(plan, other, "test", executor)[1]), device=args.device)
+    if profiler:
+        by = "self_cuda_time_total" if torch.device(args.device).type == "cuda" else "self_cpu_time_total"
+        print(profiler.key_averages().table(sort_by=by, row_limit=LINES))
+    rows = [row(each) for each in found[0]]
+    totals = {stage: sum(each.costs.get(stage, 0.0) for each in found[0]) for stage in STAGES}
+    shares = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in totals.items())
+    notes = [
+        f"{args.images} images of {args.views} views a dataset, {args.steps} steps, {args.precision}: {shares}.",
+        f"The trial: {first.wall:.1f} s; one with other settings, features at hand: {second.wall:.1f} s.",
+    ]
+    finish(args, rows, {"first": first, "second": second, "stages": totals}, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--model", default="ViT-B-16", choices=("ViT-B-16", "tiny"), help="with random weights")
+    options.add_argument("--images", type=int, default=64, metavar="N", help="of each of the ten datasets")
+    options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
+    options.add_argument("--steps", type=int, default=1000, metavar="N", help="of pretraining")
+    options.add_argument("--loaders", type=int, default=0, metavar="N", help="processes that read images")
+    options.add_argument("--precision", choices=get_args(Precision), default="float32")
+    options.add_argument("--compile", action="store_true", help="both towers through torch.compile")
+    options.add_argument("--profile", action="store_true", help="tell which operations took the time")
+
+
+def prepared(args: Any, folder: Path) -> tuple[InlineExecutor, Plan]:
+    """A worker that has loaded its model, and the ten datasets."""
+    spec = WorkerSpec(
+        model=args.model if args.model == "tiny" else checkpoint(folder),
+        dataset_file=str(datasets(folder, args.images)),
+        cache=str(folder / "cache"),
+        loaders=args.loaders,
+        device=args.device,
+        threads=args.threads,
+        precisions=(args.precision,),
+        compile=args.compile,
+    )
+    worker = Worker(spec)
+    facts = tuple(worker.describe([], "test"))
+    plan = Plan(datasets={"test": facts}, seeds=(0,))
+    print(f"{worker.facts().name} on {worker.facts().device}, {len(facts)} datasets", flush=True)
+    return InlineExecutor(worker, TaskKeys(worker.facts(), plan.known())), plan
+
+
+def checkpoint(folder: Path) -> str:
+    """ViT-B-16 as open_clip initialises it."""
+    # `require_open_clip` has said so where it is missing
+    from open_clip import get_model_config
+    from open_clip.model import CLIP
+
+    torch.manual_seed(0)
+    torch.save(CLIP(**get_model_config("ViT-B-16"), quick_gelu=True).state_dict(), folder / "random.pt")
+    return f"ViT-B-16+quickgelu:{folder / 'random.pt'}"
+
+
+def datasets(folder: Path, images: int) -> Path:
+    """A file of ten datasets on the same photographs, each with its own classes."""
+    ids = photographs(folder / "photographs", images).ids
+    names = [text.removesuffix(".") for text, _ in json.loads(FILE.read_text())["imagenet"]]
+    lines = []
+    for name, classes in CLASSES.items():
+        unread = [[f"{label}-unread.jpg", label, names[label]] for label in range(classes)]
+        test = [[each, index % classes, names[index % classes]] for index, each in enumerate(ids)]
+        (folder / f"{name}.json").write_text(json.dumps({"train": unread, "test": test}))
+        lines.append(f"rendered-{name}: {{layout: split_json, images: photographs, split_file: {name}.json}}")
+    (folder / "datasets.yaml").write_text("\n".join(lines) + "\n")
+    return folder / "datasets.yaml"
+
+
+def watching(args: Any) -> AbstractContextManager[Any]:
+    """A profiler where one is asked for."""
+    if not args.profile:
+        return nullcontext()
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (torch.device(args.device).type == "cuda")
+    return profile(activities=kinds)
+
+
+def confidences(results: Sequence[DatasetResult]) -> Tensor:
+    return torch.from_numpy(np.concatenate([each.predictions.confidence for each in results]))
+
+
+def row(result: DatasetResult) -> dict[str, object]:
+    count = len(result.predictions)
+    cells: dict[str, object] = {"dataset": result.facts.name, "K": len(result.facts.classes), "images": count}
+    cells["features, images/s"] = f"{count / result.costs['features']:.3g}"
+    cells["pretraining, s"] = f"{result.costs['pretrain']:.1f}"
+    cells["adaptation, ms an image"] = f"{1e3 * result.costs['adapt'] / count:.1f}"
+    return cells
+
+
+if __name__ == "__main__":
+    run(main)
