@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.coverage import OBJECTIVES
-from benchmarks.racing import Rule, Shown, after, made_up, run_race, values
+from benchmarks.racing import Block, Rule, Shown, made_up, run_race, values
 from benchmarks.real_races import SPACE as CLOUD
 from benchmarks.real_races import Found, told
 from benchmarks.resume import agree, still_decided
@@ -57,23 +57,24 @@ def test_what_is_kept_of_an_image_gives_the_sums_of_the_product(pool, shown):
     assert np.mean([[worth(one) for one in each] for each in shown.values()], axis=0) == pytest.approx(values(pool))
 
 
-def test_a_rule_that_takes_less_stops_more(shown):
-    blocks = [after(shown, dict.fromkeys(shown, end)) for end in (128, 256)]
-    shares = [0.25, 0.5]
+def test_a_rule_that_asks_for_less_stops_more(pool, shown):
+    blocks = [Block.of(shown, dict.fromkeys(shown, end)) for end in (128, 256)]
+    assert [(block.share, block.left) for block in blocks] == [(0.25, 0.75), (0.5, 0.5)]
     costs = {}
     for name, rule in {
         "sure": Rule(Race(confidence=0.99)),
         "less sure": Rule(Race(confidence=0.9)),
         "later": Rule(confidences=(0.99, 0.9)),
-        "behind": Rule(Race(confidence=0.99), behind=3.0),
-        "support": Rule(support=0.05),
+        "of many": Rule(Race(confidence=0.99), many=True),
+        "seen": Rule(Race(confidence=0.99), seen=True),
+        "alone": Rule(Race(confidence=0.99), nearest=1),
     }.items():
-        costs[name], stopped = run_race(blocks, shares, rule)
-        assert costs[name] == pytest.approx(TRIALS - sum(1 - shares[block] for block in stopped.values()))
+        costs[name], stopped = run_race(blocks, values(pool), rule)
+        assert costs[name] == pytest.approx(TRIALS - sum(1 - blocks[block].share for block in stopped.values()))
         assert all(trial >= 8 for trial in stopped)
-    assert costs["less sure"] < costs["later"] < costs["sure"] <= TRIALS
-    assert costs["behind"] < costs["sure"]
-    assert costs["support"] < TRIALS
+    assert costs["less sure"] < costs["later"] < costs["sure"] < TRIALS
+    assert costs["sure"] < min(costs["of many"], costs["seen"])
+    assert costs["alone"] != costs["sure"]
 
 
 # ------------------------------------------------------------ searches
