@@ -4,7 +4,10 @@ Naive is image by image in one process: decode, draw the views, send them throug
 cache, with views of several images in a batch, and with worker processes that decode and draw; what their start takes
 is counted. CPU seconds are those of the main process, so only wall-clock ratios are given.
 
-The embedded model sees its own drawings; ViT-B-16's tower, with random weights, sees JPEG files of 500 x 375 pixels.
+The embedded model sees its own drawings; it and ViT-B-16's tower, with random weights, see JPEG files of several sizes.
+
+`--handing` measures instead what handing an image's views over takes, of the CPU of the process that reads and of the
+one that waits: as normalised floats, as today, and as what a device needs to draw them.
 
 `--tower` measures the image towers alone instead, on groups of random pixels: as open_clip runs it, with its last block
 for the class token alone, and through torch.compile.
@@ -13,9 +16,11 @@ for the class token alone, and through torch.compile.
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import process_time, thread_time
 from typing import Any, get_args
 
 import numpy as np
@@ -28,8 +33,10 @@ from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.datasets.images import FileImages
+from fpp_sweep.core.images.drawing import Drawer
 from fpp_sweep.core.images.features import BATCH, FeatureCache
-from fpp_sweep.core.images.views import make_views, sample_rng
+from fpp_sweep.core.images.reading import Reader, read
+from fpp_sweep.core.images.views import make_views, ready, sample_rng
 from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.loading import load
@@ -38,17 +45,27 @@ from fpp_sweep.core.text.precision import computing
 from fpp_sweep.facts import Precision
 
 STAGES = ("decode", "views", "tower")
-PHOTO = 500, 375  # pixels, as the photographs of many datasets
+SIZES = ((500, 375), (375, 500), (640, 480), (300, 300), (1024, 768), (160, 120))  # pixels of photographs, in turn
 SEED = 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("features", __doc__ or "", _options, argv)
     require_open_clip()
-    rows, raw = [], {}
+    rows: list[dict[str, object]] = []
+    raw: dict[str, Any] = {}
+    if args.handing:
+        with tempfile.TemporaryDirectory() as folder:
+            for augmix in ("off", "on"):
+                images = photographs(Path(folder) / augmix, 2 if args.quick else args.images[0])
+                raw[augmix] = handed(args, images, augmix)
+                cells = {name: Spread.of([1000 * one for one in each]) for name, each in raw[augmix].items()}
+                rows.append({"AugMix": augmix, **cells})
+        finish(args, rows, raw, ["CPU milliseconds an image: median (lowest..highest) over rounds."])
+        return
     if args.tower:
         with tempfile.TemporaryDirectory() as folder, computing(args.precision, torch.device(args.device)):
-            for clip, _ in subjects(args, Path(folder)):
+            for clip in {clip.name: clip for clip, _ in subjects(args, Path(folder))}.values():
                 raw[clip.name] = towers(args, clip)
                 rows.append(tower_row(args, clip, raw[clip.name]))
         finish(args, rows, raw, ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."])
@@ -57,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for clip, dataset in subjects(args, Path(folder)):
             for augmix in ("off", "on"):
                 timings = measured(args, clip, dataset, augmix, Path(folder))
-                raw[f"{clip.name}, AugMix {augmix}"] = timings
-                rows.append(row(args, clip, augmix, timings))
+                raw[f"{clip.name}, {dataset.name}, AugMix {augmix}"] = timings
+                rows.append(row(args, f"{clip.name}, {dataset.name}", augmix, timings))
     notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
     notes.append("Decode, views, tower: shares of the naive side's time, and the rate of each alone in one process.")
     finish(args, rows, raw, notes)
@@ -68,6 +85,7 @@ def _options(options: Parser) -> None:
     options.add_argument("--images", type=int, nargs=2, default=[64, 4], metavar="N", help="embedded model, ViT-B-16")
     options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
     options.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="processes to compare")
+    options.add_argument("--handing", action="store_true", help="what handing views over takes")
     options.add_argument("--tower", action="store_true", help="the image towers alone, in each of their forms")
     options.add_argument("--groups", type=int, nargs=2, default=[BATCH, 16], metavar="N", help="views, with --tower")
     options.add_argument("--precision", choices=get_args(Precision), default="float32", help="with --tower")
@@ -79,12 +97,13 @@ def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
     if args.quick:
         args.images, args.views, args.workers = [4, 0], 8, [0]  # a worker takes seconds to start
     yield embedded, open_dataset("scenes", "test").head(args.images[0])
+    yield embedded, photographs(folder / "small", args.images[0])
     if not args.quick and args.images[1]:
         visual = class_token_alone(vit_b_16()).to(args.device)
         preprocess = Preprocess(size=224)
         # the text side of the embedded model goes along; nothing here looks at it
         clip = replace(embedded, name="ViT-B-16", visual=visual, preprocess=preprocess, image_digest="random")
-        yield clip, photographs(folder / "photographs", args.images[1])
+        yield clip, photographs(folder / "large", args.images[1])
 
 
 def vit_b_16() -> torch.nn.Module:
@@ -99,14 +118,15 @@ def vit_b_16() -> torch.nn.Module:
 
 
 def photographs(folder: Path, count: int) -> Dataset:
-    """JPEG files with something in them at every scale, which is what decoding costs depend on."""
+    """JPEG files of several sizes with something in them at every scale, which is what decoding costs depend on."""
     folder.mkdir()
     rng = np.random.default_rng(SEED)
     for index in range(count):
-        pixels = np.zeros((PHOTO[1], PHOTO[0], 3), np.float32)
+        width, height = SIZES[index % len(SIZES)]
+        pixels = np.zeros((height, width, 3), np.float32)
         for size in (4, 16, 64, 256):
             noise = rng.integers(0, 256, (size, size, 3), np.uint8)
-            pixels += np.asarray(Image.fromarray(noise).resize(PHOTO, Image.Resampling.BICUBIC)) / 4
+            pixels += np.asarray(Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)) / 4
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index}.jpg", quality=90)
     return Dataset(
         name="photographs",
@@ -134,7 +154,7 @@ def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path)
         stages.append(spent)
         return features
 
-    print(f"{clip.name}, AugMix {augmix}: {len(dataset)} images of {args.views} views", flush=True)
+    print(f"{clip.name}, {dataset.name}, AugMix {augmix}: {len(dataset)} images of {args.views} views", flush=True)
     expected = naive()
     equal(engine(args.workers[0]), expected, f"{clip.name}, features")
     works = {f"{workers} workers": (lambda workers=workers: engine(workers), len(dataset)) for workers in args.workers}
@@ -161,6 +181,45 @@ def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> t
         clocks.append(now(args.device))
         total = [spent + after - before for spent, before, after in zip(total, clocks, clocks[1:], strict=False)]
     return torch.stack(features), tuple(total)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clocked:
+    """Gives what a reader does, and its process's CPU seconds."""
+
+    reader: Reader
+    floats: bool = False
+
+    def __getitem__(self, index: int) -> Any:
+        found = self.reader[index]
+        return ready(found, self.reader.preprocess) if self.floats and isinstance(
+            found, Tensor
+        ) else found, process_time()
+
+
+def handed(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
+    """CPU seconds an image, of the process that reads and of this one, by what is handed over."""
+    reader = Reader.of(dataset, ViewConfig(count=args.views, augmix=augmix), Preprocess(size=224), SEED)
+    planner = replace(reader, draws=False)
+    ways: dict[str, Any] = {
+        "as floats": Clocked(reader, floats=True),
+        "as today": Clocked(reader),
+        "for a device": Clocked(planner),
+    }
+    drawer, pixels = Drawer(reader.preprocess, torch.device("cpu")), torch.zeros(3, args.views, 3, 224, 224)
+    drawer.fill(pixels, {row: each[0][0] for row, each in enumerate(ways.values())})
+    for row, name in enumerate(ways):
+        equal(pixels[row], pixels[0], f"AugMix {augmix}, views handed over {name}", 0.0)
+    found = defaultdict[str, list[float]](list)
+    for _ in range(args.repeats):
+        for name, each in ways.items():
+            views: Iterator[Any] = read(each, range(len(dataset)), workers=1, pin=False)
+            _, first = next(views)
+            began, clocks = thread_time(), [there for _, there in views]
+            here = thread_time() - began
+            found[f"{name}, reading"].append((clocks[-1] - first) / len(clocks))
+            found[f"{name}, waiting"].append(here / len(clocks))
+    return found
 
 
 def towers(args: Any, clip: Clip) -> dict[str, list[Spent]]:
@@ -197,12 +256,12 @@ def tower_row(args: Any, clip: Clip, spent: dict[str, list[Spent]]) -> dict[str,
     return cells | {"views/s, eager": f"{Spread.of([1 / each.wall for each in spent['eager']]):.3g}"}
 
 
-def row(args: Any, clip: Clip, augmix: str, timings: dict[str, Any]) -> dict[str, object]:
+def row(args: Any, subject: str, augmix: str, timings: dict[str, Any]) -> dict[str, object]:
     shares = {
         stage: Spread.of([spent[stage].wall / sum(part.wall for part in spent.values()) for spent in timings["stages"]])
         for stage in STAGES
     }
-    cells: dict[str, object] = {"model": clip.name, "AugMix": augmix}
+    cells: dict[str, object] = {"model, images": subject, "AugMix": augmix}
     for stage, share in shares.items():
         rate = Spread.of([1 / spent[stage].wall for spent in timings["stages"]])
         cells[f"{stage}, %"] = f"{100 * share.median:.0f}"
