@@ -55,8 +55,8 @@ def row(folder: SweepFolder) -> tuple[str, ...]:
         return name, "damaged", "", str(error), changed
     front = front_of(info, records)
     trials = [record.state for record in records if record.kind == "trial"]
-    failed = f", {trials.count('failed')} failed" if "failed" in trials else ""
-    progress = f"{trials.count('complete')}{f'/{total}' if total else ''}{failed}"
+    otherwise = "".join(f", {trials.count(state)} {state}" for state in ("failed", "stopped") if state in trials)
+    progress = f"{trials.count('complete')}{f'/{total}' if total else ''}{otherwise}"
     knees = [member for member in front.members if "knee" in front.marks[member.name]]
     knee = "".join(f", knee {format_values(info.objectives, values_of(member))}" for member in knees)
     return name, info.state, progress, f"{plural(len(front.members), 'trial')}{knee}", changed
@@ -91,8 +91,9 @@ def facts(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
         yield f"reason      {record.reason}"
     for key, value in (record.params or record.config).items():
         yield f"    {key} = {format_setting(value)}"
+    expected = "" if record.state == "complete" else f", as expected after {record.fidelity:.0%} of the images"
     for name in record.broken:
-        yield f"breaks      {name}, by {record.constraints[name]:.4g}"
+        yield f"breaks      {name}, by {record.constraints[name]:.4g}{expected}"
     files = folder.artifacts(record.name)
     yield from (f"prompt      {path}" for path in sorted(files.glob("prompts/*")))
     if (log := files / "log.txt").is_file():

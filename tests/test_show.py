@@ -67,6 +67,15 @@ def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(cap
     assert [line for line in lines if "line" in line] == [f"    line {number}" for number in range(4, 9)]
 
 
+def test_what_a_trial_that_lost_a_race_would_have_broken_is_told_as_expected(capsys, folder):
+    broken = replace(folder.trial("trial-0005"), constraints={"accuracy": 1.5}, fidelity=0.25)
+    folder.write_trial(broken)
+    assert "breaks      accuracy, by 1.5\n" in shown(capsys, show.main, folder.path, "trial-0005")
+    folder.write_trial(replace(broken, state="stopped", values=None, results={}, estimate=[60.0, 9.0]))
+    text = shown(capsys, show.main, folder.path, "trial-0005")
+    assert "breaks      accuracy, by 1.5, as expected after 25% of the images\n" in text
+
+
 def test_what_is_in_a_folder_cannot_steer_the_terminal(capsys, folder):
     hostile = "\033[2Jgone\n"
     folder.write_info(replace(folder.info(), space={"question": hostile, "search": {"trials": 6}}))
@@ -96,7 +105,8 @@ def test_what_is_not_there_is_told_in_a_line(capsys, monkeypatch, folder, words,
 
 
 def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
-    build_sweep(tmp_path / "b", trials=4, failed=(1,))
+    made = build_sweep(tmp_path / "b", trials=4, failed=(1,))
+    made.write_trial(replace(made.trial("trial-0000"), state="stopped", values=None, results={}))
     build_sweep(tmp_path / "a", trials=3, failed=(), running=(2,), state="running")
     build_sweep(tmp_path / "empty", trials=0, baselines=(), state="interrupted")
     (build_sweep(tmp_path / "old", trials=1).info_file).write_text("not JSON\033[2J")
@@ -107,7 +117,7 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     assert header == ["sweep", "state", "trials", "front", "changed"]
     assert [row[:4] for row in rows[:2]] == [
         ["a", "running", "2/6", "1 trial, knee accuracy 54.00, ece 10.80"],
-        ["b", "finished", "3/6, 1 failed", "1 trial, knee accuracy 56.00, ece 9.40"],
+        ["b", "finished", "2/6, 1 failed, 1 stopped", "1 trial, knee accuracy 56.00, ece 9.40"],
     ]
     assert rows[2][:4] == ["empty", "interrupted", "0/6", "0 trials"]
     assert rows[3][:2] == ["old", "damaged"]

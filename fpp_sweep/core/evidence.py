@@ -78,7 +78,7 @@ class Drawn:
         return self.draws + centres[:, None]
 
     def interval(self, trial: int) -> Interval:
-        return Interval(float(self.values[trial]), float(self.draws[trial].std()))
+        return Interval(float(self.values[trial]), max(float(self.draws[trial].std()), self._rare))
 
     def bias(self, trial: int) -> float:
         """What resampling adds to a value, in standard deviations; about what few images have added to it."""
@@ -92,7 +92,7 @@ class Drawn:
 
     @property
     def _rare(self) -> float:
-        """Two images more on which trials differ (Agresti and Min): where they are few, resamples vary too little."""
+        """Two images more on which trials differ, or that are wrong (Agresti): of few, resamples vary too little."""
         return math.sqrt(2) * self.image
 
     def against(self, other: int) -> tuple[Numbers, Numbers]:

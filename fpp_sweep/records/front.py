@@ -93,8 +93,9 @@ class Front:
         return xs, [values_of(record)[y] for record in records]
 
     def remarks(self, record: TrialRecord) -> list[str]:
-        """A record's marks, whether it is on the confirmed front, or breaks a constraint, as a baseline may."""
-        more = {"confirmed": record.name in self.confirmed, "breaks a constraint": not record.feasible}
+        """A record's marks, whether it is on the confirmed front, or breaks a constraint, as far as is known."""
+        breaks = f"{'breaks' if record.state == 'complete' else 'expected to break'} a constraint"
+        more = {"confirmed": record.name in self.confirmed, breaks: not record.feasible}
         return [*self.marks.get(record.name, []), *(remark for remark, holds in more.items() if holds)]
 
 

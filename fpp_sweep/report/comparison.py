@@ -142,9 +142,13 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> Comparison:
     cut = {sweep.label: [on_common(one, sweep.folder.artifacts(one.name), common, goals) for one in sweep.complete]
            for sweep in kept}  # fmt: skip
     notes += [note for sweep in kept if (note := _lost(sweep, cut[sweep.label], split))]
+    for sweep in kept:
+        if broken := sum(one is not None and not one.feasible for one in cut[sweep.label]):
+            notes.append(f"{sweep.label}: {plural(broken, 'trial')} not on the front, for constraints of that sweep")
     paths, named = _named(kept, cut)
     everything = [record for records in named.values() for record in records]
-    info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split)
+    tags = {key: told for key, told in kept[0].info.tags.items() if not key.startswith("confirmed")}  # of one sweep
+    info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split, tags=tags)
     info = replace(info, reference=_corner(goals, everything))
     front = front_of(info, everything)
     evidence = evidence_of(paths.__getitem__, info, front, common)

@@ -119,7 +119,13 @@ def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
         seeds.setdefault(dataset, []).append(one)
     stems = sorted({metric.partition("/")[0] for metric in metrics})
     images = [(name, b"".join(one.digests.tobytes() for one in given), given[0].total) for name, given in seeds.items()]
-    return Seen(tuple(images), {name: resampled(name, split, given, stems, DRAWS) for name, given in seeds.items()})
+    return Seen(tuple(images), {name: _over_seeds(name, split, given, stems) for name, given in seeds.items()})
+
+
+def _over_seeds(dataset: str, split: str, seeds: Sequence[Sums], metrics: Sequence[str]) -> dict[str, Numbers]:
+    """The mean over seeds, which are not drawn: all trials have the same, and have seen all of them."""
+    rows = [resampled(dataset, split, [one], metrics, DRAWS) for one in seeds]
+    return {metric: np.mean([row[metric] for row in rows], axis=0) for metric in metrics}
 
 
 def together(trials: Sequence[Seen], metrics: Sequence[str]) -> dict[str, Drawn]:
@@ -345,12 +351,12 @@ class Racer(Driver):
 # --- what it saves ----------------------------------------------------------------------------------
 
 
-def saved(records: Sequence[TrialRecord], split: str) -> str | None:
-    """What the trials that were stopped did not cost, in a line; none if there was none, or nothing to go by."""
+def saved(records: Sequence[TrialRecord], split: str) -> str:
+    """What the trials that were stopped, and not finished later, did not cost, in a line."""
     finished = [record for record in records if record.kind == "trial" and split in record.results]
     stopped = [record for record in records if record.state == "stopped" and record.estimate is not None]
     if not finished or not stopped:
-        return None
+        return "no trial was stopped for good; nothing was saved"
     spent = math.fsum(record.held for record in records)
     spent += math.fsum(result.device_seconds for record in records for result in record.results.values())
     less = math.fsum(1 - record.fidelity for record in stopped)

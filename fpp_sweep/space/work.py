@@ -102,7 +102,7 @@ class Search:
     """How points are chosen, and when it is enough."""
 
     sampler: Sampler = LATER  # grid where the space has one, else tpe
-    trials: Positive | None = None  # finished ones, baselines not counted; none: no limit
+    trials: Positive | None = None  # that are begun, baselines not counted; none: no limit
     wall_clock: Seconds | None = None
     gpu_hours: Annotated[float, number(above=0)] | None = None  # hours that workers were held, times the GPUs of each
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy

@@ -39,6 +39,8 @@ def sentences(info: SweepInfo, records: Sequence[TrialRecord], *, judged: bool) 
     why = f" ({info.tags['ended']})" if info.tags.get("ended") and info.finished else ""
     yield f"{info.name} is {info.state}{why}; trials: {counts}."
     front = front_of(info, records)
+    if front.infeasible and not front.members:
+        yield "No trial that finished keeps all constraints: none is on the front."
     if front.members and front.baselines and not judged:
         yield from _beside_baselines(info, front)
     if front.members and info.reference is not None:

@@ -28,6 +28,7 @@ from fpp_sweep.core.images.chunks import CHUNK
 from fpp_sweep.core.images.features import at_once
 from fpp_sweep.keys import TaskKeys
 from fpp_sweep.search.confirming import SHARE, fresh
+from fpp_sweep.search.racing import NEVER_STOPPED
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep import timing
@@ -42,7 +43,7 @@ WIDTH = 110  # columns
 FRONT = 4  # members that are expected to be run on the test split
 START = 24.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
 SHOWN = 8  # trials printed
-SAVED = 0.03, 0.45  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
+SAVED = 0.14, 0.56  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
 
 
 def dry_run(spaces: Sequence[Space], table: Sequence[int] = ()) -> str:
@@ -279,11 +280,13 @@ def _race_lines(sweep: Expected, speeds: Mapping[str, Speed], work: float) -> It
     race, split = sweep.space.search.race, sweep.space.search.split
     if race is None:
         return
-    trials = [config for name, config in sweep.configs.items() if name.startswith("trial")][race.reserve :]
+    asked = sum(origin in NEVER_STOPPED for origin, _ in sweep.space.queue())
+    first = max(race.reserve, asked)
+    trials = [config for name, config in sweep.configs.items() if name.startswith("trial")][first:]
     tasks = (task for config in trials for shards in sweep.plan.tasks(config, split).values() for task in shards)
     share = sum(_seconds(task, speeds[task.dataset]) for task in tasks) / work
     least, most = SAVED
-    told = f"race: trials after the first {race.reserve} adapt for {share:.0%} of this"
+    told = f"race: trials after the first {first} adapt for {share:.0%} of this"
     yield f"{told}; {least:.0%} to {most:.0%} of that was saved elsewhere: {least * share:.0%} to {most * share:.0%}"
 
 

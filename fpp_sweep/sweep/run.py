@@ -164,8 +164,9 @@ class Run:
         )
         self.storage = tempfile.mkdtemp(prefix="fpp_sweep-")
         conduct(self.conductor, brief, self.storage)
-        raced = saved(self.conductor.records(), self.space.search.split) if self.space.search.race else None
-        tags = {"ended": self.conductor.why_stopped or "", **({"race": raced} if raced else {})}
+        tags = {"ended": self.conductor.why_stopped or ""}
+        if self.space.search.race:
+            tags["race"] = saved(self.conductor.records(), self.space.search.split)
         if self.conductor.confirmation:
             tags["confirmed"] = self.conductor.confirmation.told()
             tags["confirmed_front"] = ", ".join(self.conductor.confirmation.front)

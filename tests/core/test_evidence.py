@@ -255,6 +255,16 @@ def test_few_images_that_one_gets_right_and_the_other_does_not_prove_nothing(ima
     assert gap.sign == told
 
 
+@pytest.mark.parametrize("wrong", [0, 1, 100])
+def test_an_accuracy_that_nothing_speaks_against_has_an_interval_all_the_same(wrong):
+    """Of 100 images 3 may well be wrong although all that were seen are right."""
+    correct = np.arange(100) >= wrong
+    found = drawn("dtd", "val", [[sums_of(Confidences(np.full(100, 0.9, np.float32), correct))]], ["accuracy"])
+    interval = found["accuracy"].interval(0)
+    assert interval.value == 100 - wrong
+    assert 2.5 < interval.high - interval.value < 3
+
+
 def test_seeds_that_differ_widen_an_interval_by_what_they_differ():
     """Two seeds, 60 and 70 % right: the mean over seeds has a standard deviation of 5 from them alone."""
     right = [np.arange(1000) % 10 < tenths for tenths in (6, 7)]

@@ -116,6 +116,13 @@ def test_what_a_search_cost_includes_trials_that_lost_a_race(sweeps):
     assert "far/trial-0001" not in [record.name for record in found.front.finished]
 
 
+def test_what_one_sweep_has_confirmed_is_not_said_of_the_union(capsys, sweeps):
+    tags = {"confirmed": "on fresh images: trial-0002 best accuracy 70.00", "confirmed_front": "trial-0002"}
+    far = sweeps["far"]
+    far.write_info(replace(far.info(), tags={**far.info().tags, **tags}))
+    assert "fresh images: trial-0002" not in shown(capsys, "far", "better")
+
+
 def test_the_best_of_two_sweeps_are_tested_where_they_were_not_chosen(sweeps):
     found = union(sweeps, "far", "better")
     assert {test.split for test in found.tests} == {"test"}
@@ -254,6 +261,7 @@ def test_a_sweep_none_of_whose_trials_is_feasible(capsys, sweeps):
         sweeps["better"].write_trial(replace(sweeps["better"].trial(name), constraints={"accuracy": 1.0}))
     text = shown(capsys, "far", "better")
     assert "1 of 4 trials: 1 of far, 0 of better" in text
+    assert "\n  better: 2 trials not on the front, for constraints of that sweep\n" in text
     assert "The sweeps' best against each other\n" in text
     assert "no two of them can be paired" in text
     assert re.search(r"\n  better +2 +24 s +0 +never +never +never\n", text)

@@ -13,7 +13,7 @@ from benchmarks.racing import Block, Rule, Shown, run_race
 from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, unpacked, value_of
+from fpp_sweep.core.sums import Sums, packed, unpacked, value_of
 from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.search.conductor import Conductor
@@ -24,6 +24,7 @@ from fpp_sweep.search.racing import (
     Racer,
     Rules,
     Seen,
+    _seen,
     beaten,
     expected,
     require_additive,
@@ -441,6 +442,21 @@ def looks_that_stop(sweep):
     return [name for name, looks in sweep.looks().items() if looks[-1]["reason"]]
 
 
+def test_seeds_are_no_matter_of_chance_where_all_trials_have_the_same(tmp_path):
+    """One is the better by 20 points with the first seed and the worse with the second: on average they are equal."""
+    first, second = (np.arange(200) % 10 < tenths for tenths in (6, 8))
+    sides = []
+    for number, each in enumerate(((first, second), (second, first))):
+        made = [Confidences(np.full(200, 0.9, np.float32), right) for right in each]
+        ids, none = [f"image {index}" for index in range(200)], np.zeros(200)
+        file = tmp_path / f"{number}.npz"
+        file.write_bytes(packed({("a", seed): Sums.of("a", ids, one, none, none) for seed, one in enumerate(made)}))
+        sides.append(_seen(file, 0, "val", ("accuracy",)))
+    row = together(sides, ["accuracy"])["accuracy"]
+    assert row.values == pytest.approx([70, 70])
+    assert row.against(0)[1] == pytest.approx(np.sqrt(2) * 100 / 200)  # two images more, and nothing else
+
+
 def test_several_seeds_race_together(worker, tmp_path):
     sweep = Sweep(tmp_path / "sweep", worker, "work.seeds=[0, 1]", "work.datasets=[digits]").run()
     losers = stopped(sweep)
@@ -639,6 +655,10 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
     assert later.looks()["trial-0003"] == raced.looks()["trial-0003"]
     points = {point.key: point.value for point in trial_run(later.folder.info(), record, on_front=False).points}
     assert (points["fidelity"], points["accuracy"]) == (1.0, record.values[0])
+    records = later.records().values()
+    assert saved(list(records), "val").startswith("2 of 6 trials stopped early; ")
+    left = [each for each in records if each.state != "stopped"]
+    assert saved(left, "val") == "no trial was stopped for good; nothing was saved"
 
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])

@@ -37,6 +37,13 @@ def test_where_no_trial_beats_every_baseline_that_is_a_sentence_and_marks_are_no
     ]
 
 
+def test_where_no_trial_keeps_the_constraints_that_is_a_sentence():
+    broken = trial(0, 71, 10, constraints={"accuracy": 0.5})
+    sentence = "No trial that finished keeps all constraints: none is on the front."
+    assert said(baseline(PLAIN, 60, 3), broken)[1:] == [sentence]
+    assert sentence not in said(baseline(PLAIN, 60, 3), broken, trial(1, 65, 5))
+
+
 def test_a_hypervolume_of_zero_explains_itself():
     (line,) = [line for line in said(trial(0, 55, 10)) if "ypervolume" in line]
     assert line == (
