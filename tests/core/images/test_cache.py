@@ -729,6 +729,19 @@ def test_groups_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
     assert_close(everything(found), everything(expected))
 
 
+def test_an_image_that_is_timed_goes_through_the_tower_as_others_do(tmp_path, monkeypatch):
+    """Where all views of one do not fit in memory at once, in parts."""
+    tower, timed = ShortOfMemory(CLIP.visual, 2), []
+
+    def chosen(tower, reader, drawer, *others):
+        timed.append(ways.seconds(tower, dataclasses.replace(reader, draws=False), drawer, *others[:2]))
+        return reader
+
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", chosen)
+    fill(tmp_path, painted(3), clip=dataclasses.replace(CLIP, visual=tower))
+    assert len(timed) == 1
+
+
 def test_a_device_is_taken_only_where_it_is_faster_and_that_is_told(monkeypatch):
     """A stand-in for the clock: seconds by whether readers draw."""
     reader = Reader.of(painted(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
