@@ -29,6 +29,7 @@ from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.facts import Precision, WorkerSpec
 from fpp_sweep.keys import TaskKeys
+from fpp_sweep.progress import Bar
 from fpp_sweep.trial.inline import InlineExecutor
 from fpp_sweep.trial.store import MemoryStore
 from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
@@ -96,7 +97,7 @@ def prepared(args: Any, folder: Path) -> tuple[InlineExecutor, Plan]:
         precisions=(args.precision,),
         compile=args.compile,
     )
-    worker = Worker(spec)
+    worker = Worker(spec, Bar)  # which tells where views are drawn, and what time went to
     facts = tuple(worker.describe([], "test"))
     plan = Plan(datasets={"test": facts}, seeds=(0,))
     print(f"{worker.facts().name} on {worker.facts().device}, {len(facts)} datasets", flush=True)

@@ -204,6 +204,20 @@ def test_a_dry_run_measures_beside_as_many_workers_as_there_will_be(monkeypatch,
     assert "16 evaluations of shards" in text
 
 
+@pytest.mark.parametrize(("asked", "share", "told"), [("null", 1.0, "with 2 workers"), ("0.5", 0.5, "with 4 workers")])
+def test_a_dry_run_counts_on_as_many_workers_as_a_machines_gpus_hold(monkeypatch, asked, share, told):
+    """Two GPUs, as torch would tell; what would be timed on one is not."""
+    gpus = []
+    there = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+    monkeypatch.setattr(estimate, "torch", SimpleNamespace(cuda=there))
+    monkeypatch.setattr(estimate, "worker_spec", lambda space, gpu: gpus.append(gpu) or worker_spec(space, 0.0))
+    monkeypatch.setattr(estimate, "busy", lambda others: nullcontext())
+    monkeypatch.setattr(timing, "measure", lambda worker, start, facts: SPEED)
+    text = dry_run([parse_space(SPACE, "space.yaml", [f"work.gpus_per_worker={asked}", "work.workers=null"])])
+    assert gpus == [share]
+    assert told in text
+
+
 class Clock:
     """Goes on only when work is done."""
 
