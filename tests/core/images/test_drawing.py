@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 DEVICES = pytest.mark.parametrize("place", ["cpu", GPU])
-pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32")  # torch's advice to be less exact
 
 
 @DEVICES
