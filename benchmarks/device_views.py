@@ -70,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     costs = [cost(args, device, runners, mix, images) for mix in (True, False) for images in args.images]
     print("\n" + "\n".join(f"{row}" for row in costs) + "\n")
     finish(args, rows, {"equality": found, "costs": costs}, ["Milliseconds an image: median (lowest..highest)."])
+    if gave_up := getattr(runners.get("fused"), "failed", ""):
+        raise SystemExit(f"what is called fused was eager from some case on: {gave_up}")
     wrong = sum(counts.differ for part in found.values() for counts in part.values())
     if wrong:
         raise SystemExit(f"{wrong} cases differ from Pillow's bytes")

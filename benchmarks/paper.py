@@ -32,6 +32,7 @@ from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.text.compiling import EAGER_CALLS
 from fpp_sweep.core.text.precision import computing
 from fpp_sweep.facts import Precision
+from fpp_sweep.tasks import BATCH
 
 CLASSES = {
     "aircraft": 100,
@@ -100,8 +101,11 @@ def gemm_limit(args: Any) -> float:
 def measured(args: Any, name: str) -> dict[str, Any]:
     classes, images = CLASSES[name], DATASETS[name].test_size
     assert images is not None
-    world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
-    batch = 4 if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // len(world.texts.packing)))
+    on_gpu = torch.device(args.device).type == "cuda"
+    most = BATCH if on_gpu else MOST_IMAGES
+    world = build(SMALL if args.quick else VIT_B_16, classes, samples=most, device=args.device)
+    fitting = most if on_gpu else max(1, min(most, TOKENS_AT_ONCE // len(world.texts.packing)))
+    batch = 4 if args.quick else fitting  # a GPU takes as many as in a trial
     print(f"{name}: K = {classes}, {len(world.texts.packing)} tokens, {batch} images at once", flush=True)
     config = AdaptConfig()
     once, form, first = first_gradient(world, images, args.device)

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from benchmarks.harness import equal, finish, parse
+from benchmarks.harness import equal, finish, parse, require_open_clip
 from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.core.datasets import Dataset, open_dataset
@@ -140,6 +140,7 @@ class Trial:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("precision", __doc__ or "", _options, argv)
+    require_open_clip()
     rows, raw = [], {}
     for case in cases(args):
         print(f"{case.title}: {len(case.pixels)} images, K = {len(case.classes)}", flush=True)

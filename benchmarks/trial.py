@@ -29,6 +29,7 @@ from fpp_sweep.cli import Parser, run
 from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.facts import Precision, WorkerSpec
 from fpp_sweep.keys import TaskKeys
+from fpp_sweep.progress import Bar
 from fpp_sweep.trial.inline import InlineExecutor
 from fpp_sweep.trial.store import MemoryStore
 from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
@@ -36,11 +37,13 @@ from fpp_sweep.trial.worker import Worker
 
 STAGES = ("features", "pretrain", "adapt")
 LINES = 20  # of a profile
+PROFILED = 20  # steps: of 1,000 for each dataset a profile would hold some forty million events
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("trial", __doc__ or "", _options, argv)
     require_open_clip()
+    args.steps = args.steps or (PROFILED if args.profile else TrialConfig().fpp.steps)
     if args.quick:
         args.model, args.images, args.views, args.steps = "tiny", 2, 4, 3
     config = (preset("tiny") if args.model == "tiny" else TrialConfig()).replace(
@@ -74,7 +77,8 @@ def _options(options: Parser) -> None:
     options.add_argument("--model", default="ViT-B-16", choices=("ViT-B-16", "tiny"), help="with random weights")
     options.add_argument("--images", type=int, default=64, metavar="N", help="of each of the ten datasets")
     options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
-    options.add_argument("--steps", type=int, default=1000, metavar="N", help="of pretraining")
+    text = f"of pretraining; default: 1000, {PROFILED} with --profile, which keeps every kernel of every step"
+    options.add_argument("--steps", type=int, metavar="N", help=text)
     options.add_argument("--loaders", type=int, default=0, metavar="N", help="processes that read images")
     options.add_argument("--precision", choices=get_args(Precision), default="float32")
     options.add_argument("--compile", action="store_true", help="both towers through torch.compile")
@@ -93,7 +97,7 @@ def prepared(args: Any, folder: Path) -> tuple[InlineExecutor, Plan]:
         precisions=(args.precision,),
         compile=args.compile,
     )
-    worker = Worker(spec)
+    worker = Worker(spec, Bar)  # which tells where views are drawn, and what time went to
     facts = tuple(worker.describe([], "test"))
     plan = Plan(datasets={"test": facts}, seeds=(0,))
     print(f"{worker.facts().name} on {worker.facts().device}, {len(facts)} datasets", flush=True)

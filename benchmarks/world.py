@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.memory import Room
 from fpp_sweep.core.text.tower import TextTower
 from tests.reference.naive import NaiveText, random_views, random_weights
 
@@ -99,6 +100,8 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
     on_cpu = {name: value.cpu() for name, value in weights.items()}
     weights = {name: value.to(device) for name, value in weights.items()}
     tower = TextTower.from_state(on_cpu, heads=shape.heads, activation="quick_gelu").on(device)
+    if torch.device(device).type == "cuda":  # what goes through at once is what fits there
+        tower = replace(tower, room=Room.of(torch.device(device), 1.0))
     texts = ClassTexts.of_names(tower, tokenizer, names)
     context = tower.token_embedding[torch.tensor(tokenizer.encode(PROMPT), device=device)]
     with torch.no_grad():

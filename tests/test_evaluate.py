@@ -243,16 +243,18 @@ def test_an_option_that_argparse_refuses_is_bad_input_too():
 
 
 @pytest.mark.gpu
-def test_the_same_numbers_come_out_on_a_gpu(tmp_path):
+@pytest.mark.parametrize(("precision", "most"), [("float32", 1e-2), ("tf32", 1e-2), ("fp16", 5e-2)])
+def test_the_same_numbers_come_out_on_a_gpu(tmp_path, precision, most):
     assert torch.cuda.is_available()
     metrics = {}
-    for device in ("cpu", "cuda"):
-        done = command(*TINY, "--device", device, "--out", tmp_path / device, folder=tmp_path / device)
+    for device, setting in (("cpu", "float32"), ("cuda", precision)):
+        words = (*TINY, f"precision={setting}", "--device", device, "--loaders", 2, "--out", tmp_path / device)
+        done = command(*words, folder=tmp_path / device)
         assert done.returncode == 0, done.stderr
         trials = json.loads((tmp_path / device / "results.json").read_text())["trials"]
         metrics[device] = [found["metrics"]["nll"] for trial in trials for found in trial["datasets"].values()]
     # other kernels, and features in half precision: NLL agrees to a few thousandths
-    assert metrics["cpu"] == pytest.approx(metrics["cuda"], abs=1e-2)
+    assert metrics["cpu"] == pytest.approx(metrics["cuda"], abs=most)
 
 
 def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise(tmp_path):

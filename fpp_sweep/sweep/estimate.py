@@ -31,6 +31,7 @@ from fpp_sweep.search.confirming import SHARE, fresh
 from fpp_sweep.search.racing import NEVER_STOPPED
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Work
 from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
 from fpp_sweep.sweep.schedule import Piece, Schedule
@@ -55,14 +56,14 @@ def dry_run(spaces: Sequence[Space], table: Sequence[int] = ()) -> str:
     gpu = torch.cuda.is_available() and first.gpus_per_worker != 0
     with tempfile.TemporaryDirectory() as cache:
         # an empty cache: reading features that exist already would be timed instead of computing them
-        worker = Worker(replace(worker_spec(spaces[0], 1.0 if gpu else 0.0), cache=cache))
+        worker = Worker(replace(worker_spec(spaces[0], (first.gpus_per_worker or 1.0) if gpu else 0.0), cache=cache))
         plans = [make_plan(space, worker) for space in spaces]
         notes = dict.fromkeys(
             note
             for space, plan in zip(spaces, plans, strict=True)
             for note in (*check(space, worker, plan).notes, *space.left_out())
         )
-        workers = first.workers or (1 if gpu else max(1, int(cores() / first.cpus_per_worker)))
+        workers = first.workers or _that_fit(first, gpu)
         speeds: dict[str, Speed] = {}
         with busy(min(workers, cores()) - 1):
             for space, plan in zip(spaces, plans, strict=True):
@@ -76,6 +77,12 @@ def dry_run(spaces: Sequence[Space], table: Sequence[int] = ()) -> str:
     keys = TaskKeys(worker.facts(), known)
     size = len(worker.clip.text.projection[0]) * (4 if worker.spec.exact_cache else 2)
     return "\n".join([*lines, *cost_lines(runs, speeds, workers, keys, size=size, table=table)])
+
+
+def _that_fit(work: Work, gpu: bool) -> int:
+    """Workers on this machine."""
+    there, each = (torch.cuda.device_count(), work.gpus_per_worker or 1.0) if gpu else (cores(), work.cpus_per_worker)
+    return max(1, int(there / each + 1e-9))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ import torch
 
 from fpp_sweep import catalogue
 from fpp_sweep.config import TrialConfig
-from fpp_sweep.core.images.features import BATCH
+from fpp_sweep.core.images.features import BATCH, view_bytes
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.prompt import open_prompt
+from fpp_sweep.core.text.memory import halving
 from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.tasks import BATCH as SAMPLES
 from fpp_sweep.tasks import EvalTask, PretrainTask, effort
-from fpp_sweep.trial.running import evaluate
+from fpp_sweep.trial.running import Adapter, evaluate
 from fpp_sweep.trial.worker import Worker
 
 STEPS = 6  # of pretraining that are timed, after a first one
@@ -71,12 +72,11 @@ def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     stand_in: Any = SimpleNamespace(kept=np.arange(len(dataset)), of=lambda indices: features[: len(indices)])
     clip = worker.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
-    began = perf_counter()
-    adapter = worker.adapter(task, prompt)
-    begin = perf_counter() - began
+    adapters: list[Adapter] = []
+    begin = _timed(lambda: adapters.append(worker.adapter(task, prompt)))
 
     def adapt(count: int) -> object:
-        return evaluate(clip, replace(task, stop=count), dataset, stand_in, adapter)
+        return evaluate(clip, replace(task, stop=count), dataset, stand_in, adapters[0])
 
     return _of_one(adapt, images) / effort(task.config), begin
 
@@ -90,9 +90,10 @@ def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     reader[0]  # whatever is read once
     draw = _of_one(lambda count: [reader[position] for position in range(len(dataset) - count, len(dataset))], images)
     size = clip.preprocess.size
-    pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size)
+    pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size, device=clip.device)
+    at_once = clip.text.room.batch(len(pixels), view_bytes(clip))
     clip.image_features(pixels[:1])
-    return draw, _of_one(lambda count: clip.image_features(pixels[:count]), len(pixels))
+    return draw, _of_one(lambda count: halving(clip.image_features, pixels[:count], at_once), len(pixels))
 
 
 def _of_one(work: Callable[[int], object], most: int) -> float:
@@ -106,4 +107,6 @@ def _of_one(work: Callable[[int], object], most: int) -> float:
 def _timed(work: Callable[..., object], *given: int) -> float:
     began = perf_counter()
     work(*given)
+    if torch.cuda.is_initialized():  # a GPU may have only been given it
+        torch.cuda.synchronize()
     return perf_counter() - began

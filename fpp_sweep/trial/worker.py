@@ -126,7 +126,7 @@ class Worker:
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._seconds,
-            made_with=f"{made_with()}, {torch.cuda.get_device_name() if self.clip.device.type == 'cuda' else 'no GPU'}",
+            made_with=f"{made_with()}, {self._device if self.clip.device.type == 'cuda' else 'no GPU'}",
         )
 
     def describe(self, names: Iterable[str], split: str) -> list[DatasetFacts]:

@@ -2,10 +2,12 @@
 
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.core.images.reading import Reader
@@ -208,6 +210,20 @@ def test_a_dry_run_measures_beside_as_many_workers_as_there_will_be(monkeypatch,
     assert "16 evaluations of shards" in text
 
 
+@pytest.mark.parametrize(("asked", "share", "told"), [("null", 1.0, "with 2 workers"), ("0.5", 0.5, "with 4 workers")])
+def test_a_dry_run_counts_on_as_many_workers_as_a_machines_gpus_hold(monkeypatch, asked, share, told):
+    """Two GPUs, as torch would tell; what would be timed on one is not."""
+    gpus = []
+    there = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+    monkeypatch.setattr(estimate, "torch", SimpleNamespace(cuda=there))
+    monkeypatch.setattr(estimate, "worker_spec", lambda space, gpu: gpus.append(gpu) or worker_spec(space, 0.0))
+    monkeypatch.setattr(estimate, "busy", lambda others: nullcontext())
+    monkeypatch.setattr(timing, "measure", lambda worker, start, facts: SPEED)
+    text = dry_run([parse_space(SPACE, "space.yaml", [f"work.gpus_per_worker={asked}", "work.workers=null"])])
+    assert gpus == [share]
+    assert told in text
+
+
 class Clock:
     """Goes on only when work is done."""
 
@@ -262,8 +278,34 @@ def test_the_parts_of_a_task_are_timed_one_by_one(space, worker, monkeypatch):
     monkeypatch.setattr(timing, "evaluate", lambda clip, task, *_: clock.works(2.0 * task.stop))
     assert timing._adaptation(worker, task) == (2.0, 7.0)
     monkeypatch.setattr(Reader, "__getitem__", lambda self, position: clock.works(0.5))
-    monkeypatch.setattr(type(worker.clip), "image_features", lambda self, pixels: clock.works(len(pixels) / 8))
+    tower = lambda self, pixels: clock.works(len(pixels) / 8, pixels[:, 0, 0])  # noqa: E731
+    monkeypatch.setattr(type(worker.clip), "image_features", tower)
     assert timing._features(worker, task) == (0.5, 0.125)
+
+
+def test_what_a_gpu_was_only_given_is_waited_for(worker, space, monkeypatch):
+    """As if it took five seconds for whatever it is given."""
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: clock.works(5.0))
+    assert timing._timed(lambda: None) == 5.0
+    task = EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
+    monkeypatch.setattr(worker, "adapter", lambda *_: clock.works(7.0))
+    monkeypatch.setattr(timing, "evaluate", lambda *_: None)
+    assert timing._adaptation(worker, replace(task, config=task.config.replace({"prompt": "a photo of a"})))[1] == 12.0
+
+
+def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypatch):
+    sizes = []
+    text = worker.clip.text
+    room = replace(text.room, device=0.0)
+    tight = replace(worker.clip, text=replace(text, room=room))
+    monkeypatch.setattr(worker, "clip_for", lambda config: tight)
+    tower = lambda self, pixels: sizes.append(len(pixels)) or pixels[:, 0, 0]  # noqa: E731
+    monkeypatch.setattr(type(tight), "image_features", tower)
+    timing._features(worker, EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100))
+    assert set(sizes) == {1}
 
 
 def test_everything_can_be_measured(space, worker):

@@ -1,6 +1,9 @@
 """Every stage of a trial computes in the trial's precision, and nothing of it is left behind."""
 
 import re
+import subprocess
+import sys
+import textwrap
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -194,6 +197,19 @@ def test_what_is_set_is_in_force_inside_alone(outside):
             assert torch.backends.cuda.matmul.allow_tf32 is (outside == "high")
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_torchs_advice_on_what_is_set_on_purpose_is_not_for_our_users():
+    code = """
+        import warnings
+        import fpp_sweep.core.text.precision
+        warnings.warn("Please use the new API settings to control TF32 behavior, such as torch.backends.cudnn")
+        warnings.warn("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled.")
+        warnings.warn("another")
+    """
+    line = [sys.executable, "-c", textwrap.dedent(code)]
+    told = subprocess.run(line, capture_output=True, text=True, check=True).stderr
+    assert [line for line in told.splitlines() if "Warning" in line] == ["<string>:6: UserWarning: another"]
 
 
 @pytest.mark.parametrize(("version", "told"), [(None, "this is a cpu"), ((7, 5), "this one has 7.5"), ((8, 0), None)])

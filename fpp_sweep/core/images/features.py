@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -299,7 +299,8 @@ class _Filling:
         """A reader that draws, or leaves it to the device: measured once."""
         key = self.reader.config.count, self.reader.augmix, self.workers
         if key not in self.ways:
-            chosen = faster(self._tower, self.reader, self.drawer, index, self.workers, self.progress)
+            tower = partial(halving, self._tower, at_once=self.views)
+            chosen = faster(tower, self.reader, self.drawer, index, self.workers, self.progress)
             self.ways[key] = chosen.draws
         return replace(self.reader, draws=self.ways[key])
 

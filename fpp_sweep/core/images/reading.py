@@ -25,6 +25,8 @@ from fpp_sweep.errors import MachineError
 
 Read = Tensor | Planned | str
 
+DEAD = "DataLoader worker", "Pin memory thread"  # which torch's line begins with; the latter fetches for a GPU
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reader(TorchDataset["Read"]):
@@ -95,7 +97,7 @@ def watched(views: Iterator[Read]) -> Iterator[None]:
     except (RuntimeError, ConnectionError, EOFError) as error:  # the last two where it died while it handed over
         reason = str(error).partition(". ")[0]
         told_by_it = reason.startswith("Caught ")  # what happened in it, and it lives
-        if told_by_it or (isinstance(error, RuntimeError) and not reason.startswith("DataLoader worker")):
+        if told_by_it or (isinstance(error, RuntimeError) and not reason.startswith(DEAD)):
             raise
         _shut_down(views)
         advice = "where memory ran out, start fewer with --loaders or work.loaders"

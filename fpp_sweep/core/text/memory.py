@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +16,9 @@ from fpp_sweep.cli import memory
 
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
 BATCHES, KEPT = 1 / 4, 1 / 2  # of the room: what goes through a model at once; what is kept for all samples, such as J
+
+# the CPU's allocator, CUDA itself, cuBLAS, and cuDNN where no algorithm finds room for what it needs beside its result
+SHORT = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "unable to find an engine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,7 @@ class Room:
             return cls(device=host)
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share, device)
-        whole = torch.cuda.mem_get_info(device)[1]
-        return cls(device=min(free_on(device), share * whole - torch.cuda.memory_allocated(device)), host=host)
+        return cls(device=free_on(device), host=host)
 
     def batch(self, most: int, bytes_each: float) -> int:
         """How many may go through the model at once: as many as fit, halved from `most` until they do.
@@ -51,11 +54,12 @@ class Room:
 
 
 def free_on(device: torch.device) -> int:
-    """Bytes that this process may still take: what nobody has, and what torch keeps for it unused."""
+    """Bytes that this process may still take: what nobody has and torch keeps for it unused, up to its share."""
     if device.type != "cuda":
         return memory()[0]
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0] + unused)
+    (free, whole), held = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    return int(min(free + torch.cuda.memory_reserved(device), share * whole) - held)
 
 
 def halving(work: Callable[[Rows], Tensor], rows: Rows, at_once: int) -> Tensor:
@@ -80,8 +84,8 @@ def halving(work: Callable[[Rows], Tensor], rows: Rows, at_once: int) -> Tensor:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA's error has a type of its own; the CPU allocator's is recognised by its text."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """The GPU allocator's error has a type of its own; others are recognised by their text."""
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in SHORT)
 
 
 def told(error: Exception, device: torch.device) -> Exception:
@@ -90,7 +94,11 @@ def told(error: Exception, device: torch.device) -> Exception:
         return error
     asked = re.search(r"tried to allocate ([0-9.]+) (\w+)", str(error), re.IGNORECASE)
     size = float(asked[1]) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}.get(asked[2], 1) if asked else 0.0
-    needs, free = (f"{value / 2**30:.1f} GiB" for value in (size, free_on(device)))
-    line = MemoryError(f"needs {needs}, {free} are free on {device}; give it a larger device, or fewer workers on one")
+    needs = f"{size / 2**30:.1f} GiB" if asked else f"more memory ({str(error).partition(chr(10))[0]})"
+    free = 0
+    with suppress(RuntimeError):  # of a full GPU even this asks for too much
+        free = free_on(device)
+    free_here = f"{free / 2**30:.1f} GiB are free on {device}"
+    line = MemoryError(f"needs {needs}, {free_here}; give it a larger device, or fewer workers on one")
     line.__cause__ = error
     return line

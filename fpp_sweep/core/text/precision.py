@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -12,6 +13,10 @@ from torch import Tensor
 
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Precision
+
+# torch 2.9 on what `_set` has to do for its own compiler, and that on being exact
+for advice in ("Please use the new API settings to control TF32", "TensorFloat32 tensor cores"):
+    warnings.filterwarnings("ignore", advice)
 
 LOSS_SCALE = 64.0  # of a loss whose gradient goes back in half precision, from 6e-8 to 65504
 

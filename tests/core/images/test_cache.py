@@ -30,7 +30,7 @@ from fpp_sweep.core.images.cache import Entry, default_cache, unused
 from fpp_sweep.core.images.chunks import CHUNK, Chunk, chunk_path, sample_digests
 from fpp_sweep.core.images.drawing import Drawer
 from fpp_sweep.core.images.features import FeatureCache, computed_in
-from fpp_sweep.core.images.reading import Reader, silence_lost_parent
+from fpp_sweep.core.images.reading import Reader, silence_lost_parent, watched
 from fpp_sweep.core.images.views import make_views, sample_rng
 from fpp_sweep.errors import InputError, MachineError
 from fpp_sweep.facts import Precision
@@ -729,6 +729,19 @@ def test_groups_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
     assert_close(everything(found), everything(expected))
 
 
+def test_an_image_that_is_timed_goes_through_the_tower_as_others_do(tmp_path, monkeypatch):
+    """Where all views of one do not fit in memory at once, in parts."""
+    tower, timed = ShortOfMemory(CLIP.visual, 2), []
+
+    def chosen(tower, reader, drawer, *others):
+        timed.append(ways.seconds(tower, dataclasses.replace(reader, draws=False), drawer, *others[:2]))
+        return reader
+
+    monkeypatch.setattr("fpp_sweep.core.images.features.faster", chosen)
+    fill(tmp_path, painted(3), clip=dataclasses.replace(CLIP, visual=tower))
+    assert len(timed) == 1
+
+
 def test_a_device_is_taken_only_where_it_is_faster_and_that_is_told(monkeypatch):
     """A stand-in for the clock: seconds by whether readers draw."""
     reader = Reader.of(painted(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
@@ -741,6 +754,16 @@ def test_a_device_is_taken_only_where_it_is_faster_and_that_is_told(monkeypatch)
         rates = f"{1 / device:.1f} images/s on the device, {1 / pillow:.1f} by Pillow"
         assert log.notes == [f"views are drawn {place}: {rates}, with the image tower"]
         assert ways.faster(CLIP.image_features, reader, CLIP, 0, 2, log).draws  # on a CPU nothing is measured
+
+
+def test_a_reading_process_that_dies_while_a_gpu_fetches_is_one_line():
+    """What torch says then: the thread that pins memory dies of it; without a GPU there is none."""
+    shut_down = []
+    views = SimpleNamespace(_shutdown_workers=lambda: shut_down.append(True))
+    line = r"^a process that reads images has died \(Pin memory thread exited unexpectedly\); "
+    with pytest.raises(MachineError, match=line), watched(views):
+        raise RuntimeError("Pin memory thread exited unexpectedly")
+    assert shut_down
 
 
 @pytest.mark.parametrize("draws", [True, False])

@@ -8,16 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from benchmarks.device_views import NAMES, Count, operations, picture, resizes, subjects, whole_views
-from fpp_sweep.core.images import augmix, fusing
+from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.images import augmix, fusing, views
 from fpp_sweep.core.images.distorting import mixed
+from fpp_sweep.core.images.drawing import Drawer, Planned
 from fpp_sweep.core.images.resampling import pack, unpack
+from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.core.text.compiling import eagerly
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
-DEVICES = pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+DEVICES = pytest.mark.parametrize("place", ["cpu", GPU])
 
 
 @DEVICES
@@ -44,6 +49,28 @@ def test_whole_views_of_several_images_are_equal_to_the_last_bit(place):
     while count.cases < 200:
         whole_views(rng, torch.device(place), eagerly, count)
     assert count.differ == 0
+
+
+@DEVICES
+@pytest.mark.parametrize("mix", [True, False])
+def test_rows_are_filled_with_the_same_bits_whoever_draws(place, mix):
+    """From pinned memory on a stream of its own, where there is one; a group while the one before may be under way."""
+    rng, preprocess = np.random.default_rng(7), Preprocess(size=33)
+    config, drawer = ViewConfig(count=4), Drawer(preprocess, torch.device(place))
+    pixels = torch.zeros(2, 4, 3, 33, 33, device=place)
+    for number in range(12):
+        image = Image.fromarray(picture(rng, *rng.integers(1, 300, 2).tolist()))
+        stream, again = (views.sample_rng(number, "any", "test", "0") for _ in range(2))
+        expected = views.make_views(image, config, preprocess, augmix=mix, flip=True, rng=stream)
+        chosen = views.plan(image.size, config, augmix=mix, flip=True, rng=again)
+        bytes_or_mixed = torch.from_numpy(views.draw(image, chosen, 33))
+        by_pillow = views.normalised(bytes_or_mixed, preprocess) if mix else bytes_or_mixed
+        planned = Planned.of(image, chosen, 33)
+        if place == "cuda":
+            planned, by_pillow = planned.pin_memory(), by_pillow.pin_memory()
+        drawer.fill(pixels, {0: planned, 1: by_pillow})
+        for row in pixels.clone().cpu():
+            assert torch.equal(row.view(torch.int32), expected.view(torch.int32))
 
 
 def test_a_case_that_differs_in_one_bit_of_one_value_is_counted():
@@ -77,15 +104,21 @@ def test_words_hold_the_bytes_of_pixels():
     assert torch.equal(unpack(pack(pixels)), pixels)
 
 
-@pytest.mark.slow  # operations and whole views take minutes: `python -m benchmarks.device_views --fused`
-def test_the_fused_form_gives_the_same_bytes():
-    runner = fusing.fused(CPU)
+@pytest.mark.parametrize("place", [pytest.param("cpu", marks=pytest.mark.slow), GPU])
+def test_the_fused_form_gives_the_same_bytes(place):
+    device = torch.device(place)
+    runner = fusing.fused(device)
     assert runner is not eagerly
     rng, resized = np.random.default_rng(6), Count()
     for width, height in ((60, 50), (40, 2000)):  # the second stays eager
         for _ in range(8):
-            resizes(rng, picture(rng, width, height), 48, 8, CPU, runner, resized)
-    assert (resized.cases > 0, resized.differ) == (True, 0)
+            resizes(rng, picture(rng, width, height), 48, 8, device, runner, resized)
+    counts = {name: Count() for name in NAMES}
+    if place != "cpu":  # where that takes minutes: `python -m benchmarks.device_views --fused`
+        operations(rng, 48, device, runner, counts)
+        whole_views(rng, device, runner, counts[NAMES[0]], size=48)
+    assert resized.cases > 0
+    assert [count.differ for count in (resized, *counts.values())] == [0] * (1 + len(NAMES))
     assert not runner.failed
 
 

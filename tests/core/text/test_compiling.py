@@ -33,7 +33,6 @@ from tests.texts import CLASSES, twins
 MISSING = shutil.which(os.environ.get("CXX", "g++")) is None
 CPU = pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.skipif(MISSING, reason="no C++ compiler")])
 DEVICES = pytest.mark.parametrize("device", [CPU, pytest.param("cuda", marks=pytest.mark.gpu)])
-pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32")  # torch's advice to be less exact
 
 BATCH = 4
 

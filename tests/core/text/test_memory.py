@@ -33,6 +33,27 @@ def test_the_cpus_own_shortage_is_known():
     assert halving(work, torch.arange(2), 2).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "GET was unable to find an engine to execute this computation",
+    ],
+)
+def test_a_shortage_that_cuda_and_its_libraries_tell_in_their_own_words_is_known(text):
+    """None of them is an OutOfMemoryError; cuDNN says the last where no room is left for any of its algorithms."""
+
+    def work(rows):
+        if len(rows) > 1:
+            raise RuntimeError(text)
+        return rows
+
+    assert halving(work, torch.arange(3), 2).tolist() == [0, 1, 2]
+    line = told(RuntimeError(text), CPU)
+    assert str(line).startswith(f"needs more memory ({text}), ")
+
+
 def test_a_shortage_for_a_single_row_and_other_errors_are_passed_on():
     def short(rows):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -74,6 +95,34 @@ def test_those_who_share_a_device_have_the_same_room():
         room = Room.of(CPU, share)
         assert 0 < room.device <= share * whole
     assert Room.of(CPU, 1e-6).device == pytest.approx(1e-6 * whole)
+
+
+def of_gpu(monkeypatch, **facts):
+    """As if torch told these things of a GPU."""
+    for name, value in facts.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *device, value=value: value)
+    return torch.device("cuda")
+
+
+@pytest.mark.parametrize(("share", "free"), [(1.0, 11e9), (0.5, 7e9), (0.25, 3e9)])
+def test_of_a_shared_gpu_no_more_is_free_than_a_share(monkeypatch, share, free):
+    held = {"memory_allocated": 1e9, "memory_reserved": 2e9, "get_per_process_memory_fraction": share}
+    device = of_gpu(monkeypatch, mem_get_info=(10e9, 16e9), **held)
+    taken = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: taken.append(share))
+    assert Room.of(device, share).device == free
+    assert taken == [share] * (share < 1)
+    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
+    assert str(told(short, device)).startswith(f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; ")
+
+
+def test_a_gpu_that_is_full_before_anything_is_asked_of_it_is_one_line(monkeypatch):
+    def full(device):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", full)
+    line = str(told(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), torch.device("cuda")))
+    assert line.startswith("needs more memory (CUDA error: out of memory), 0.0 GiB are free on cuda; ")
 
 
 def test_a_device_that_is_too_small_is_one_line():

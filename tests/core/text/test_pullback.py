@@ -19,6 +19,7 @@ from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.memory import Room
 from fpp_sweep.core.text.precision import computing
 from fpp_sweep.core.text.pullback import Pullback
+from tests.clips import WordTokenizer
 from tests.reference import naive
 from tests.texts import CLASSES, MAPLE, twins
 
@@ -133,6 +134,26 @@ def test_a_jacobian_that_comes_by_blocks_gives_the_same_gradients(sizes, room):
         torch.testing.assert_close(streamed.features, whole.features, atol=1e-6, rtol=0)
         torch.testing.assert_close(streamed._jacobian, whole._jacobian, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(streamed.backward(gradients), whole.backward(gradients), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("precision", "most"), [("float32", 1e-4), ("fp16", 2e-2)])
+def test_every_form_gives_the_same_gradients_on_every_device(place, precision, most):
+    pair = twins()
+    tower, context = pair.texts.tower.on(place), pair.context.to(place)
+    texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
+    gradients = torch.randn(5, len(texts), len(tower.projection[0]), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = ByPullback(pair.texts, pair.context).backward(gradients)
+        with computing(precision, torch.device(place)):
+            forms = ByPullback(texts, context), ByJacobian(texts, context)
+            streamed = ByJacobian(in_room(texts, device=40_000, host=1e12), context, on_host=True)
+            for form in (*forms, streamed):
+                found = form.backward(gradients.to(place))
+                assert (found.device.type, found.dtype) == (place, torch.float32)
+                assert (found.cpu() - expected).norm() < most * expected.norm()
+    assert streamed._jacobian.device.type == "cpu"
+    assert streamed._block < len(texts)
 
 
 def test_what_goes_through_the_tower_at_once_is_what_fits():
