@@ -20,10 +20,12 @@ from fpp_sweep import plugins
 from fpp_sweep.cli import PLUGIN_HELP, command_line, note, parser, run, sleep_when_idle
 from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.facts import Precision
-from fpp_sweep.reproduce.experiments import Experiment, find, in_precisions, shipped
+from fpp_sweep.reproduce.experiments import Experiment, beside, find, in_precisions, shipped
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
+
+PRINTED = "fp16", "float32"  # what the rows of the paper were made in, and the exact one beside it
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,9 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     experiments = {one.name: one for one in chosen(args)}
-    if args.precision:
-        precisions = possible(args)
+    if precisions := possible(args):
         experiments = {name: one if one.theory else in_precisions(one, precisions) for name, one in experiments.items()}
+        rows = {row.name for one in experiments.values() for row in one.rows}
+        args.methods += [each for name in args.methods for each in beside(name, precisions) if each in rows]
     from fpp_sweep.reproduce.output import as_text
     from fpp_sweep.reproduce.page import write_page
     from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
@@ -105,7 +108,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seeds", nargs="+", dest="seed", metavar="N", help="instead of the table's own")
     add("--coop", metavar="FILE", help="a CoOp checkpoint, for the tables that start from one")
     add("--maple", metavar="FILE", help="a MaPLe checkpoint, likewise")
-    precisions = "of every row; the paper's were made in fp16, e.g. fp16 float32: both; default: the table's, float32"
+    precisions = "of every row; default: of the paper's model fp16, as printed, and float32 beside it; else the table's"
     add("--precision", nargs="+", default=[], choices=get_args(Precision), help=precisions)
     add("--methods", nargs="+", default=[], metavar="ROW", help="some rows of the tables only, by name")
     add("--partial", action="store_true", help="run on those datasets that are there, and say so in every table")
@@ -152,19 +155,25 @@ def chosen(args: argparse.Namespace) -> list[Experiment]:
 
 
 def possible(args: argparse.Namespace) -> list[str]:
-    """The precisions that are asked for, without those that this machine cannot compute in; a cluster's may differ."""
+    """The precisions that are asked for, without those that this machine cannot compute in; a cluster's may differ.
+
+    None where it is left to the table.
+    """
     from fpp_sweep.core.models.clip import choose_device
     from fpp_sweep.core.text.precision import require_able
+    from fpp_sweep.reproduce.cells import is_papers_model
 
+    told = args.precision or any("precision" in each.partition("=")[0] for each in args.set)
+    asked = args.precision if told or not is_papers_model(args.model) else PRINTED
     able, problems = [], []
-    for precision in dict.fromkeys(args.precision):
+    for precision in dict.fromkeys(asked):
         try:
             if not args.address:
                 require_able(precision, choose_device("auto"))
             able.append(precision)
         except InputError as error:
             problems.append(error)
-    if not able:
+    if problems and not able:
         raise problems[0]
     for problem in problems:
         note(f"its rows are left out: {problem}")

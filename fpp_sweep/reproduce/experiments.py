@@ -258,14 +258,19 @@ def in_precisions(experiment: Experiment, precisions: Sequence[str]) -> Experime
     """The same with every row that is run once in each precision; what is claimed is of the first."""
     root, rows = copy.deepcopy(experiment.root), []
     for row, node in zip(experiment.rows, root.value["rows"].items(), strict=True):
-        for precision in precisions if row.set is not None else ():
-            name = row.name if precision == precisions[0] else f"{row.name}_{precision}"
+        names = [row.name, *beside(row.name, precisions)]
+        for name, precision in zip(names, precisions, strict=True) if row.set is not None else ():
             settings = {**node.value["set"].plain(), "precision": precision}
             told = {"name": name, "title": f"{row.title}, {precision}", "set": settings}
             rows.append(replace(node, value={**node.value, **of_plain(told, node.where, node.path).value}))
         rows += [node] if row.set is None else []
     root.value["rows"].value = rows
     return made_from(root, experiment.name)
+
+
+def beside(row: str, precisions: Sequence[str]) -> list[str]:
+    """Names of the same row in the precisions after the first."""
+    return [f"{row}_{precision}" for precision in precisions[1:]]
 
 
 def _made(kind: type[Any], node: Node) -> Any:

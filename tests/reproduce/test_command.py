@@ -72,6 +72,27 @@ def test_a_precision_that_this_machine_lacks_is_left_out_unless_there_is_no_othe
     assert possible(parse([*words, "--address", "auto"])) == ["tf32"]  # a cluster's machines may have it
 
 
+def test_rows_of_the_papers_model_are_run_as_printed_and_in_float32(monkeypatch):
+    from fpp_sweep.reproduce.__main__ import parse, possible
+
+    monkeypatch.setattr("fpp_sweep.core.text.precision.require_able", lambda precision, device: None)
+    words = ["--table", "main", "--model", "ViT-B-16/openai"]
+    assert possible(parse(words)) == ["fp16", "float32"]
+    assert possible(parse([*words, "--precision", "tf32"])) == ["tf32"]
+    assert possible(parse([*words, "--set", "base.precision=float32"])) == []
+    assert possible(parse(["--table", "main"])) == []
+
+
+def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
+    from fpp_sweep.reproduce.__main__ import main
+
+    planned = []
+    monkeypatch.setattr("fpp_sweep.sweep.estimate.dry_run", planned.extend)
+    main(["--table", "main", "--precision", "fp16", "float32", "--methods", "tpt", "--dry-run"])
+    points = [(point["method"], point["precision"]) for space in planned for point in space.grid_points()]
+    assert points == [("tpt", "fp16"), ("tpt", "float32")]
+
+
 def test_the_list_names_every_table_and_its_question(capsys):
     from fpp_sweep.reproduce.__main__ import main
     from fpp_sweep.reproduce.experiments import shipped
