@@ -30,7 +30,7 @@ class WorkerSpec:
     cache: str | None = None
     exact_cache: bool = False  # features in float32 rather than half precision
     on_bad_image: OnBadImage = "fail"
-    loaders: int = 0  # processes that read images and draw views
+    loaders: int | None = None  # processes that read images and draw views; none: by device
     device: str = "auto"
     threads: int = 1  # of torch
     share: float = 1.0  # of the memory of its device

@@ -107,6 +107,7 @@ def assert_told_from_the_first_second_to_the_last(done, sweep):
         "front of small-",
         "\non test (",
         "\nwork        ",
+        "\nfeatures    of ",
         "\npage        file://",
         "\nuse it      python -m fpp_sweep.evaluate ",
     ]

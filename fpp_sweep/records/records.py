@@ -37,6 +37,8 @@ class SplitResult:
     by_seed: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     # dataset -> stage -> seconds when it was computed, whoever asked for it; the mean over seeds
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # image features that were computed for it: `images`, how many, and seconds by step, summed over workers
+    features: Mapping[str, float] = field(default_factory=dict)
     devices: Sequence[Text] = ()  # where that was
 
 

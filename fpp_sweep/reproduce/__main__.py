@@ -25,8 +25,6 @@ from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 
-PRINTED = "fp16", "float32"  # what the rows of the paper were made in, and the exact one beside it
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
@@ -37,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     experiments = {one.name: one for one in chosen(args)}
-    if precisions := possible(args):
+    if precisions := possible(args) if args.precision else printed(args):
         experiments = {name: one if one.theory else in_precisions(one, precisions) for name, one in experiments.items()}
         rows = {row.name for one in experiments.values() for row in one.rows}
         args.methods += [each for name in args.methods for each in beside(name, precisions) if each in rows]
@@ -155,29 +153,31 @@ def chosen(args: argparse.Namespace) -> list[Experiment]:
 
 
 def possible(args: argparse.Namespace) -> list[str]:
-    """The precisions that are asked for, without those that this machine cannot compute in; a cluster's may differ.
-
-    None where it is left to the table.
-    """
+    """The precisions that are asked for, without those that this machine cannot compute in; a cluster's may differ."""
     from fpp_sweep.core.models.clip import choose_device
     from fpp_sweep.core.text.precision import require_able
-    from fpp_sweep.reproduce.cells import is_papers_model
 
-    told = args.precision or any("precision" in each.partition("=")[0] for each in args.set)
-    asked = args.precision if told or not is_papers_model(args.model) else PRINTED
     able, problems = [], []
-    for precision in dict.fromkeys(asked):
+    for precision in dict.fromkeys(args.precision):
         try:
             if not args.address:
                 require_able(precision, choose_device("auto"))
             able.append(precision)
         except InputError as error:
             problems.append(error)
-    if problems and not able:
+    if not able:
         raise problems[0]
     for problem in problems:
         note(f"its rows are left out: {problem}")
     return able
+
+
+def printed(args: argparse.Namespace) -> list[str]:
+    """Of the paper's model what its rows were made in, and the exact one beside it; else it is left to the table."""
+    from fpp_sweep.reproduce.cells import is_papers_model
+
+    told = any("precision" in each.partition("=")[0] for each in args.set)
+    return ["fp16", "float32"] if is_papers_model(args.model) and not told else []
 
 
 def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> None:

@@ -110,7 +110,10 @@ def run_job(brief: Brief, name: str, split: str, order: int, round: Round | None
         result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
         if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now
             held = before.device_seconds + result.device_seconds
-            result = replace(result, device_seconds=held, seconds=added((before.seconds, result.seconds)))
+            seconds, features = (
+                added(getattr(one, name) for one in (before, result)) for name in ("seconds", "features")
+            )
+            result = replace(result, device_seconds=held, seconds=seconds, features=features)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
             values = [measured(result, objective.metric) for objective in brief.objectives]

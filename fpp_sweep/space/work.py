@@ -135,9 +135,7 @@ class Work:
     gpus_per_worker: Share | None = None  # none: 1 where there are GPUs, else 0
     cpus_per_worker: Annotated[float, number(least=LEAST)] = 1.0
     threads: Processes | None = None  # of torch, in a worker; none: its CPUs
-    loaders: Annotated[int, whole(0, 1024)] | None = (
-        None  # processes of a worker that read images and draw views; none: 0
-    )
+    loaders: Annotated[int, whole(0, 1024)] | None = None  # processes that read images; none: by device
     compile: bool = False  # as `evaluate --compile`
     cache: str | None = None  # folder of image features
     share: bool = True  # results with other sweeps on this machine, beside the features

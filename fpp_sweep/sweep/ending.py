@@ -122,6 +122,8 @@ def work_done(info: SweepInfo) -> Iterator[str]:
         if "race" in tags:
             yield f"race        {tags['race']}"
         yield f"work        {tasks} run, {results} at hand, {loads}, {lost} lost"
+    if "work_features" in tags:
+        yield f"features    {tags['work_features']}"
 
 
 def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:

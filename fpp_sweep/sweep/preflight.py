@@ -257,7 +257,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         limit=work.limit,
         cache=work.cache,
         on_bad_image=work.on_bad_image,
-        loaders=work.loaders or 0,
+        loaders=work.loaders,
         device="cuda" if gpus else "cpu",
         threads=work.threads or max(1, int(work.cpus_per_worker)),
         share=min(1.0, gpus or work.cpus_per_worker / cores()),

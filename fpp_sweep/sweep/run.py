@@ -9,13 +9,14 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fpp_sweep import plugins
-from fpp_sweep.cli import sleep_when_idle, stage, terminable
+from fpp_sweep.cli import plural, sleep_when_idle, stage, terminable
 from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
@@ -41,6 +42,7 @@ from fpp_sweep.sweep.preflight import (
 from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
+from fpp_sweep.trial.trial import added
 from fpp_sweep.workers.keeper import KeeperStatus
 from fpp_sweep.workers.session import remove_own
 from fpp_sweep.workers.watch import Watch
@@ -225,7 +227,9 @@ class Run:
             "work_model_loads": status.loads,
             "work_workers_lost": status.lost,
         }
-        return {key: str(int(info.tags.get(key, 0)) + count) for key, count in counts.items()}
+        features = features_line(self.conductor.records())
+        told = {"work_features": features} if features else {}
+        return told | {key: str(int(info.tags.get(key, 0)) + count) for key, count in counts.items()}
 
     def _changed(self, record: TrialRecord, split: str) -> None:
         """The conductor started or ended something."""
@@ -317,3 +321,14 @@ class Run:
             remaining = progress.total - progress.finished - progress.failed - progress.stopped
             left.append(mean * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
         return max(0.0, min(left)) if left else None
+
+
+def features_line(records: Sequence[TrialRecord]) -> str:
+    """How fast image features were computed for these trials, and what that waited for."""
+    cost = added(result.features for record in records for result in record.results.values())
+    images = cost.pop("images", 0.0)
+    if not images:
+        return ""
+    total = math.fsum(cost.values())
+    shares = ", ".join(f"{step} {cost[step] / total:.0%}" for step in sorted(cost, key=cost.__getitem__, reverse=True))
+    return f"of {plural(int(images), 'image')} at {images / total:.3g} images/s a worker; time went to {shares}"

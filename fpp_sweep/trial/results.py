@@ -28,6 +28,7 @@ class TaskResult:
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty where the work was at hand
     spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when it was computed, whoever asked for it
+    features: Mapping[str, float] = field(default_factory=dict)  # computed for it: `images`, and seconds by step
     device: str = ""  # where that was
     held: float = 0.0  # seconds that a worker was held for it
     worker: str = ""  # which one, where it was computed now
@@ -38,7 +39,7 @@ class TaskResult:
         predictions = self.predictions
         if predictions is not None and set(predictions.columns) != set(columns):
             predictions = replace(predictions, columns={name: predictions.columns[name] for name in columns})
-        return replace(self, predictions=predictions, seconds={}, held=0.0)
+        return replace(self, predictions=predictions, seconds={}, features={}, held=0.0)
 
 
 class TaskFailed(Exception):

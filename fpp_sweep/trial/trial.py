@@ -226,6 +226,7 @@ def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> Sp
         samples=sum(len(result.predictions) for result in datasets if result.seed == datasets[0].seed),
         seconds=added(result.seconds for result in done),
         device_seconds=math.fsum(result.held for result in done),
+        features=added(result.features for result in done),
         by_seed={str(seed): numbers for seed, numbers in scores.items()} if len(scores) > 1 else {},
         costs={
             dataset: {stage: seconds / len(scores) for stage, seconds in added(stages).items()}

@@ -22,6 +22,7 @@ import PIL
 import torch
 
 from fpp_sweep import catalogue, keys, plugins
+from fpp_sweep.cli import cores
 from fpp_sweep.config import TrialConfig, is_file_name
 from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
 from fpp_sweep.core.images.cache import default_cache
@@ -114,6 +115,14 @@ class Worker:
         """What computes here, as tables of costs name it."""
         device = self.clip.device
         return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{self.spec.threads} CPU threads"
+
+    @cached_property
+    def _loaders(self) -> int:
+        """Processes that read images: where nothing is asked for, a GPU has up to four, of its share of the cores."""
+        if self.spec.loaders is not None:
+            return self.spec.loaders
+        on_gpu = self.clip.device.type == "cuda" and self.clip.name != "tiny"  # whose images are drawn at once
+        return max(1, min(4, int(cores() * self.spec.share) - 1)) if on_gpu else 0
 
     def facts(self) -> ModelFacts:
         features = "float32" if self.spec.exact_cache else "float16"
@@ -241,7 +250,7 @@ class Worker:
                 precision=task.config.precision,
                 samples=stream.tolist(),
                 on_bad_image=self.spec.on_bad_image,
-                workers=self.spec.loaders,
+                workers=self._loaders,
                 progress=bar,
             )
         clock.append(perf_counter())
@@ -259,7 +268,8 @@ class Worker:
         seconds = {"features": clock[1] - clock[0], "adapt": clock[2] - clock[1]}
         own = {dataset.ids[position] for position in stream}
         skipped = tuple(sample for sample in features.skipped if sample.sample_id in own)
-        return TaskResult(predictions=predictions, state=state, skipped=skipped, seconds=seconds)
+        cost = features.cost
+        return TaskResult(predictions=predictions, state=state, skipped=skipped, seconds=seconds, features=cost)
 
     def _prompt(self, task: EvalTask, needs: dict[Task, TaskResult]) -> Prompt:
         if task.pretrain is None:

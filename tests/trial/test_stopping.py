@@ -155,13 +155,13 @@ def test_a_trial_that_somebody_stops_ends_after_the_task_that_it_is_at(worker, t
 
 def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
     def broken(*how, **options):
-        raise RuntimeError("CUDA error: out of memory")
+        raise RuntimeError("CUDA error: an illegal address")
 
     sweep = Sweep(tmp_path, worker)
     monkeypatch.setattr(worker_module, "evaluate", broken)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         record = sweep.run(executor, Driver())
     where = f"digits, val samples 0..64, seed 0, {worker.facts().where}"
-    assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: out of memory")
+    assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken" in record.details
     assert trial_run(sweep.folder.info(), record, on_front=False).texts == {"traceback.txt": record.details}

@@ -129,7 +129,7 @@ def test_a_trial_pays_for_what_it_had_done_and_not_for_what_was_at_hand(small, t
     assert set(paid.seconds) == {"pretrain", "features", "adapt"}
     assert min(paid.seconds.values()) > 0
     assert paid.device_seconds >= sum(paid.seconds.values()) * 0.99
-    assert (dict(again.seconds), again.device_seconds) == ({}, 0.0)
+    assert (dict(again.seconds), again.device_seconds, dict(again.features)) == ({}, 0.0, {})
     assert again.average == paid.average
     assert set(other.seconds) == {"features", "adapt"}  # their prompts are the same
 

@@ -3,6 +3,7 @@
 import json
 import platform
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -110,6 +111,32 @@ def test_a_model_that_cannot_be_loaded_is_told_once_and_with_where(monkeypatch):
     with pytest.raises(TaskFailed, match=r"^dtd, pretraining, seed 0, worker \d+ on .*: MemoryError: no room"):
         Worker(WorkerSpec(model="tiny")).run(evaluation(prompt="fpp").pretrain, [])
     assert loads == ["tiny"]
+
+
+def test_what_image_features_took_is_told_by_whoever_computed_them(make_worker, tmp_path):
+    worker, task = make_worker(limit=20, cache=str(tmp_path)), evaluation(dataset="digits", stop=20, method="zero_shot")
+    cost = worker.run(task, []).features
+    assert cost["images"] == 20
+    assert cost["tower"] > 0
+    assert worker.run(task, []).features == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "share", "asked", "loaders"),
+    [
+        ("ViT-B-16", "cuda", 1.0, None, 4),
+        ("ViT-B-16", "cuda", 0.25, None, 3),
+        ("ViT-B-16", "cuda", 0.05, None, 1),
+        ("ViT-B-16", "cuda", 1.0, 0, 0),
+        ("ViT-B-16", "cpu", 1.0, None, 0),
+        ("tiny", "cuda", 1.0, None, 0),
+    ],
+)
+def test_a_gpu_is_given_processes_that_read_for_it(model, device, share, asked, loaders, monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 16)
+    worker = Worker(WorkerSpec(model=model, share=share, loaders=asked))
+    worker.__dict__["clip"] = SimpleNamespace(name=model, device=torch.device(device))
+    assert worker._loaders == loaders
 
 
 class Greedy(torch.nn.Module):

@@ -56,8 +56,9 @@ _log = logging.getLogger(__name__)
 class Features:
     """The features of a dataset's views, mapped from disk; only what is asked for is in memory."""
 
-    def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool) -> None:
-        """`chunks` by number, in order."""
+    def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool, cost: Mapping[str, float] | None = None) -> None:
+        """`chunks` by number, in order; `cost` of what was not at hand: how many images, and seconds by step."""
+        self.cost = cost or {}
         self._chunks = chunks
         self._exact = exact
         kept = [number * CHUNK + np.flatnonzero(chunk.kept) for number, chunk in chunks.items()]
@@ -152,7 +153,7 @@ class FeatureCache:
                 on_bad_image=on_bad_image,
                 progress=progress,
             )
-            return Features(filling.run(), exact=self.exact)
+            return Features(filling.run(), exact=self.exact, cost=filling.cost())
 
 
 def at_once(views: int, batch: int = BATCH) -> int:
@@ -217,6 +218,7 @@ class _Filling:
     progress: Bar | None
     chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are done
     reported: set[str] = field(default_factory=set)
+    done: int = 0  # images
     spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by stage
 
     def run(self) -> dict[int, Chunk]:
@@ -235,6 +237,9 @@ class _Filling:
             shares = (f"{name} {100 * each / total:.0f} %" for name, each in self.spent.items())
             self.progress.note(f"image features: time went to {', '.join(shares)}")
         return dict(sorted(self.chunks.items()))
+
+    def cost(self) -> dict[str, float]:
+        return {"images": float(self.done), **self.spent} if self.done else {}
 
     def _find(self, number: int) -> bool:
         """Take a chunk from disk, unless it lacks an image that can be read by now."""
@@ -327,6 +332,7 @@ class _Filling:
             # their features are dropped here or set to zero below
             features = halving(self._tower, pixels.flatten(0, 1), self.views)
             blocks.append(features.view(self.images, count, -1)[:in_batch])
+            self.done += in_batch
             if self.progress:
                 self.progress.advance(in_batch)
         features = torch.cat(blocks).cpu()  # all at once: a GPU is waited for once in a chunk

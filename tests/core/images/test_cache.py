@@ -689,6 +689,15 @@ def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
         assert torch.equal(everything(inline), everything(parallel))
 
 
+def test_what_was_computed_is_counted_and_what_took_its_time(tmp_path):
+    features, _ = fill(tmp_path, painted(3))
+    assert {*features.cost} == {"images", "reading and drawing", "tower", "disk"}
+    assert features.cost["images"] == 3
+    assert min(features.cost.values()) > 0
+    more, _ = fill(tmp_path, painted(3), samples=[0, 1])
+    assert more.cost == {}
+
+
 def test_what_time_went_to_is_told_where_it_was_long(tmp_path, monkeypatch):
     assert fill(tmp_path / "short", painted(3))[1].notes == []
     monkeypatch.setattr("fpp_sweep.core.images.features.LOG", 0)
