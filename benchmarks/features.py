@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time, thread_time
@@ -144,12 +144,15 @@ def photographs(folder: Path, count: int) -> Dataset:
 def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path) -> dict[str, Any]:
     config = ViewConfig(count=args.views, augmix=augmix)
     stages: list[tuple[Spent, ...]] = []
+    waited = defaultdict[int, list[Mapping[str, float]]](list)
     cache = FeatureCache(folder, exact=True)  # it chooses where views are drawn once, which is not what is measured
 
     def engine(workers: int) -> Tensor:
         cache.root = Path(tempfile.mkdtemp(dir=folder))
         batch = min(BATCH, args.views * len(dataset))  # batches of few images would be filled up
-        return cache.features(clip, dataset, config, SEED, workers=workers, batch=batch).batch(0, len(dataset))
+        found = cache.features(clip, dataset, config, SEED, workers=workers, batch=batch)
+        waited[workers].append(found.cost)
+        return found.batch(0, len(dataset))
 
     def naive() -> Tensor:
         features, spent = one_by_one(args, clip, dataset, config)
@@ -165,6 +168,7 @@ def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path)
     shares = 1 / len(dataset)
     return {
         **timings,
+        "waited": dict(waited),
         "stages": [dict(zip(STAGES, (each * shares for each in spent), strict=True)) for spent in stages],
     }
 
@@ -271,8 +275,14 @@ def row(args: Any, subject: str, augmix: str, timings: dict[str, Any]) -> dict[s
         cells[f"{stage}, images/s"] = f"{rate.median:.3g}"
     for workers in args.workers:
         cells[f"{workers} workers"] = Ratio.of(timings["naive"], timings[f"{workers} workers"]).wall
-    rate = Spread.of([1 / spent.wall for spent in timings[f"{args.workers[0]} workers"]])
-    return {**cells, f"images/s, {args.workers[0]} workers": rate}
+        cells[f"images/s, {workers} workers"] = Spread.of([1 / spent.wall for spent in timings[f"{workers} workers"]])
+        cells[f"{workers} workers waited for"] = shares_of(timings["waited"][workers][-1])
+    return cells
+
+
+def shares_of(cost: Mapping[str, float]) -> str:
+    steps = {step: seconds for step, seconds in cost.items() if step != "images"}
+    return ", ".join(f"{step} {seconds / sum(steps.values()):.0%}" for step, seconds in steps.items())
 
 
 if __name__ == "__main__":
