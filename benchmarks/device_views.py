@@ -193,7 +193,18 @@ def sent(planned: Planned, device: torch.device) -> Planned:
 class Operations(TorchDispatchMode):
     """Counts what torch does to tensors' contents: kernels, where nothing is fused."""
 
-    SHAPES = ("view", "reshape", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "unbind", "alias")
+    SHAPES: tuple[str, ...] = (
+        "view",
+        "reshape",
+        "expand",
+        "slice",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "permute",
+        "unbind",
+        "alias",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,11 +212,19 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        name = function.overloadpacket.__name__
-        if isinstance(out, Tensor) and not name.startswith("empty") and not any(each in name for each in self.SHAPES):
+        if self.touches(function.overloadpacket.__name__, out):
             self.calls += 1
-            self.bytes += out.numel() * out.element_size()
+            self.bytes += self.moved((args, kwargs), out)
         return out
+
+    def touches(self, name: str, out: object) -> bool:
+        return (
+            isinstance(out, Tensor) and not name.startswith("empty") and not any(each in name for each in self.SHAPES)
+        )
+
+    def moved(self, given: object, out: Any) -> int:
+        """Bytes written."""
+        return int(out.nbytes)
 
 
 def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool, images: int) -> dict[str, object]:

@@ -19,9 +19,10 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from time import process_time, thread_time
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.text.compiling import eagerly
 from fpp_sweep.core.text.precision import computing
 from fpp_sweep.facts import Precision
+from fpp_sweep.progress import shares
 
 STAGES = ("decode", "views", "tower")
 SIZES = ((500, 375), (375, 500), (640, 480), (300, 300), (1024, 768), (160, 120))  # pixels of photographs, in turn
@@ -54,31 +56,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_open_clip()
     rows: list[dict[str, object]] = []
     raw: dict[str, Any] = {}
-    if args.handing:
-        with tempfile.TemporaryDirectory() as folder:
+    precision: Precision = (
+        args.precision if args.tower else "float32"
+    )  # in which a GPU would not convolve, unless it is told to
+    with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
+        folder = Path(name)
+        if args.handing:
+            notes = ["CPU milliseconds an image: median (lowest..highest) over rounds."]
             for augmix in ("off", "on"):
-                images = photographs(Path(folder) / augmix, 2 if args.quick else args.images[0])
+                images = photographs(folder / augmix, 2 if args.quick else args.images[0])
                 raw[augmix] = handed(args, images, augmix)
-                cells = {name: Spread.of([1000 * one for one in each]) for name, each in raw[augmix].items()}
+                cells = {title: Spread.of([1000 * one for one in each]) for title, each in raw[augmix].items()}
                 rows.append({"AugMix": augmix, **cells})
-        finish(args, rows, raw, ["CPU milliseconds an image: median (lowest..highest) over rounds."])
-        return
-    if args.tower:
-        with tempfile.TemporaryDirectory() as folder, computing(args.precision, torch.device(args.device)):
-            for clip in {clip.name: clip for clip, _ in subjects(args, Path(folder))}.values():
+        elif args.tower:
+            notes = ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."]
+            for clip in {clip.name: clip for clip, _ in subjects(args, folder)}.values():
                 raw[clip.name] = towers(args, clip)
                 rows.append(tower_row(args, clip, raw[clip.name]))
-        finish(args, rows, raw, ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."])
-        return
-    # of the naive side, too: a GPU convolves in TF32 unless it is told not to
-    with tempfile.TemporaryDirectory() as folder, computing("float32", torch.device(args.device)):
-        for clip, dataset in subjects(args, Path(folder)):
-            for augmix in ("off", "on"):
-                timings = measured(args, clip, dataset, augmix, Path(folder))
+        else:
+            notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
+            notes += [
+                "Decode, views, tower: shares of the naive side's time, and the rate of each alone in one process."
+            ]
+            for (clip, dataset), augmix in product(subjects(args, folder), ("off", "on")):
+                timings = measured(args, clip, dataset, augmix, folder)
                 raw[f"{clip.name}, {dataset.name}, AugMix {augmix}"] = timings
                 rows.append(row(args, f"{clip.name}, {dataset.name}", augmix, timings))
-    notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
-    notes.append("Decode, views, tower: shares of the naive side's time, and the rate of each alone in one process.")
     finish(args, rows, raw, notes)
 
 
@@ -165,11 +168,10 @@ def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path)
         equal(engine(workers), expected, f"{clip.name}, features with {workers} workers")
     works = {f"{workers} workers": (lambda workers=workers: engine(workers), len(dataset)) for workers in args.workers}
     timings = rounds({"naive": (naive, len(dataset)), **works}, args.repeats, args.device)
-    shares = 1 / len(dataset)
     return {
         **timings,
         "waited": dict(waited),
-        "stages": [dict(zip(STAGES, (each * shares for each in spent), strict=True)) for spent in stages],
+        "stages": [dict(zip(STAGES, (each * (1 / len(dataset)) for each in spent), strict=True)) for spent in stages],
     }
 
 
@@ -199,19 +201,18 @@ class Clocked:
 
     def __getitem__(self, index: int) -> Any:
         found = self.reader[index]
-        return ready(found, self.reader.preprocess) if self.floats and isinstance(
-            found, Tensor
-        ) else found, process_time()
+        if self.floats and isinstance(found, Tensor):
+            found = ready(found, self.reader.preprocess)
+        return found, process_time()
 
 
 def handed(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
     """CPU seconds an image, of the process that reads and of this one, by what is handed over."""
     reader = Reader.of(dataset, ViewConfig(count=args.views, augmix=augmix), Preprocess(size=224), SEED)
-    planner = replace(reader, draws=False)
-    ways: dict[str, Any] = {
+    ways = {
         "as floats": Clocked(reader, floats=True),
         "as today": Clocked(reader),
-        "for a device": Clocked(planner),
+        "for a device": Clocked(replace(reader, draws=False)),
     }
     drawer, pixels = Drawer(reader.preprocess, torch.device("cpu")), torch.zeros(3, args.views, 3, 224, 224)
     drawer.fill(pixels, {row: each[0][0] for row, each in enumerate(ways.values())})
@@ -220,7 +221,7 @@ def handed(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
     found = defaultdict[str, list[float]](list)
     for _ in range(args.repeats):
         for name, each in ways.items():
-            views: Iterator[Any] = read(each, range(len(dataset)), workers=1, pin=False)
+            views: Iterator[Any] = read(cast(Any, each), range(len(dataset)), workers=1, pin=False)
             _, first = next(views)
             began, clocks = thread_time(), [there for _, there in views]
             here = thread_time() - began
@@ -264,25 +265,21 @@ def tower_row(args: Any, clip: Clip, spent: dict[str, list[Spent]]) -> dict[str,
 
 
 def row(args: Any, subject: str, augmix: str, timings: dict[str, Any]) -> dict[str, object]:
-    shares = {
+    parts = {
         stage: Spread.of([spent[stage].wall / sum(part.wall for part in spent.values()) for spent in timings["stages"]])
         for stage in STAGES
     }
     cells: dict[str, object] = {"model, images": subject, "AugMix": augmix}
-    for stage, share in shares.items():
+    for stage, share in parts.items():
         rate = Spread.of([1 / spent[stage].wall for spent in timings["stages"]])
         cells[f"{stage}, %"] = f"{100 * share.median:.0f}"
         cells[f"{stage}, images/s"] = f"{rate.median:.3g}"
     for workers in args.workers:
         cells[f"{workers} workers"] = Ratio.of(timings["naive"], timings[f"{workers} workers"]).wall
         cells[f"images/s, {workers} workers"] = Spread.of([1 / spent.wall for spent in timings[f"{workers} workers"]])
-        cells[f"{workers} workers waited for"] = shares_of(timings["waited"][workers][-1])
+        waited = {step: seconds for step, seconds in timings["waited"][workers][-1].items() if step != "images"}
+        cells[f"{workers} workers waited for"] = shares(waited)
     return cells
-
-
-def shares_of(cost: Mapping[str, float]) -> str:
-    steps = {step: seconds for step, seconds in cost.items() if step != "images"}
-    return ", ".join(f"{step} {seconds / sum(steps.values()):.0%}" for step, seconds in steps.items())
 
 
 if __name__ == "__main__":

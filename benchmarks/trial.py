@@ -1,8 +1,8 @@
 """One whole trial on ten sets of rendered images: `python -m benchmarks.trial --device cuda`.
 
 As a sweep runs it, by the in-process executor: decoding, drawing and encoding of all views, pretraining, adaptation. A
-ViT-B-16 with random weights, and datasets with the paper's numbers of classes and JPEG files of 500 x 375
-pixels, `--images` each, of which ImageNet's names stand in for the classes. A second trial finds the features at hand.
+ViT-B-16 with random weights, and datasets with the paper's numbers of classes and JPEG files of several
+sizes, `--images` each, of which ImageNet's names stand in for the classes. A second trial finds the features at hand.
 With `--profile` torch tells which operations took the time of the first.
 """
 

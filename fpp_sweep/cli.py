@@ -80,6 +80,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def readers(share: float = 1.0) -> int:
+    """Processes that read images beside one that computes: as this share of the machine's cores allows, up to four."""
+    return max(1, min(4, int(cores() * share) - 1))
+
+
 def memory() -> tuple[int, int]:
     """Bytes that this process may still take, and may ever have: the machine's, unless a limit is nearer."""
     page = os.sysconf("SC_PAGE_SIZE")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep import catalogue, plugins
-from fpp_sweep.cli import PLUGIN_HELP, cores, note, parser, run, sleep_when_idle
+from fpp_sweep.cli import PLUGIN_HELP, cores, note, parser, readers, run, sleep_when_idle
 from fpp_sweep.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset, require_prompt
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import Checked, DatasetFacts, PluginFile, WorkerSpec
@@ -172,7 +172,7 @@ def spec_of(args: argparse.Namespace, files: tuple[PluginFile, ...]) -> WorkerSp
         raise InputError(f"--cache {args.cache} is not a folder")
     # the embedded model's operations are too small for a second thread, its images for a second process
     small = args.model == "tiny"
-    loaders = 0 if small else min(4, max(1, cores() - 1))
+    loaders = 0 if small else readers()
     return WorkerSpec(
         model=args.model,
         data_root=None if args.data_root is None else str(args.data_root),

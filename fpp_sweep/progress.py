@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -185,3 +185,15 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}:{minutes:02d}:{rest:02d}"
     return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
+
+
+def shares(seconds: Mapping[str, float]) -> str:
+    """What time went to, the longest first.
+
+    >>> shares({"disk": 1.0, "tower": 3.0})
+    'tower 75 %, disk 25 %'
+    """
+    total = sum(seconds.values())
+    return ", ".join(
+        f"{name} {100 * each / total:.0f} %" for name, each in sorted(seconds.items(), key=lambda i: -i[1])
+    )

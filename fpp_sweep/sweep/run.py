@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from fpp_sweep import plugins
 from fpp_sweep.cli import plural, sleep_when_idle, stage, terminable
 from fpp_sweep.errors import MachineError
+from fpp_sweep.progress import shares
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import hypervolume
@@ -329,6 +330,5 @@ def features_line(records: Sequence[TrialRecord]) -> str:
     images = cost.pop("images", 0.0)
     if not images:
         return ""
-    total = math.fsum(cost.values())
-    shares = ", ".join(f"{step} {cost[step] / total:.0%}" for step in sorted(cost, key=cost.__getitem__, reverse=True))
-    return f"of {plural(int(images), 'image')} at {images / total:.3g} images/s a worker; time went to {shares}"
+    rate = images / math.fsum(cost.values())
+    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {shares(cost)}"

@@ -22,7 +22,7 @@ import PIL
 import torch
 
 from fpp_sweep import catalogue, keys, plugins
-from fpp_sweep.cli import cores
+from fpp_sweep.cli import readers
 from fpp_sweep.config import TrialConfig, is_file_name
 from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
 from fpp_sweep.core.images.cache import default_cache
@@ -118,11 +118,11 @@ class Worker:
 
     @cached_property
     def _loaders(self) -> int:
-        """Processes that read images: where nothing is asked for, a GPU has up to four, of its share of the cores."""
+        """Processes that read images: where nothing is asked for, a GPU has them."""
         if self.spec.loaders is not None:
             return self.spec.loaders
         on_gpu = self.clip.device.type == "cuda" and self.clip.name != "tiny"  # whose images are drawn at once
-        return max(1, min(4, int(cores() * self.spec.share) - 1)) if on_gpu else 0
+        return readers(self.spec.share) if on_gpu else 0
 
     def facts(self) -> ModelFacts:
         features = "float32" if self.spec.exact_cache else "float16"

@@ -133,7 +133,7 @@ def test_what_image_features_took_is_told_by_whoever_computed_them(make_worker, 
     ],
 )
 def test_a_gpu_is_given_processes_that_read_for_it(model, device, share, asked, loaders, monkeypatch):
-    monkeypatch.setattr(module, "cores", lambda: 16)
+    monkeypatch.setattr("fpp_sweep.cli.cores", lambda: 16)
     worker = Worker(WorkerSpec(model=model, share=share, loaders=asked))
     worker.__dict__["clip"] = SimpleNamespace(name=model, device=torch.device(device))
     assert worker._loaders == loaders

@@ -46,7 +46,7 @@ from fpp_sweep.core.text.precision import computing
 from fpp_sweep.errors import InputError
 from fpp_sweep.facts import OnBadImage, Precision
 from fpp_sweep.keys import FeatureKey
-from fpp_sweep.progress import LOG, Bar
+from fpp_sweep.progress import LOG, Bar, shares
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 
@@ -233,9 +233,7 @@ class _Filling:
                 with self.entry.lock(missing[0], blocking=True):
                     pass
         if self.progress and perf_counter() - began > LOG and self.spent:
-            total = sum(self.spent.values())
-            shares = (f"{name} {100 * each / total:.0f} %" for name, each in self.spent.items())
-            self.progress.note(f"image features: time went to {', '.join(shares)}")
+            self.progress.note(f"image features: time went to {shares(self.spent)}")
         return dict(sorted(self.chunks.items()))
 
     def cost(self) -> dict[str, float]:
