@@ -192,3 +192,10 @@ def test_a_result_is_replaced_in_one_step(tmp_path):
         store.put("ab12", TaskResult(prompt=b"new"))
         assert b"old" in reader.read()
     assert store.get("ab12").prompt == b"new"
+
+
+def test_a_result_that_is_at_hand_took_nothing():
+    found = TaskResult(seconds={"adapt": 1.0}, spent={"adapt": 1.0}, features={"images": 3.0, "tower": 0.5}, held=2.0)
+    again = found.at_hand(())
+    assert (again.seconds, again.features, again.held) == ({}, {}, 0.0)
+    assert again.spent == found.spent
