@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from fpp_sweep.errors import InputError
+
 WRITTEN_BY_HAND = 2**20  # bytes, and more than anybody does; PyYAML takes seconds for so many
 
 
@@ -31,6 +33,13 @@ def written_whole(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def require_inside(folder: Path, path: Path) -> Path:
+    """Return the path; raise InputError if a link on the way to it leads out of the folder."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise InputError(f"{path}: a link leads out of {folder}; remove the link")
+    return path
 
 
 def no_link(path: str | Path, flags: int) -> int:

@@ -94,9 +94,10 @@ def facts(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
     expected = "" if record.state == "complete" else f", as expected after {record.fidelity:.0%} of the images"
     for name in record.broken:
         yield f"breaks      {name}, by {record.constraints[name]:.4g}{expected}"
-    files = folder.artifacts(record.name)
-    yield from (f"prompt      {path}" for path in sorted(files.glob("prompts/*")))
-    if (log := files / "log.txt").is_file():
+    files = folder.inside(folder.artifacts(record.name))
+    yield from (f"prompt      {path}" for path in sorted(folder.inside(files / "prompts").glob("*")))
+    log = folder.inside(files / "log.txt")
+    if log.is_file():
         yield f"log         {log}"
         yield from (f"    {line}" for line in log.read_text("utf-8", "replace").splitlines()[-LOG:])
 

@@ -31,7 +31,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from fpp_sweep.cli import masked
 from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.files import no_link, set_aside, stamp_of, write_json
+from fpp_sweep.files import no_link, require_inside, set_aside, stamp_of, write_json
 from fpp_sweep.records.records import Command, SplitResult, Step, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
@@ -79,7 +79,11 @@ class SweepFolder:
         return self.path / "artifacts" / trial
 
     def race(self, trial: str) -> Path:
-        return self.path / "race" / trial
+        return self.inside(self.path / "race" / trial)
+
+    def inside(self, path: Path) -> Path:
+        """Return a path of this folder; raise InputError if a link on the way leads out of the folder."""
+        return require_inside(self.path, path)
 
     def info(self) -> SweepInfo:
         return self._info(self.info_file)

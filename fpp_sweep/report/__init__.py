@@ -23,11 +23,12 @@ def write_report(folder: SweepFolder, *, pages: bool, evidence: Evidence | None 
     """
     from fpp_sweep.report.evidence import evidence_of  # loads numpy
 
+    best = folder.inside(folder.report / "best")
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
     evidence = evidence_of(folder.artifacts, info, front) if evidence is None else evidence
     write_tables(folder.report, info, front, evidence)
-    write_configs(folder.report / "best", info, front)
+    write_configs(best, info, front)
     if pages:
         from fpp_sweep.report.importance import importances
         from fpp_sweep.report.page import write_page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from fpp_sweep.errors import escaped
-from fpp_sweep.files import write_json, written_whole
+from fpp_sweep.files import set_aside, write_json, written_whole
 from fpp_sweep.records.front import (
     Front,
     format_result,
@@ -27,6 +28,8 @@ from fpp_sweep.report.words import as_data, remarks, sentences
 
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence
+
+MANIFEST = ".written.json"  # in report/best: the files that this module wrote there
 
 
 def aligned(rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> list[str]:
@@ -141,18 +144,45 @@ def _entry(front: Front, record: TrialRecord) -> dict[str, object]:
 
 
 def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
-    """A YAML for each that was chosen, the best at each objective and the knee; those of former ones are deleted."""
+    """Write a YAML file for each chosen trial and for each of its marks.
+
+    A manifest lists the files that this function wrote. Files of an earlier front are deleted by that list, so that a
+    file that the user put here is never deleted; one in the way of a new file is renamed.
+    """
     configs = {}
     for member in front.chosen:
         text = _config(info, front, member)
         for mark in (member.name, *front.marks.get(member.name, [])):
-            configs["".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)] = text
-    for name, text in configs.items():
-        with written_whole(folder / f"{name}.yaml") as partial:
+            configs[_file_name(mark)] = text
+    manifest = folder / MANIFEST
+    written_before = _read_manifest(manifest)
+    for file_name in written_before - set(configs):
+        (folder / file_name).unlink(missing_ok=True)
+    for file_name in set(configs) - written_before:
+        if (folder / file_name).exists():
+            set_aside(folder / file_name)
+    write_json(manifest, {"files": sorted(configs)})  # first, so that a kill in between leaves no unlisted file
+    for file_name, text in configs.items():
+        with written_whole(folder / file_name) as partial:
             partial.write_text(text)
-    for path in folder.glob("[!.]*.yaml"):
-        if path.stem not in configs:
-            path.unlink()
+
+
+def _file_name(mark: str) -> str:
+    """
+    >>> _file_name("best accuracy/dtd")
+    'best-accuracy-dtd.yaml'
+    """
+    stem = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)
+    return f"{stem}.yaml"
+
+
+def _read_manifest(file: Path) -> set[str]:
+    """Return the names of files that an earlier report wrote; none if the manifest is missing or damaged."""
+    try:
+        names = json.loads(file.read_bytes())["files"]
+        return {name for name in names if Path(name).name == name and name.endswith(".yaml")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
 
 
 def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:

@@ -231,19 +231,28 @@ class _Delivery:
         return changed, versions
 
     def _files(self, folder: Path, prefix: str) -> dict[str, Path]:
-        """Artifacts: the files of a folder that are the sweep's, wherever the sweep itself lies."""
-        inside, sweep = [], f"{os.path.realpath(self._folder.path)}{os.sep}"
-        for place, _, names in os.walk(folder):
-            real = os.path.realpath(place)  # of a file that is no link it is this one's, which saves time
-            # a file that is being written has a leading dot
-            for path in (Path(place, name) for name in names if not name.startswith(".")):
-                if not path.is_file():
+        """Artifacts: the files of a folder that lie inside the sweep's folder; links that lead out are left out."""
+        artifacts = {}
+        if not self._is_inside(folder):
+            return {}
+        for directory, _, names in os.walk(folder):
+            for name in sorted(names):
+                path = Path(directory, name)
+                being_written = name.startswith(".")
+                # os.walk does not follow links to folders, so only a file that is a link can lead out
+                if being_written or not path.is_file() or (path.is_symlink() and not self._is_inside(path)):
                     continue
-                if f"{os.path.realpath(path) if path.is_symlink() else real}{os.sep}".startswith(sweep):
-                    inside.append(path)
-                else:
-                    self.left_out.add(str(path.relative_to(self._folder.path)))
-        return {f"{prefix}{path.relative_to(folder).as_posix()}": path for path in sorted(inside)}
+                artifacts[f"{prefix}{path.relative_to(folder).as_posix()}"] = path
+        return dict(sorted(artifacts.items()))
+
+    def _is_inside(self, path: Path) -> bool:
+        """Return False, and remember the path as left out, if a link leads out of the sweep's folder."""
+        try:
+            self._folder.inside(path)
+        except InputError:
+            self.left_out.add(str(path.relative_to(self._folder.path)))
+            return False
+        return True
 
     def deliver(self, *, thorough: bool, stop: Callable[[], bool], done: Callable[[int], None]) -> Iterator[str]:
         """Bring MLflow up to date; yields what it refuses, raises when it does not answer."""

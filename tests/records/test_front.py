@@ -115,7 +115,7 @@ def test_an_objective_may_be_one_datasets(tmp_path):
 
 def test_configs_are_settings_that_can_be_run_again(tmp_path):
     front, folder = report(tmp_path, searched())
-    names = {path.name for path in (folder / "best").iterdir()}
+    names = {path.name for path in (folder / "best").glob("[!.]*")}
     singles = {"knee.yaml", "best-accuracy.yaml", "best-ece.yaml"}
     assert names == singles | {f"{member.name}.yaml" for member in front.members}
     for member in front.members:
@@ -132,7 +132,7 @@ def test_configs_of_former_members_go(tmp_path):
     assert (folder.report / "best/trial-0000.yaml").is_file()
     folder.write_trial(trial(1, 71, 4))
     write_report(folder, pages=False)
-    assert {path.name for path in (folder.report / "best").iterdir()} == {
+    assert {path.name for path in (folder.report / "best").glob("[!.]*")} == {
         "trial-0001.yaml",
         "knee.yaml",
         "best-accuracy.yaml",
