@@ -27,7 +27,7 @@ def test_a_report_deletes_nothing_behind_a_link(sweep, tmp_path):
     outside.mkdir()
     (outside / "mine.yaml").write_text("config: {}\n")
     link_out(sweep.report / "best", outside)
-    with pytest.raises(InputError, match="report/best: a link leads out of .*sent; remove the link"):
+    with pytest.raises(InputError, match=r"report/best: a link leads out of .*sent; remove the link"):
         write_report(sweep, pages=False)
     assert [path.name for path in outside.iterdir()] == ["mine.yaml"]
 
