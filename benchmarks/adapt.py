@@ -23,12 +23,12 @@ from torch import Tensor
 
 from benchmarks.harness import Ratio, Spent, Spread, compile_option, equal, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import AdaptConfig
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.compiling import EAGER_CALLS
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient
 from fpp_sweep.core.methods.penalties import orthogonality
 from fpp_sweep.core.methods.tpt import Start, Tpt
-from fpp_sweep.core.text.compiling import EAGER_CALLS
+from fpp_sweep.spec.config import AdaptConfig
 from tests.reference.naive import adapt_one, householder
 
 OTPT_WEIGHT = 18.0

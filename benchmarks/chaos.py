@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.faults import AT_REST, RUNNING, Victim, small_disk
 from benchmarks.resume import DRIVER, compare, start, state
-from fpp_sweep.cli import parser, run
-from fpp_sweep.errors import InputError
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.spec.errors import InputError
 from tests.drivers import descendants
 from tests.tracking.stores import Server
 

@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import Interval, averaged, difference, drawn, needed
-from fpp_sweep.core.sums import Sums
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.statistics.block_stats import BlockStats
+from fpp_sweep.statistics.bootstrap import Interval, averaged, difference, drawn, needed
 from fpp_sweep.trial.artifacts import read_sums
 
 DRAWS = 2000
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"| {claim} | {' | '.join(shown(gaps[metric]) for metric in METRICS)} |")
 
 
-def read(folder: Path) -> tuple[dict[Side, dict[str, list[Sums]]], str]:
+def read(folder: Path) -> tuple[dict[Side, dict[str, list[BlockStats]]], str]:
     """By side and dataset the sums of each seed; and the split."""
-    sides: dict[Side, dict[str, list[Sums]]] = {}
+    sides: dict[Side, dict[str, list[BlockStats]]] = {}
     document = json.loads((folder / "results.json").read_text())
     for trial in document["trials"]:
         side = sides.setdefault((trial["config"]["method"], trial["config"]["prompt"]), {})
@@ -56,7 +56,7 @@ def read(folder: Path) -> tuple[dict[Side, dict[str, list[Sums]]], str]:
 
 
 def differences(
-    first: Mapping[str, list[Sums]], second: Mapping[str, list[Sums]], split: str = "test"
+    first: Mapping[str, list[BlockStats]], second: Mapping[str, list[BlockStats]], split: str = "test"
 ) -> dict[str, Interval]:
     """The first side minus the second in accuracy and ECE, the mean over datasets and seeds."""
     found = averaged([drawn(name, split, [first[name], second[name]], needed(METRICS), DRAWS) for name in first])

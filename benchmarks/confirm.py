@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks.coverage import GOALS, OBJECTIVES, Pool, with_mixtures
 from benchmarks.racing import pools, values
-from fpp_sweep.catalogue import sign
-from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import UNLIKELY, averaged, resampled, signed, stacked
-from fpp_sweep.core.sums import Table, block_size, united
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.search.confirming import ENOUGH, ROUNDS, SHARE, Standing
+from fpp_sweep.spec.catalogue import sign
+from fpp_sweep.statistics.block_stats import Table, block_size, united
+from fpp_sweep.statistics.bootstrap import UNLIKELY, averaged, resampled, signed, stacked
 
 BASELINES = 3  # that run as well
 SIGNS = np.array([sign(goal) for goal in GOALS])

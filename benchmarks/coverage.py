@@ -15,15 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fpp_sweep.catalogue import Goal, sign
-from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import (
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.catalogue import Goal, sign
+from fpp_sweep.statistics.block_stats import BlockStats, block_size, value_of
+from fpp_sweep.statistics.bootstrap import (
     CLEAR,
     DRAWS,
     JUDGED_BY,
     REACH,
     UNLIKELY,
-    Drawn,
+    BootstrapSamples,
     averaged,
     difference,
     drawn,
@@ -34,16 +37,13 @@ from fpp_sweep.core.evidence import (
     single,
     weights,
 )
-from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, block_size, value_of
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.trial.artifacts import read_predictions
 
 METRICS = ("accuracy", "ece", "debiased_ece", "smooth_ece", "nll", "brier")
 OBJECTIVES = ("accuracy", "ece")
 FRONTS = (OBJECTIVES, ("accuracy", "smooth_ece"))
 GOALS: tuple[Goal, ...] = ("max", "min")
-Pool = dict[str, list[Sums]]  # by dataset, of each trial; a block is an image
+Pool = dict[str, list[BlockStats]]  # by dataset, of each trial; a block is an image
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -122,11 +122,11 @@ def stored(folder: SweepFolder, calibration: bool = False) -> Pool:
     return pool
 
 
-def by_image(name: str, file: Path, calibration: bool) -> Sums:
+def by_image(name: str, file: Path, calibration: bool) -> BlockStats:
     rows = read_predictions(file)
     given = Confidences.of(rows)
     given = calibrated(given) if calibration else given
-    return Sums.of(name, list(rows["id"]), given, rows["nll"], rows["brier"], size=1)
+    return BlockStats.of(name, list(rows["id"]), given, rows["nll"], rows["brier"], size=1)
 
 
 def with_mixtures(pool: Pool, count: int) -> Pool:
@@ -150,7 +150,7 @@ def calibrated(given: Confidences) -> Confidences:
     return Confidences((1 / (1 + np.exp(-x @ beta))).astype(np.float32), given.correct)
 
 
-def mixed(first: Sums, second: Sums, take: np.ndarray) -> Sums:
+def mixed(first: BlockStats, second: BlockStats, take: np.ndarray) -> BlockStats:
     both = first.take(np.arange(len(first)))
     for name in ("correct", "counts", "hits", "residuals", "nll", "brier"):
         getattr(both, name)[~take] = getattr(second, name)[~take]
@@ -191,7 +191,7 @@ def error(values: Sequence[float]) -> float:
     return float(np.std(values) / np.sqrt(max(len(values) - 1, 1)))
 
 
-def covered(found: Mapping[str, Drawn], truth: Mapping[str, np.ndarray], images: int) -> dict[str, float]:
+def covered(found: Mapping[str, BootstrapSamples], truth: Mapping[str, np.ndarray], images: int) -> dict[str, float]:
     """The share of trials whose interval holds the truth; for ECE that of the 20 bins."""
     hits: dict[str, list[bool]] = {}
     for trial in range(len(truth["ece"])):
@@ -215,7 +215,7 @@ def beaten(points: np.ndarray) -> np.ndarray:
     return on_front(points[:, :, None]) == 0
 
 
-def judged(found: Mapping[str, Drawn], truth: Mapping[str, np.ndarray]) -> dict[str, float]:
+def judged(found: Mapping[str, BootstrapSamples], truth: Mapping[str, np.ndarray]) -> dict[str, float]:
     told = {}
     for objectives in FRONTS:
         of_front = supported(found, truth, objectives)
@@ -238,7 +238,7 @@ def towards(values: Mapping[str, np.ndarray], objectives: Sequence[str]) -> np.n
 
 
 def supported(
-    found: Mapping[str, Drawn], truth: Mapping[str, np.ndarray], objectives: Sequence[str]
+    found: Mapping[str, BootstrapSamples], truth: Mapping[str, np.ndarray], objectives: Sequence[str]
 ) -> dict[str, float]:
     """What support is worth beside the naive front: who is on it or not by the values alone."""
     members = ~beaten(towards(truth, objectives))

@@ -22,15 +22,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.harness import Spread, finish, parse, rounds
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import ViewConfig
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.compiling import Runner, eagerly
 from fpp_sweep.core.images import augmix, views
+from fpp_sweep.core.images.device_views import Planned, draw
 from fpp_sweep.core.images.distorting import chains
-from fpp_sweep.core.images.drawing import Planned, draw
-from fpp_sweep.core.images.fusing import fused
+from fpp_sweep.core.images.fused_kernels import fused
 from fpp_sweep.core.images.resampling import pack, resize, unpack
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.text.compiling import Runner, eagerly
+from fpp_sweep.spec.config import ViewConfig
 
 SIDES = (1, 2, 3, 7, 33, 60, 200, 333, 500)  # of small images, in any pair
 LARGE = ((4000, 3000), (3000, 1), (1, 3000), (2500, 40), (1200, 1600))

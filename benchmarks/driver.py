@@ -22,26 +22,26 @@ import numpy as np
 import optuna
 import ray
 
-from fpp_sweep.cli import parser, run
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.facts import DatasetFacts, ModelFacts
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.search.conductor import Conductor, conduct
-from fpp_sweep.search.coordinator import Brief
+from fpp_sweep.search.searcher import SweepSearcher, conduct
 from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.trial_runner import TrialContext
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.handle import Options
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import info_at_start
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.trial.trial import Plan
-from fpp_sweep.workers.keeper import Keeper
-from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds
+from fpp_sweep.workers.actors import Pool, SchedulerActor, WorkerNeeds
+from fpp_sweep.workers.scheduler import TaskScheduler
 from fpp_sweep.workers.session import session
-from fpp_sweep.workers.watch import Watch
+from fpp_sweep.workers.status import StatusPoller
 
 SPACE = """
 params:
@@ -103,9 +103,9 @@ def ask_seconds(count: int) -> float:
 
 def print_overhead(trials: int) -> None:
     here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
-    model = ModelFacts(name="none", digest="none", embedding_scale=1.0, **here)
+    model = ModelInfo(name="none", digest="none", embedding_scale=1.0, **here)
     shape: dict[str, Any] = {"group": "tiny", "classes": ("a", "b", "c"), "size": SAMPLES, "digest": "", "images": ""}
-    data = DatasetFacts(name="scenes", split="test", **shape)
+    data = DatasetInfo(name="scenes", split="test", **shape)
 
     class NothingToDo:
         """A worker that answers at once."""
@@ -133,13 +133,15 @@ def print_overhead(trials: int) -> None:
     space = space_of(trials)
     with tempfile.TemporaryDirectory() as scratch, session(None, cpus=2, verbose=False):
 
-        class IdleKeeper(KeeperActor):
+        class IdleKeeper(SchedulerActor):
             def __init__(self, tasks: Path) -> None:
                 async def hire() -> NothingToDo:
                     return NothingToDo()
 
                 self._needs = WorkerNeeds(workers=1, cpus=1, gpus=0, env={})
-                self._keeper = Keeper(hire=hire, wanted=lambda: 1, store=TaskStore(tasks), attempts=1, timeout=60.0)
+                self._keeper = TaskScheduler(
+                    hire=hire, wanted=lambda: 1, store=TaskStore(tasks), attempts=1, timeout=60.0
+                )
                 self._hiring = None
 
         folder = SweepFolder(Path(scratch) / "driver")
@@ -156,17 +158,17 @@ def print_overhead(trials: int) -> None:
 
         plan = Plan(datasets={"test": (data,)}, seeds=(0,))
         pool.begin(TaskKeys(model, plan.known()))
-        conductor = Conductor(
+        conductor = SweepSearcher(
             space,
             folder,
             SweepStudy(folder.study_file, "driver", space),
             plan=plan,
-            watch=Watch(pool),
+            watch=StatusPoller(pool),
             gpus_per_worker=0.0,
             on_change=changed,
         )
         conductor.begin()
-        brief = Brief(
+        brief = TrialContext(
             folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
         conduct(conductor, brief, scratch)

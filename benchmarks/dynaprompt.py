@@ -16,9 +16,9 @@ from torch import Tensor
 
 from benchmarks.harness import Ratio, equal, finish, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import AdaptConfig
+from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.methods.dynaprompt import Buffer, DynaPrompt
+from fpp_sweep.spec.config import AdaptConfig
 from tests.reference.dynaprompt import NaiveBuffer, dynaprompt_one
 
 SPREAD = 0.02  # standard deviation of the offsets at the start, so that no two slots are equal

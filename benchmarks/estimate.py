@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import Spread
-from fpp_sweep.cli import parser, run
-from fpp_sweep.errors import InputError
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.spec.errors import InputError
 from tests.drivers import environment
 
 SPACES = Path(__file__).parent.parent / "search_spaces"

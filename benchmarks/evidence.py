@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import (
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked
+from fpp_sweep.statistics.bootstrap import (
     alike,
     attained,
     averaged,
@@ -29,8 +31,6 @@ from fpp_sweep.core.evidence import (
     single,
     stacked,
 )
-from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, packed, unpacked
 
 BASELINES = 4
 
@@ -67,7 +67,7 @@ def write(folder: Path, trials: int, datasets: int, images: int) -> int:
             logit = 1 - hardness[number] + generator.normal(scale=0.3, size=images)
             confidence = (1 / (1 + np.exp(-logit - generator.uniform(0, 1)))).astype(np.float32)
             given = Confidences(confidence, generator.random(images) < 1 / (1 + np.exp(-logit)))
-            table[f"dataset{number}", 0] = Sums.of(f"dataset{number}", ids, given, *generator.random((2, images)))
+            table[f"dataset{number}", 0] = BlockStats.of(f"dataset{number}", ids, given, *generator.random((2, images)))
         data = packed(table)
         (folder / f"{trial}.npz").write_bytes(data)
         written += len(data)

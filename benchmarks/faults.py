@@ -157,13 +157,13 @@ def from_the_future(victim: Victim) -> bool:
 
 
 SWEEP = "sweeps/*"
-TRIAL = r"ray::(Coordinator|ResourceTrainable)"  # its title while it works, and while it does not
+TRIAL = r"ray::(TrialRunner|ResourceTrainable)"  # its title while it works, and while it does not
 # while the driver runs
 RUNNING: dict[str, Strike] = {
     "worker killed": killed("ray::WorkerActor"),
     "worker frozen": frozen("ray::WorkerActor"),
-    "keeper killed": killed("ray::KeeperActor"),
-    "keeper frozen": frozen("ray::KeeperActor"),
+    "keeper killed": killed("ray::SchedulerActor"),
+    "keeper frozen": frozen("ray::SchedulerActor"),
     "trial's process killed": killed(TRIAL),
     "raylet killed": killed("raylet/raylet"),
     "raylet frozen": frozen("raylet/raylet"),

@@ -30,21 +30,21 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.harness import Ratio, Spent, Spread, equal, finish, now, parse, require_open_clip, rounds
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import ViewConfig
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.compiling import eagerly
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.datasets.images import FileImages
-from fpp_sweep.core.images.drawing import Drawer
+from fpp_sweep.core.images.device_views import Drawer
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.reading import Reader, read
 from fpp_sweep.core.images.views import make_views, ready, sample_rng
 from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.text.compiling import eagerly
-from fpp_sweep.core.text.precision import computing
-from fpp_sweep.facts import Precision
-from fpp_sweep.progress import shares
+from fpp_sweep.spec.config import ViewConfig
+from fpp_sweep.spec.progress import shares
+from fpp_sweep.spec.specs import Precision
 
 STAGES = ("decode", "views", "tower")
 SIZES = ((500, 375), (375, 500), (640, 480), (300, 300), (1024, 768), (160, 120))  # pixels of photographs, in turn

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fpp_sweep.cli import parser, run
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.cells import Table, recalled
 from fpp_sweep.reproduce.experiments import AVERAGE, find, shipped

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.coverage import Pool, by_image
-from fpp_sweep.catalogue import Goal, metric, sign
-from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import Drawn, averaged, difference, drawn
-from fpp_sweep.core.sums import block_size, value_of
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front
+from fpp_sweep.spec.catalogue import Goal, metric, sign
+from fpp_sweep.statistics.block_stats import block_size, value_of
+from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, difference, drawn
 
 METRICS = ("accuracy", "ece", "debiased_ece", "smooth_ece", "nll", "brier")
 SECOND = ("ece", "smooth_ece", "nll")  # objectives beside accuracy
@@ -63,7 +63,7 @@ def read(folder: SweepFolder) -> tuple[Pool, int, int]:
     return pool, baselines, len(records) - baselines
 
 
-def split(pool: Pool, images: int, number: int, name: str) -> dict[str, Drawn]:
+def split(pool: Pool, images: int, number: int, name: str) -> dict[str, BootstrapSamples]:
     generator = np.random.default_rng([images, number])
     of_dataset = []
     for dataset, rows in pool.items():
@@ -74,8 +74,8 @@ def split(pool: Pool, images: int, number: int, name: str) -> dict[str, Drawn]:
 
 
 def said(
-    val: dict[str, Drawn],
-    test: dict[str, Drawn],
+    val: dict[str, BootstrapSamples],
+    test: dict[str, BootstrapSamples],
     trials: Sequence[int],
     baselines: int,
     second: str,

@@ -35,13 +35,13 @@ from fpp_sweep.core.models.checkpoints import read_checkpoint, read_tensors
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import from_file
-from fpp_sweep.errors import LONGEST, InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.experiments import made_from
 from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
-from fpp_sweep.tracking.shipper import _Delivery, _read_front
+from fpp_sweep.spec.errors import LONGEST, InputError
+from fpp_sweep.tracking.sync import _Delivery, _read_front
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"

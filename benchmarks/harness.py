@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from fpp_sweep.cli import Parser, parser
+from fpp_sweep.cli.command import Parser, parser
 from fpp_sweep.core.models.clip import choose_device
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 Work = Callable[[], object]
 

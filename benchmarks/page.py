@@ -18,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fpp_sweep import keys
-from fpp_sweep.cli import parser, run
-from fpp_sweep.config import preset
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, packed
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report import write_report
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import preset
+from fpp_sweep.statistics.block_stats import BlockStats, packed
 
 BEGAN = 1_795_000_000.0
 RANGES = {
@@ -137,14 +137,14 @@ def _result(draw: random.Random, accuracy: float, ece: float, datasets: Sequence
     return SplitResult(average=shown, datasets=each, deviation={}, samples=10000, seconds={}, device_seconds=200)
 
 
-def _sums(datasets: Sequence[str], images: int, seed: int) -> dict[tuple[str, int], Sums]:
+def _sums(datasets: Sequence[str], images: int, seed: int) -> dict[tuple[str, int], BlockStats]:
     generator = np.random.default_rng(seed)
     ids = [f"image {index}" for index in range(images)]
     table = {}
     for dataset in datasets:
         confidence = generator.beta(4, 2, images).astype(np.float32)
         given = Confidences(confidence, generator.random(images) < confidence * 0.95)
-        table[dataset, 0] = Sums.of(dataset, ids, given, *generator.random((2, images)))
+        table[dataset, 0] = BlockStats.of(dataset, ids, given, *generator.random((2, images)))
     return table
 
 

@@ -24,15 +24,15 @@ from benchmarks.harness import Spent, Spread, equal, finish, measure, parse
 from benchmarks.peak import peak_bytes
 from benchmarks.pretrain import engine_step
 from benchmarks.world import SMALL, VIT_B_16, World, build
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import AdaptConfig, FppConfig
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.compiling import EAGER_CALLS
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets.table import DATASETS
 from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient, jacobian_pays
 from fpp_sweep.core.methods.tpt import Tpt
-from fpp_sweep.core.text.compiling import EAGER_CALLS
-from fpp_sweep.core.text.precision import computing
-from fpp_sweep.facts import Precision
-from fpp_sweep.tasks import BATCH
+from fpp_sweep.spec.config import AdaptConfig, FppConfig
+from fpp_sweep.spec.specs import Precision
+from fpp_sweep.spec.tasks import BATCH
 
 CLASSES = {
     "aircraft": 100,

@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.adapt import build_jacobian, started
 from benchmarks.world import VIT_B_16, Shape, build
-from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.compute.memory import Room
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient, first_gradient, jacobian_bytes
 from fpp_sweep.core.methods.tpt import Tpt
-from fpp_sweep.core.text.memory import Room
+from fpp_sweep.spec.config import AdaptConfig
 
 SHALLOW = Shape(width=512, heads=8, layers=2, embed_dim=256)
 

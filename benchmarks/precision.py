@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import equal, finish, parse, require_open_clip
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import TrialConfig, preset
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.precision import computing, require_able
+from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
-from fpp_sweep.core.images.drawing import Drawer
+from fpp_sweep.core.images.device_views import Drawer
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.methods.tpt import Tpt
@@ -30,11 +31,10 @@ from fpp_sweep.core.metrics import Predictions, accuracy, expected_error
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
-from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.core.text.precision import computing, require_able
 from fpp_sweep.core.text.tower import TextTower
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import Precision
+from fpp_sweep.spec.config import TrialConfig, preset
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import Precision
 from fpp_sweep.trial.running import class_texts
 
 STAGES = ("image tower", "pretraining", "selection", "adaptation", "prediction", "zero-shot")

@@ -14,11 +14,11 @@ import torch
 
 from benchmarks.harness import Ratio, Spent, compile_option, equal, finish, measure, now, parse
 from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import FppConfig
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.compiling import EAGER_CALLS
 from fpp_sweep.core.fpp import Pretrained, draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.classes import Noise
-from fpp_sweep.core.text.compiling import EAGER_CALLS
+from fpp_sweep.spec.config import FppConfig
 from tests.reference import naive
 
 DRAWS = 4

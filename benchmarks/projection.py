@@ -28,19 +28,19 @@ from benchmarks.harness import equal, finish, parse, require_open_clip, table
 from benchmarks.paper import CLASSES, counter
 from benchmarks.pretrain import engine_step
 from benchmarks.world import SMALL, VIT_B_16, Shape, build
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import AdaptConfig, FppConfig, ViewConfig
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.compiling import P, T, eagerly
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets.table import DATASETS
 from fpp_sweep.core.images import views
-from fpp_sweep.core.images.drawing import Planned, draw
+from fpp_sweep.core.images.device_views import Planned, draw
 from fpp_sweep.core.images.features import at_once
 from fpp_sweep.core.methods.gradients import jacobian_bytes
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.text.compiling import P, T, eagerly
-from fpp_sweep.core.text.precision import computing
 from fpp_sweep.core.text.tower import TextTower
+from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
 
 GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that there are as many launches
 TOKENS = 16384  # of a batch that is adapted to

@@ -19,20 +19,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage import GOALS, OBJECTIVES, Pool, mixed, stored
-from fpp_sweep.catalogue import sign
-from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import Drawn, resampled
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import BINS, Confidences
-from fpp_sweep.core.sums import CELLS, Sums, block_size, value_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.racing import DRAWS, LEAST_SD, NEAREST, Seen, beaten, expected, rungs, together
 from fpp_sweep.space.work import Race
+from fpp_sweep.spec.catalogue import sign
+from fpp_sweep.statistics.block_stats import CELLS, BlockStats, block_size, value_of
+from fpp_sweep.statistics.bootstrap import BootstrapSamples, resampled
 
 POPULATION, DATASETS = 4000, 4  # made-up images
 PRETRAINING = 0.3  # of made-up trials, the share of a trial's cost before its first image
-Table = dict[str, Drawn]  # by objective, of all trials after a block
+Table = dict[str, BootstrapSamples]  # by objective, of all trials after a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Rule:
     many: bool = False  # as if these images were a few of many, and the trials were judged on those
     seen: bool = False  # where another is ahead on the images that both have seen
 
-    def stops(self, found: Sequence[Drawn], known: np.ndarray, left: float, block: int) -> bool:
+    def stops(self, found: Sequence[BootstrapSamples], known: np.ndarray, left: float, block: int) -> bool:
         """Whether the first of these trials; `known` are the others' values, (trials, objectives)."""
         sure = self.confidences[min(block, len(self.confidences) - 1)] if self.confidences else self.race.confidence
         least = NormalDist().inv_cdf(sure)
@@ -168,7 +168,7 @@ class Shown:
     gaps: np.ndarray  # correct less confidence
 
     @classmethod
-    def of(cls, one: Sums) -> Shown:
+    def of(cls, one: BlockStats) -> Shown:
         """Of sums whose blocks are images."""
         return cls(one.correct, one.counts.argmax(axis=1), one.residuals.sum(axis=1))
 
@@ -178,7 +178,7 @@ class Shown:
     def take(self, images: Any) -> Shown:
         return Shown(self.correct[images], self.bins[images], self.gaps[images])
 
-    def sums(self) -> Sums:
+    def sums(self) -> BlockStats:
         """In the product's blocks; nothing of NLL, Brier score and smooth ECE."""
         size = block_size(len(self))
         block = np.arange(len(self)) // size
@@ -188,7 +188,7 @@ class Shown:
             return np.bincount(block * width + where, values, blocks * width).reshape(blocks, width)
 
         none, whole = np.zeros(blocks), np.ones(len(self))
-        return Sums(
+        return BlockStats(
             size=size,
             digests=np.zeros(blocks, np.uint64),
             images=np.bincount(block),
@@ -253,8 +253,8 @@ def run_race(blocks: Sequence[Block], points: np.ndarray, rule: Rule) -> tuple[f
     return cost, stopped
 
 
-def among(block: Table, trials: Sequence[int]) -> list[Drawn]:
-    return [Drawn(row.values[trials], row.draws[trials], row.image) for row in block.values()]
+def among(block: Table, trials: Sequence[int]) -> list[BootstrapSamples]:
+    return [BootstrapSamples(row.values[trials], row.draws[trials], row.image) for row in block.values()]
 
 
 def after(split: Mapping[str, Sequence[Shown]], ends: Mapping[str, int]) -> Table:
@@ -312,7 +312,7 @@ def made_up(trials: int) -> Pool:
             confidence = 1 / (1 + np.exp(-np.abs(logit) * np.exp(surer[trial])))
             given = Confidences(confidence.astype(np.float32), own < likely)
             none = np.zeros(POPULATION)
-            pool.setdefault(f"set{number}", []).append(Sums.of(f"set{number}", ids, given, none, none, size=1))
+            pool.setdefault(f"set{number}", []).append(BlockStats.of(f"set{number}", ids, given, none, none, size=1))
     return pool
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks.coverage import GOALS, OBJECTIVES
 from benchmarks.resume import start
-from fpp_sweep.cli import parser, run
-from fpp_sweep.errors import InputError
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.spec.errors import InputError
 
 SPACE = Path(__file__).parent / "cloud.yaml"
 SPLITS = ("val", "test")

@@ -26,16 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from fpp_sweep.cli import parser, run
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.facts import DatasetFacts, ModelFacts, WorkerSpec
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.handle import Options, Sweep
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
+from fpp_sweep.spec.tasks import BATCH, EvalTask
+from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.preflight import Opened, info_at_start
-from fpp_sweep.tasks import BATCH, EvalTask
 from fpp_sweep.tracking import check_store, ship
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
@@ -121,9 +121,9 @@ def predictions(task: EvalTask) -> Predictions:
     )
 
 
-def model_facts() -> ModelFacts:
+def model_facts() -> ModelInfo:
     here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
-    return ModelFacts(name="none", digest="none", embedding_scale=1.0, **here)
+    return ModelInfo(name="none", digest="none", embedding_scale=1.0, **here)
 
 
 def space_of(args: argparse.Namespace, workers: int) -> Space:
@@ -137,7 +137,7 @@ def space_of(args: argparse.Namespace, workers: int) -> Space:
 def plan_of(args: argparse.Namespace) -> Plan:
     shape: dict[str, Any] = {"group": "tiny", "classes": tuple(f"class {k}" for k in range(CLASSES)), "digest": ""}
     facts = (
-        DatasetFacts(name=f"set{number}", split="test", size=BATCH * args.shards, images="", **shape)
+        DatasetInfo(name=f"set{number}", split="test", size=BATCH * args.shards, images="", **shape)
         for number in range(args.datasets)
     )
     return Plan(datasets={"test": tuple(facts)}, seeds=(0,), shards=args.shards)
@@ -147,11 +147,11 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
     """The real keeper; only what it hires is light."""
     import ray
 
-    from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerNeeds, _RayWorker
+    from fpp_sweep.workers.actors import Pool, SchedulerActor, WorkerNeeds, _RayWorker
 
     processes, logs = min(workers, args.processes), tasks.with_name("logs")
 
-    class LightKeeper(KeeperActor):
+    class LightKeeper(SchedulerActor):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             remote: Any = ray.remote

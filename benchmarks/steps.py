@@ -18,11 +18,11 @@ import torch
 from benchmarks.adapt import MOST_IMAGES, QUICK_IMAGES, TOKENS_AT_ONCE, StandInJacobian
 from benchmarks.harness import Ratio, equal, finish, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
-from fpp_sweep import catalogue
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import AdaptConfig
+from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.tpt import Tpt
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import AdaptConfig
 from tests.reference.naive import Adapted, adapt_sharpness_aware, adapt_two_steps, householder
 
 NAIVE: Mapping[str, Callable[..., Adapted]] = {

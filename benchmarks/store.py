@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli import parser, run
-from fpp_sweep.errors import InputError
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.spec.errors import InputError
 from tests.drivers import environment
 from tests.tracking.stores import Server, contents
 

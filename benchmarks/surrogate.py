@@ -26,9 +26,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from benchmarks.coverage import GOALS, OBJECTIVES, stored
 from benchmarks.racing import Shown, drawn_from, pretraining_of
-from fpp_sweep.catalogue import ACCURACY
-from fpp_sweep.cli import parser, run
-from fpp_sweep.core.evidence import Drawn, resampled
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.search.racing import DRAWS, beaten, expected, rungs
@@ -36,6 +34,8 @@ from fpp_sweep.search.study import build_sampler, draw
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.work import Race, Search
+from fpp_sweep.spec.catalogue import ACCURACY
+from fpp_sweep.statistics.bootstrap import BootstrapSamples, resampled
 
 NEIGHBOURS = 6  # of a trial, which lend it their images
 FAR = 4.0  # points beyond the corner; how bad worse trials are does not matter
@@ -296,11 +296,11 @@ class OneSearch:
             parts.append([shown[metric] for metric in OBJECTIVES])
         return np.asarray(np.mean(parts, axis=0) + trial.moved[:, None])
 
-    def compared(self, trials: Sequence[Trial], block: int) -> list[Drawn]:
+    def compared(self, trials: Sequence[Trial], block: int) -> list[BootstrapSamples]:
         image = 100 / self.ends[block] / len(self._split)
         tables = np.stack([trial.blocks[block] for trial in trials], axis=1)
         each = zip(OBJECTIVES, tables, strict=True)
-        return [Drawn(rows[:, 0], rows[:, 1:], image * (metric == ACCURACY)) for metric, rows in each]
+        return [BootstrapSamples(rows[:, 0], rows[:, 1:], image * (metric == ACCURACY)) for metric, rows in each]
 
 
 def together_shown(trials: Sequence[Shown]) -> Shown:

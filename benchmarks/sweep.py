@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Ratio, equal, finish, parse, require_open_clip, rounds
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import TrialConfig, preset
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import open_prompt
-from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.facts import WorkerSpec
-from fpp_sweep.keys import TaskKeys
+from fpp_sweep.spec.config import TrialConfig, preset
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.tiny.model import load as load_weights
-from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.running import class_texts, flatness_weight
 from fpp_sweep.trial.trial import Plan, run_trial
 from fpp_sweep.trial.worker import Worker
@@ -56,7 +56,7 @@ class Trial:
 
     def by_engine(self) -> tuple[Tensor, Tensor]:
         """Confidences and predicted classes, by the path that every command takes."""
-        executor = InlineExecutor(self.worker, TaskKeys(self.worker.facts(), self.plan.known()))
+        executor = LocalExecutor(self.worker, TaskKeys(self.worker.facts(), self.plan.known()))
         _, (result,) = run_trial(self.plan, self.config, SPLIT, executor)
         predictions = result.predictions
         return torch.as_tensor(predictions.confidence), torch.as_tensor(predictions.predicted)

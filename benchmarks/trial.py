@@ -25,12 +25,12 @@ from benchmarks.features import photographs
 from benchmarks.harness import equal, finish, measure, parse, require_open_clip
 from benchmarks.paper import CLASSES
 from benchmarks.world import FILE
-from fpp_sweep.cli import Parser, run
-from fpp_sweep.config import TrialConfig, preset
-from fpp_sweep.facts import Precision, WorkerSpec
-from fpp_sweep.keys import TaskKeys
-from fpp_sweep.progress import Bar
-from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.spec.config import TrialConfig, preset
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.progress import Bar
+from fpp_sweep.spec.specs import Precision, WorkerSpec
+from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.store import MemoryStore
 from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
 from fpp_sweep.trial.worker import Worker
@@ -85,7 +85,7 @@ def _options(options: Parser) -> None:
     options.add_argument("--profile", action="store_true", help="tell which operations took the time")
 
 
-def prepared(args: Any, folder: Path) -> tuple[InlineExecutor, Plan]:
+def prepared(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
     """A worker that has loaded its model, and the ten datasets."""
     spec = WorkerSpec(
         model=args.model if args.model == "tiny" else checkpoint(folder),
@@ -101,7 +101,7 @@ def prepared(args: Any, folder: Path) -> tuple[InlineExecutor, Plan]:
     facts = tuple(worker.describe([], "test"))
     plan = Plan(datasets={"test": facts}, seeds=(0,))
     print(f"{worker.facts().name} on {worker.facts().device}, {len(facts)} datasets", flush=True)
-    return InlineExecutor(worker, TaskKeys(worker.facts(), plan.known())), plan
+    return LocalExecutor(worker, TaskKeys(worker.facts(), plan.known())), plan
 
 
 def checkpoint(folder: Path) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpp_sweep.core.compute.memory import Room
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.memory import Room
 from fpp_sweep.core.text.tower import TextTower
 from tests.reference.naive import NaiveText, random_views, random_weights
 

@@ -17,16 +17,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.version import VERSION as __version__
+from fpp_sweep.spec.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from fpp_sweep.config import TrialConfig as TrialConfig
-    from fpp_sweep.config import preset as preset
-    from fpp_sweep.errors import InputError as InputError
     from fpp_sweep.space.reading import load_space as load_space
     from fpp_sweep.space.space import Space as Space
-    from fpp_sweep.sweep.handle import Options as Options
-    from fpp_sweep.sweep.handle import Sweep as Sweep
+    from fpp_sweep.spec.config import TrialConfig as TrialConfig
+    from fpp_sweep.spec.config import preset as preset
+    from fpp_sweep.spec.errors import InputError as InputError
+    from fpp_sweep.sweep.api import Options as Options
+    from fpp_sweep.sweep.api import Sweep as Sweep
     from fpp_sweep.sweep.run import run_sweep as run_sweep
 
 

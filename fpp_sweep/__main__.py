@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"usage: fpp-sweep COMMAND ...\n\n{''.join(lines)}\nfpp-sweep COMMAND --help tells more of each")
         return
     if words[0] not in COMMANDS:
-        from fpp_sweep.errors import unknown
+        from fpp_sweep.spec.errors import unknown
 
         raise unknown("command", words[0], COMMANDS)
     module = import_module(f"fpp_sweep.{ELSEWHERE.get(words[0], words[0])}")
@@ -41,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def command() -> None:
     """The console script."""
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # as long as nobody is there to say it in a line
-    from fpp_sweep import cli
+    from fpp_sweep.cli.command import run
 
     signal.signal(signal.SIGINT, before)
-    cli.run(main)
+    run(main)
 
 
 if __name__ == "__main__":

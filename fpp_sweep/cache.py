@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep import keys
-from fpp_sweep.cli import Parser, parser, run
+from fpp_sweep.cli.command import Parser, parser, run
 from fpp_sweep.core.images.cache import MANIFEST, default_cache, readable_size, unused
-from fpp_sweep.errors import InputError, escaped
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError, escaped
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 TASKS = "tasks"  # the folder of what all sweeps have computed

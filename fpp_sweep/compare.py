@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import written_whole
+from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec import plugins
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.process import sleep_when_idle
 
 if TYPE_CHECKING:
-    from fpp_sweep.report.parts import Part
+    from fpp_sweep.report.document import Part
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -68,8 +69,8 @@ def _sweep(word: str, root: Path) -> SweepFolder | None:
 
 
 def _trials(folder: SweepFolder, names: Sequence[str], args: argparse.Namespace) -> None:
-    from fpp_sweep.report.compared import parts_of_trials  # loads numpy, as do those below
     from fpp_sweep.report.comparison import compare_trials
+    from fpp_sweep.report.comparison_view import parts_of_trials  # loads numpy, as do those below
 
     found = compare_trials(folder, names, args.split)
     title = f"{folder.path.name}: {', '.join(found.results)}"
@@ -77,8 +78,8 @@ def _trials(folder: SweepFolder, names: Sequence[str], args: argparse.Namespace)
 
 
 def _sweeps(folders: Sequence[SweepFolder], args: argparse.Namespace) -> None:
-    from fpp_sweep.report.compared import parts_of_sweeps, write_comparison
     from fpp_sweep.report.comparison import compare_sweeps
+    from fpp_sweep.report.comparison_view import parts_of_sweeps, write_comparison
 
     found = compare_sweeps(_labelled(folders))
     goals = found.info.objectives
@@ -106,7 +107,7 @@ def _place(names: Sequence[str]) -> Path:
 
 
 def _write(place: Path, title: str, parts: Sequence[Part]) -> None:
-    from fpp_sweep.report.parts import as_latex, as_markdown, as_text
+    from fpp_sweep.report.document import as_latex, as_markdown, as_text
 
     for name, text in (("comparison.md", as_markdown(title, parts)), ("comparison.tex", as_latex(parts))):
         with written_whole(place / name) as partial:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpp_sweep.cli import parser, run
-from fpp_sweep.errors import InputError, escaped
-from fpp_sweep.progress import Bar
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.spec.errors import InputError, escaped
+from fpp_sweep.spec.progress import Bar
 
 if TYPE_CHECKING:  # core.datasets loads numpy, so functions import it: `--help` does without
     from fpp_sweep.core.datasets import Listing, Spec

@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space
+from fpp_sweep.spec import plugins
+from fpp_sweep.spec.process import sleep_when_idle
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.tracking import check_store
-from fpp_sweep.tracking.address import is_server, version_at
+from fpp_sweep.tracking.uri import is_server, version_at
 
 if TYPE_CHECKING:
-    from fpp_sweep.sweep.findings import Finding
-    from fpp_sweep.sweep.machine import Facts
+    from fpp_sweep.checks.findings import Finding
+    from fpp_sweep.checks.probes import Facts
 
 SECONDS = 600.0  # for a node to answer: it loads the model, and looks at some images of every dataset
 SHIPPED = (  # what the cluster files have where they say CHANGE
@@ -47,7 +48,7 @@ SHIPPED = (  # what the cluster files have where they say CHANGE
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     sleep_when_idle()
-    from fpp_sweep.sweep.findings import judge
+    from fpp_sweep.checks.findings import judge
 
     seen = look_everywhere(args)
     findings = judge(seen)
@@ -71,7 +72,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def look_everywhere(args: argparse.Namespace) -> dict[str, Facts]:
     """What is seen here and, on a cluster, on every node."""
-    from fpp_sweep.sweep.machine import gathered, look_closely
+    from fpp_sweep.checks.probes import gathered, look_closely
     from fpp_sweep.sweep.preflight import environment, worker_spec
     from fpp_sweep.workers.session import session
 

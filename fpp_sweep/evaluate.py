@@ -17,17 +17,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpp_sweep import catalogue, plugins
-from fpp_sweep.cli import PLUGIN_HELP, cores, note, parser, readers, run, sleep_when_idle
-from fpp_sweep.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset, require_prompt
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import Checked, DatasetFacts, PluginFile, WorkerSpec
-from fpp_sweep.keys import TaskKeys
-from fpp_sweep.progress import Bar
+from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.space.reading import read_config
 from fpp_sweep.space.rules import rules, under
 from fpp_sweep.space.work import Work
+from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset, require_prompt
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.process import cores, readers, sleep_when_idle
+from fpp_sweep.spec.progress import Bar
+from fpp_sweep.spec.specs import DatasetInfo, PluginFile, Validation, WorkerSpec
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_named(args, trials)
     # these load torch, which `--help` and a wrong flag do without
     from fpp_sweep.report import evaluation
-    from fpp_sweep.trial.inline import InlineExecutor
+    from fpp_sweep.trial.local_runner import LocalExecutor
     from fpp_sweep.trial.results import TaskFailed
     from fpp_sweep.trial.trial import Plan, run_trial
     from fpp_sweep.trial.worker import Worker
@@ -52,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     checked = check(worker, datasets, trials)
     model = worker.facts()
     plan = Plan(datasets={args.split: datasets}, seeds=(), shards=None, columns=tuple(args.columns))
-    executor = InlineExecutor(worker, TaskKeys(model, plan.known(), checked.prompts))
+    executor = LocalExecutor(worker, TaskKeys(model, plan.known(), checked.prompts))
     out = new_folder(args.out)
     print(evaluation.heading(model, args.split, trials[0][0]))
     done = []
@@ -147,8 +149,8 @@ def require_named(args: argparse.Namespace, trials: Sequence[tuple[TrialConfig, 
     for config, _ in trials:
         require_prompt(config.source)
     if precisions := {config.precision for config, _ in trials} - {"float32"}:
+        from fpp_sweep.core.compute.precision import require_able
         from fpp_sweep.core.models.clip import choose_device
-        from fpp_sweep.core.text.precision import require_able
 
         for precision in sorted(precisions):
             require_able(precision, choose_device(args.device))
@@ -196,7 +198,7 @@ def names_of(args: argparse.Namespace) -> list[str]:
     return ["fine_grained" if args.data_root else "tiny"]
 
 
-def check(worker: Worker, datasets: Sequence[DatasetFacts], trials: Sequence[tuple[TrialConfig, int]]) -> Checked:
+def check(worker: Worker, datasets: Sequence[DatasetInfo], trials: Sequence[tuple[TrialConfig, int]]) -> Validation:
     """Fit every method and prompt to the model and to all class names, so that a bad one ends the run at once."""
     methods = sorted({config.method for config, _ in trials})
     prompts = sorted({(config.source, config.deep) for config, _ in trials})

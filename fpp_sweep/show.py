@@ -13,14 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from fpp_sweep.cli import parser, plural, printable, run, sleep_when_idle
-from fpp_sweep.errors import InputError, escaped
-from fpp_sweep.progress import Screen, duration
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric, format_setting, format_values, front_of, values_of
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.space.rules import as_mapping
-from fpp_sweep.sweep.handle import last_change
+from fpp_sweep.spec.errors import InputError, escaped
+from fpp_sweep.spec.messages import plural, printable
+from fpp_sweep.spec.process import sleep_when_idle
+from fpp_sweep.spec.progress import Screen, duration
+from fpp_sweep.sweep.api import last_change
 
 LOG = 5  # lines of a trial's log
 
@@ -64,7 +66,7 @@ def row(folder: SweepFolder) -> tuple[str, ...]:
 
 def of_sweep(folder: SweepFolder) -> Iterator[str]:
     from fpp_sweep.sweep.display import heading
-    from fpp_sweep.sweep.ending import ending
+    from fpp_sweep.sweep.summary import ending
 
     info = folder.info()
     yield from heading(folder, info.space, info.objectives, info.search_split)
@@ -73,7 +75,7 @@ def of_sweep(folder: SweepFolder) -> Iterator[str]:
 
 
 def of_trial(folder: SweepFolder, name: str) -> Iterator[str]:
-    from fpp_sweep.sweep.ending import once_more
+    from fpp_sweep.sweep.summary import once_more
 
     record = folder.known_trial(name)
     yield from map(printable, facts(folder, record))

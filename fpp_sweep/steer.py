@@ -14,9 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, Parser, parser, printable, run
-from fpp_sweep.errors import InputError
+from fpp_sweep.cli.command import PLUGIN_HELP, Parser, parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, SweepInfo
 from fpp_sweep.records.steering import budget_in_force
@@ -24,7 +22,10 @@ from fpp_sweep.space.params import check_points
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
-from fpp_sweep.sweep.handle import last_change
+from fpp_sweep.spec import plugins
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import printable
+from fpp_sweep.sweep.api import last_change
 
 BUDGET = {"trials": "trials", "hours": "wall_clock", "concurrency": "concurrency"}  # flag -> key of `search`
 

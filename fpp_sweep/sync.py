@@ -10,8 +10,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli import note, parser, printable, run
+from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.messages import note, printable
 from fpp_sweep.tracking import check_store, recorded, ship, to_look
 
 

@@ -20,16 +20,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, command_line, note, parser, run, sleep_when_idle
-from fpp_sweep.errors import InputError, MachineError
-from fpp_sweep.progress import Screen
+from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec import plugins
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.messages import command_line, note
+from fpp_sweep.spec.process import sleep_when_idle
+from fpp_sweep.spec.progress import Screen
+from fpp_sweep.sweep.api import Options, Sweep, require_same, sweep_folder
 from fpp_sweep.sweep.display import heading
-from fpp_sweep.sweep.handle import Options, Sweep, require_same, sweep_folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -91,7 +93,7 @@ def announced(space: Space, options: Options) -> SweepFolder:
 
 
 def show_ending(folder: SweepFolder) -> None:
-    from fpp_sweep.sweep.ending import ending
+    from fpp_sweep.sweep.summary import ending
 
     print("\n".join(ending(folder)))
 

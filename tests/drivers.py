@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.sweep.preflight import make_plan, worker_spec
-from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.names import named
@@ -87,7 +87,7 @@ def assert_same_as_in_one_process(sweep, space, cache, records=None):
     space = replace(space, work=replace(space.work, cache=str(cache)))
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
-    inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    inline = LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     for record in records or sweep.trials():
         result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline)
         assert dict(result.average) == dict(record.results["val"].average), record.name

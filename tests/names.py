@@ -2,7 +2,7 @@
 
 import re
 
-from fpp_sweep import catalogue
+from fpp_sweep.spec import catalogue
 
 PLAIN, TPT, CTPT, OTPT, *OTHERS = catalogue.BUILT_IN  # a new row comes after these
 SAM, ASAM = (dict(zip((TPT, CTPT, OTPT), names, strict=True)) for names in (OTHERS[:3], OTHERS[3:6]))

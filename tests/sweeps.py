@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fpp_sweep import keys
-from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import TrialConfig
 from tests.names import PLAIN, TPT
 
 CREATED = 1_795_201_952.0  # 2026-11-20, so that numbers made from it can be recognised

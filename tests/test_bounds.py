@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
-from fpp_sweep import cache, cli, datasets, evaluate, tune
-from fpp_sweep.errors import LONGEST, escaped
+from fpp_sweep import cache, datasets, evaluate, tune
+from fpp_sweep.cli.command import run
 from fpp_sweep.reproduce import __main__ as reproduce
+from fpp_sweep.spec.errors import LONGEST, escaped
+from fpp_sweep.spec.messages import note
 from tests.drivers import ROOT, environment
 from tests.drivers import told as drivers_told
 
@@ -33,7 +35,7 @@ REAL |= {"work.cpus_per_worker"}  # of these 1e30 may be; it never comes
 def told(capsys, command, *words):
     """The line of a command that ends with it."""
     with pytest.raises(SystemExit) as ended:
-        cli.run(lambda: COMMANDS[command].main([*NEEDED.get(command, []), *words]))
+        run(lambda: COMMANDS[command].main([*NEEDED.get(command, []), *words]))
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -94,9 +96,9 @@ def test_what_controls_a_terminal_is_written_out(capsys, command, words):
 
 
 def test_notes_tables_and_errors_of_the_disk_are_written_out_as_well(capsys, tmp_path):
-    cli.note(f"left out: {HOSTILE}")
+    note(f"left out: {HOSTILE}")
     with pytest.raises(SystemExit):
-        cli.run(lambda: (tmp_path / HOSTILE).read_text())
+        run(lambda: (tmp_path / HOSTILE).read_text())
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 2
     assert all(map(str.isprintable, err))
@@ -117,7 +119,7 @@ def test_a_datasets_own_names_make_one_row_each(capsys, tmp_path):
     file.write_text("zoo: {layout: folders, images: linked}")
     (tmp_path / "linked").symlink_to(images)
     with pytest.raises(SystemExit):
-        cli.run(lambda: datasets.main(["--dataset-file", str(file), "--datasets", "zoo"]))
+        run(lambda: datasets.main(["--dataset-file", str(file), "--datasets", "zoo"]))
     rows = capsys.readouterr().out.splitlines()
     assert all(map(str.isprintable, rows))
     assert [row.split()[0] for row in rows if not row.startswith(" ")] == ["dataset", "zoo"]
@@ -132,7 +134,7 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("zoo: {layout: split_json, images: ., split_file: /dev/zero}")
     with pytest.raises(SystemExit):
-        cli.run(lambda: datasets.main(["--dataset-file", str(file)]))
+        run(lambda: datasets.main(["--dataset-file", str(file)]))
     assert "larger than 256 MiB" in " ".join(capsys.readouterr().out.split())
 
 
@@ -158,7 +160,7 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
 def test_what_is_not_there_is_told_before_ray_or_torch_is_loaded(tmp_path, command, words, complaint):
     """With a model whose weights would be fetched first."""
     shown = "print(*(name for name in ('ray', 'torch', 'open_clip') if name in sys.modules))"
-    code = f"import sys, atexit; atexit.register(lambda: {shown}); from fpp_sweep.cli import run\n"
+    code = f"import sys, atexit; atexit.register(lambda: {shown}); from fpp_sweep.cli.command import run\n"
     module = "reproduce.__main__" if command == "reproduce" else command
     code += f"from fpp_sweep.{module} import main; run(lambda: main(sys.argv[1:]))"
     words = [*NEEDED.get(command, []), *words, "--model", "ViT-B-16/openai", "--out", str(tmp_path / "out")]

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep import keys
 from fpp_sweep.cache import main
-from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import ViewConfig
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for
 from tests.clips import random_clip

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from benchmarks.claims import differences, shown
-from fpp_sweep.core.evidence import Interval
 from fpp_sweep.core.metrics import Predictions, score
-from fpp_sweep.core.sums import Sums
+from fpp_sweep.statistics.block_stats import BlockStats
+from fpp_sweep.statistics.bootstrap import Interval
 
 
 def side(seed, images=60, confidence=0.8):
@@ -14,7 +14,7 @@ def side(seed, images=60, confidence=0.8):
     probabilities = np.stack([np.maximum(high, 1 - high), np.minimum(high, 1 - high)], axis=1)
     labels = generator.integers(0, 2, images)
     made = Predictions.of([str(image) for image in range(images)], labels, probabilities)
-    return score(made), Sums.of_predictions("toy", made)
+    return score(made), BlockStats.of_predictions("toy", made)
 
 
 def test_a_difference_is_that_of_the_metrics_the_mean_over_seeds():

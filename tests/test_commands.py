@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 from fpp_sweep import __main__ as one
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.drivers import ROOT, environment
 
 
@@ -61,7 +61,8 @@ __main__.command()
 
 
 @pytest.mark.parametrize(
-    ("module", "code", "said"), [("fpp_sweep.cli", -signal.SIGINT, ""), ("fpp_sweep.tune", 130, "interrupted\n")]
+    ("module", "code", "said"),
+    [("fpp_sweep.cli.command", -signal.SIGINT, ""), ("fpp_sweep.tune", 130, "interrupted\n")],
 )
 def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, code, said):
     done = subprocess.run(

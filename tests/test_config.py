@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep import keys
-from fpp_sweep.config import (
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import (
     PRESETS,
     AdaptConfig,
     FppConfig,
@@ -15,7 +15,7 @@ from fpp_sweep.config import (
     parse_settings,
     preset,
 )
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 
 def test_the_defaults_are_the_released_code():

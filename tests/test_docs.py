@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import PRESETS, TrialConfig, preset
-from fpp_sweep.version import VERSION
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
+from fpp_sweep.spec.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

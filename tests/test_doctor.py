@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fpp_sweep.checks.findings import judge
+from fpp_sweep.checks.probes import cleaners, misnamed
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.doctor import SHIPPED, missing, undecided
-from fpp_sweep.sweep.findings import judge
-from fpp_sweep.sweep.machine import cleaners, misnamed
 from tests.drivers import ROOT, ended, environment, started
 from tests.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
@@ -215,7 +215,7 @@ def test_faults_that_are_planted_on_a_node_are_found_and_others_are_not(tmp_path
     weights(hidden / "small.pt")
     other = tmp_path / "other"
     shutil.copytree(ROOT / "fpp_sweep", other / "fpp_sweep")
-    with (other / "fpp_sweep/version.py").open("a") as file:
+    with (other / "fpp_sweep/spec/version.py").open("a") as file:
         file.write("\n# another commit\n")
     (tmp_path / "faults/sitecustomize.py").write_text(FAULTS)
     monkeypatch.delenv("FPP_SWEEP_CACHE", raising=False)

@@ -13,8 +13,10 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from fpp_sweep import cli, evaluate, keys
-from fpp_sweep.errors import InputError
+from fpp_sweep import evaluate
+from fpp_sweep.cli.command import run
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError
 from tests.builders import build_coop, jpeg
 from tests.disks import mounted
 from tests.waiting import LONG, wait_for
@@ -157,7 +159,7 @@ def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, cap
     monkeypatch.setattr("fpp_sweep.trial.worker.load", lambda *asked: torch.empty(1 << 50))
     words = ["--device", "cpu", "--datasets", "digits", "--limit", "2", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as ended:
-        cli.run(lambda: evaluate.main(words))
+        run(lambda: evaluate.main(words))
     assert ended.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it a larger device, .*", line)

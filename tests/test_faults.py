@@ -26,7 +26,7 @@ from tests.waiting import LONG, wait_for
 
 pytestmark = pytest.mark.slow  # each starts Ray, two workers and MLflow
 
-KEEPER, COORDINATOR, WORKER = "ray::KeeperActor", "ray::Coordinator", "ray::WorkerActor"
+KEEPER, COORDINATOR, WORKER = "ray::SchedulerActor", "ray::TrialRunner", "ray::WorkerActor"
 
 
 def pids(driver, name):

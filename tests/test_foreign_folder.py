@@ -3,9 +3,9 @@
 import pytest
 
 from fpp_sweep import show
-from fpp_sweep.errors import InputError
 from fpp_sweep.report import write_report
-from fpp_sweep.tracking.shipper import _Delivery
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.tracking.sync import _Delivery
 from tests.sweeps import build_sweep
 
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from fpp_sweep.errors import InputError
-from fpp_sweep.sweep.handle import Sweep
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.api import Sweep
 from tests.drivers import ROOT, environment
 from tests.sweeps import build_sweep
 

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep import catalogue, evaluate, plugins
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import DatasetFacts, ModelFacts, WorkerSpec
-from fpp_sweep.keys import TaskKeys
-from fpp_sweep.tasks import EvalTask
+from fpp_sweep import evaluate
+from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
+from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.worker import Worker
 
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
 RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
-HEAD = "import torch\nfrom fpp_sweep.plugins import method, metric, penalty\n"
+HEAD = "import torch\nfrom fpp_sweep.spec.plugins import method, metric, penalty\n"
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +60,8 @@ def test_the_recipes_run_as_they_are_printed_and_stand_in_the_tables(tmp_path, m
 
 def test_an_edited_plugin_takes_its_own_place_and_never_meets_its_old_results(tmp_path):
     here = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
-    model = ModelFacts(name="none", digest="weights", embedding_scale=1.0, **here)
-    data = DatasetFacts(name="dtd", split="val", group="custom", classes=("a", "b"), size=64, digest="", images="")
+    model = ModelInfo(name="none", digest="weights", embedding_scale=1.0, **here)
+    data = DatasetInfo(name="dtd", split="val", group="custom", classes=("a", "b"), size=64, digest="", images="")
 
     def key():
         task = EvalTask(config=TrialConfig(method="angular"), dataset="dtd", split="val", seed=0, start=0, stop=64)

@@ -4,8 +4,8 @@ import io
 import os
 import re
 
-from fpp_sweep.progress import Bar, Screen
 from fpp_sweep.report.tables import aligned
+from fpp_sweep.spec.progress import Bar, Screen
 
 
 class Terminal(io.StringIO):

@@ -11,11 +11,11 @@ from benchmarks.real_races import SPACE as CLOUD
 from benchmarks.real_races import Found, told
 from benchmarks.resume import agree, still_decided
 from benchmarks.surrogate import OneSearch, World, best_half, racing, worth
-from fpp_sweep.core.evidence import resampled
-from fpp_sweep.core.sums import block_size
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.space.work import Race, Search
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics.block_stats import block_size
+from fpp_sweep.statistics.bootstrap import resampled
 from tests.names import named
 
 SPACE = named("""

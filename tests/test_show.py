@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep import show
-from fpp_sweep.cli import run
-from fpp_sweep.errors import InputError
+from fpp_sweep.cli.command import run
+from fpp_sweep.spec.errors import InputError
 from tests.sweeps import build_sweep
 
 

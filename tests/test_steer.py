@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep import tune
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.yamlfile import dump
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.steer import main
 from tests.drivers import SMALL, ended, environment, kill, only_sweep, started
 from tests.sweeps import CREATED, build_sweep

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sync import main
 from fpp_sweep.tracking.view import view_key
 from tests.sweeps import build_sweep

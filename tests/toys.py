@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fpp_sweep import catalogue
-from fpp_sweep.catalogue import MethodRow, MetricRow
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.catalogue import MethodRow, MetricRow
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.config import Distance, FppConfig
+from fpp_sweep.core.compute.compiling import eagerly
+from fpp_sweep.core.compute.precision import loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import ClassTexts, Noise
-from fpp_sweep.core.text.compiling import eagerly
 from fpp_sweep.core.text.packing import AttentionMask
-from fpp_sweep.core.text.precision import loss_scale
 from fpp_sweep.core.text.pullback import Pullback
+from fpp_sweep.spec.config import Distance, FppConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep import catalogue
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
 
 BINS = 20  # everywhere, as in the released code of FPP, C-TPT and O-TPT
 TOP = 5

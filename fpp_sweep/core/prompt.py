@@ -13,13 +13,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fpp_sweep.config import is_file_name
 from fpp_sweep.core.models.checkpoints import read_tensors
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.maple import DeepPrompts, is_maple, read_maple
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import written_whole
-from fpp_sweep.version import VERSION
+from fpp_sweep.spec.config import is_file_name
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
 

@@ -29,13 +29,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from fpp_sweep.cli import masked
-from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.files import no_link, require_inside, set_aside, stamp_of, write_json
 from fpp_sweep.records.records import Command, SplitResult, Step, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import no_link, require_inside, set_aside, stamp_of, write_json
+from fpp_sweep.spec.messages import masked
 
 FORMAT = 2
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15

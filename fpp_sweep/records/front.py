@@ -8,12 +8,12 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeGuard
 
-from fpp_sweep import catalogue
-from fpp_sweep.catalogue import Goal
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.work import BASELINES
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.catalogue import Goal
 
 GROWTH = 0.01  # of the hypervolume, that a search is worth going on for
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fpp_sweep.cli import printable
+from fpp_sweep.spec.messages import printable
 
 
 def write_line(file: Path, text: str, details: str = "") -> None:

@@ -11,10 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 if TYPE_CHECKING:
-    from fpp_sweep.catalogue import Goal
+    from fpp_sweep.spec.catalogue import Goal
 
 Point = tuple[float, ...]
 OBJECTIVES = 3  # at most

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.tables import write_configs, write_tables
+from fpp_sweep.spec.files import write_json
 
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence

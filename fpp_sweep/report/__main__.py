@@ -10,11 +10,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, parser, run, sleep_when_idle
-from fpp_sweep.errors import InputError
+from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report import write_report
+from fpp_sweep.spec import plugins
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.process import sleep_when_idle
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -13,16 +13,16 @@ from functools import reduce
 from itertools import combinations
 from pathlib import Path
 
-from fpp_sweep import catalogue
-from fpp_sweep.cli import plural
-from fpp_sweep.core.evidence import Interval, holm, needed
-from fpp_sweep.core.sums import ADDITIVE, Common, value_of
-from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.evidence import Evidence, evidence_of
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.statistics.block_stats import ADDITIVE, Common, value_of
+from fpp_sweep.statistics.bootstrap import Interval, holm, needed
 from fpp_sweep.trial.artifacts import read_sums
 from fpp_sweep.trial.evidence import SplitEvidence, of_split
 from fpp_sweep.trial.trial import mean, measured

@@ -9,19 +9,19 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from fpp_sweep import catalogue, keys
-from fpp_sweep.config import TrialConfig, is_file_name
-from fpp_sweep.core.evidence import JUDGED_BY, Interval, averaged, drawn, needed, single
 from fpp_sweep.core.prompt import origin_of
-from fpp_sweep.errors import escaped
-from fpp_sweep.facts import ModelFacts
-from fpp_sweep.files import write_json
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.report.words import as_data, bounds, verdict
+from fpp_sweep.spec import catalogue, keys
+from fpp_sweep.spec.config import TrialConfig, is_file_name
+from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.files import write_json
+from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.spec.version import VERSION
+from fpp_sweep.statistics.bootstrap import JUDGED_BY, Interval, averaged, drawn, needed, single
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.trial import DatasetResult, mean
-from fpp_sweep.version import VERSION
 
 EUROSAT = "eurosat"  # dominates the published averages, which are therefore given with and without it
 LIBRARIES = ("torch", "torchvision", "open_clip_torch", "numpy", "pillow")
@@ -68,7 +68,7 @@ class Evaluation:
         return averages
 
 
-def heading(model: ModelFacts, split: str, config: TrialConfig) -> str:
+def heading(model: ModelInfo, split: str, config: TrialConfig) -> str:
     """Model and split, and what x1 of the embedding-scale settings means on this model."""
     fpp = config.fpp.scaled(model.embedding_scale)
     return (
@@ -166,7 +166,7 @@ def write_trial(out: Path, trial: Evaluation, split: str) -> None:
 
 
 def write_results(
-    out: Path, model: ModelFacts, split: str, trials: Sequence[Evaluation], arguments: Mapping[str, object]
+    out: Path, model: ModelInfo, split: str, trials: Sequence[Evaluation], arguments: Mapping[str, object]
 ) -> None:
     """results.json: everything in the tables, and what it takes to run it again."""
     document = {

@@ -6,10 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fpp_sweep import catalogue
-from fpp_sweep.cli import command_line, plural
-from fpp_sweep.config import relevant
-from fpp_sweep.progress import duration
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import (
     Front,
@@ -24,8 +20,10 @@ from fpp_sweep.records.front import (
     varies,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report import effects, plots
-from fpp_sweep.report.builder import (
+from fpp_sweep.report import plots, settings_plots
+from fpp_sweep.report.dataset_heatmap import heat_map
+from fpp_sweep.report.evidence import Evidence
+from fpp_sweep.report.html import (
     Plot,
     faint,
     paragraph,
@@ -40,12 +38,14 @@ from fpp_sweep.report.builder import (
     warning,
     write_html,
 )
-from fpp_sweep.report.course import costs, timeline
-from fpp_sweep.report.evidence import Evidence
-from fpp_sweep.report.heat import heat_map
 from fpp_sweep.report.importance import RESAMPLES, TOP, Importance
+from fpp_sweep.report.timeline import costs, timeline
 from fpp_sweep.report.words import beside, remarks, sentences
 from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import relevant
+from fpp_sweep.spec.messages import command_line, plural
+from fpp_sweep.spec.progress import duration
 
 TOLD = 6  # sentences of the verdict that are seen at once
 EVERY = 60  # seconds after which the page of a sweep that runs is loaded again
@@ -98,9 +98,9 @@ def figures(
     workers, idle = timeline(folder.path / "logs", records)
     return Figures(
         fronts=plots.front_plots(info, front, evidence),
-        parallel=effects.parallel_plot(info, front),
-        slices=effects.slice_plots(info, front, importances),
-        contour=effects.contour_plot(info, front, importances),
+        parallel=settings_plots.parallel_plot(info, front),
+        slices=settings_plots.slice_plots(info, front, importances),
+        contour=settings_plots.contour_plot(info, front, importances),
         importance=plots.importance_plot(importances),
         heat=heat_map(info, front),
         hypervolume=plots.hypervolume_plot(front),

@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fpp_sweep.catalogue import Goal
-from fpp_sweep.files import written_whole
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.evidence import Evidence
 from fpp_sweep.report.theme import PALETTE
+from fpp_sweep.spec.catalogue import Goal
+from fpp_sweep.spec.files import written_whole
 
 _BLUE, _RED, *_ = PALETTE
 _GREY = "#999999"

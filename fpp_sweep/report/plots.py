@@ -25,8 +25,8 @@ from fpp_sweep.records.front import (
     values_of,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.builder import Plot
 from fpp_sweep.report.evidence import Evidence
+from fpp_sweep.report.html import Plot
 from fpp_sweep.report.importance import Importance
 from fpp_sweep.report.pictures import axis_titles, reaches
 from fpp_sweep.report.theme import PALETTE

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from fpp_sweep.errors import escaped
-from fpp_sweep.files import set_aside, write_json, written_whole
 from fpp_sweep.records.front import (
     Front,
     format_result,
@@ -25,6 +23,8 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.words import as_data, remarks, sentences
+from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.files import set_aside, write_json, written_whole
 
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence

@@ -16,14 +16,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
 
-from fpp_sweep import plugins
-from fpp_sweep.cli import PLUGIN_HELP, command_line, note, parser, run, sleep_when_idle
-from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.facts import Precision
+from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.reproduce.experiments import Experiment, beside, find, in_precisions, shipped
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
+from fpp_sweep.spec import plugins
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.messages import command_line, note
+from fpp_sweep.spec.process import sleep_when_idle
+from fpp_sweep.spec.specs import Precision
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.reproduce.output import as_text
     from fpp_sweep.reproduce.page import write_page
     from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
-    from fpp_sweep.sweep.handle import InterruptedSweep, Options
+    from fpp_sweep.sweep.api import InterruptedSweep, Options
 
     check_methods(args.methods, experiments.values())
     spaces = {name: space_of(one, args) for name, one in experiments.items() if not one.theory}
@@ -154,8 +156,8 @@ def chosen(args: argparse.Namespace) -> list[Experiment]:
 
 def possible(args: argparse.Namespace) -> list[str]:
     """The precisions that are asked for, without those that this machine cannot compute in; a cluster's may differ."""
+    from fpp_sweep.core.compute.precision import require_able
     from fpp_sweep.core.models.clip import choose_device
-    from fpp_sweep.core.text.precision import require_able
 
     able, problems = [], []
     for precision in dict.fromkeys(args.precision):

@@ -12,7 +12,6 @@ from fpp_sweep.core.datasets import expand, open_dataset, read_custom
 from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
-from fpp_sweep.files import written_whole
 from fpp_sweep.report.canvas import Drawing
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.report.theme import PALETTE
@@ -28,6 +27,7 @@ from fpp_sweep.reproduce.theory import (
 )
 from fpp_sweep.reproduce.theory.expansion import MEASURES, line
 from fpp_sweep.space.work import Work
+from fpp_sweep.spec.files import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -11,16 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from fpp_sweep import catalogue, keys
-from fpp_sweep.core.evidence import Drawn, averaged, difference, drawn, needed, single
-from fpp_sweep.core.sums import Sums
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, Experiment, Row, find, made_from
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.yamlfile import of_plain
+from fpp_sweep.spec import catalogue, keys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import write_json
+from fpp_sweep.statistics.block_stats import BlockStats
+from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, difference, drawn, needed, single
 from fpp_sweep.trial.artifacts import changed, read_sums
 
 PAPERS_MODEL = "ViT-B-16"  # the architecture, and the tag of whose weights the printed numbers are
@@ -268,7 +268,7 @@ def _interval(
     return None if isinstance(interval, str) else (interval.low, interval.high)
 
 
-def _drawn(sums: Mapping[str, Sequence[Sequence[Sums]]], metric: str) -> dict[str, Drawn]:
+def _drawn(sums: Mapping[str, Sequence[Sequence[BlockStats]]], metric: str) -> dict[str, BootstrapSamples]:
     """Of a mean over datasets, by dataset the seeds' sums of each side."""
     return averaged([drawn(name, "test", sides, needed([metric]), DRAWS) for name, sides in sums.items()])
 
@@ -326,7 +326,7 @@ def _verdict(gains: Sequence[tuple[float, float]], kind: str) -> str:
     return f"{verdict}; holds in {held} of {len(gains)}" if held else verdict
 
 
-def _sums(folder: SweepFolder, record: TrialRecord, dataset: str) -> list[Sums]:
+def _sums(folder: SweepFolder, record: TrialRecord, dataset: str) -> list[BlockStats]:
     """Of each seed; empty where the files are gone."""
     path = folder.artifacts(record.name)
     known = _all_sums(path, changed(path / "test"))
@@ -334,5 +334,5 @@ def _sums(folder: SweepFolder, record: TrialRecord, dataset: str) -> list[Sums]:
 
 
 @lru_cache(maxsize=256)  # columns, averages and claims of a table ask for the same files
-def _all_sums(path: Path, at: int) -> dict[tuple[str, int], Sums]:
+def _all_sums(path: Path, at: int) -> dict[tuple[str, int], BlockStats]:
     return read_sums(path, "test")

@@ -12,8 +12,6 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fpp_sweep import catalogue
-from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.space.grid import MOST_POINTS
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.rules import (
@@ -32,6 +30,8 @@ from fpp_sweep.space.rules import (
 )
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain, read
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parent / "shipped"
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # of work, as columns of a table of costs

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import relevant
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_error
-from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, is_number
 from fpp_sweep.report.canvas import Drawing
 from fpp_sweep.report.theme import DASHES, INK, PALETTE, PAPER, SHAPES
 from fpp_sweep.reproduce.cells import Table, averages
 from fpp_sweep.reproduce.experiments import AVERAGE, Figure, Row
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import relevant
+from fpp_sweep.spec.files import written_whole
 from fpp_sweep.trial.artifacts import read_predictions
 
 if TYPE_CHECKING:

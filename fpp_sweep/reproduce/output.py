@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from fpp_sweep.files import written_whole
-from fpp_sweep.report.parts import markdown_table, tex, tex_line
+from fpp_sweep.report.document import markdown_table, tex, tex_line
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.reproduce.cells import PAPERS_MODEL, PAPERS_TAG, Cell, Table
 from fpp_sweep.reproduce.experiments import Column
+from fpp_sweep.spec.files import written_whole
 
 OTHER = f"paper ({PAPERS_MODEL}/{PAPERS_TAG}, other model)"
 NOTES = (

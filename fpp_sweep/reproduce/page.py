@@ -8,13 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import relevant
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, varies
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.report.builder import (
+from fpp_sweep.report.html import (
     faint,
     paragraph,
     picture,
@@ -30,6 +27,9 @@ from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, REMEMBERE
 from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, find, shipped
 from fpp_sweep.reproduce.figures import drawings
 from fpp_sweep.reproduce.output import SHORT, number, ours
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import relevant
+from fpp_sweep.spec.errors import InputError
 
 PAGE = "reproduction.html"
 UNJUDGED = "not judged"

@@ -11,9 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fpp_sweep.cli import note
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.cells import Table, remember, table_of
 from fpp_sweep.reproduce.experiments import Experiment
@@ -21,7 +18,10 @@ from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.sweep.handle import Options, require_same
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import write_json
+from fpp_sweep.spec.messages import note
+from fpp_sweep.sweep.api import Options, require_same
 from fpp_sweep.sweep.preflight import Workers, mended, open_workers, require_named
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.tracking import WHOLE, one_line, recorded, ship, ship_whole

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-from fpp_sweep.cli import plural
-from fpp_sweep.config import EMBEDDED_LIMIT, TrialConfig
 from fpp_sweep.core.datasets import open_dataset, read_custom
-from fpp_sweep.core.evidence import UNLIKELY, front_support, needed
 from fpp_sweep.core.images.chunks import CHUNK
-from fpp_sweep.core.sums import ADDITIVE, Numbers
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, front_of, values_of
 from fpp_sweep.records.records import CONFIRMED, Step, TrialRecord
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Confirm
-from fpp_sweep.tasks import BATCH, views_for
+from fpp_sweep.spec.config import EMBEDDED_LIMIT, TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.tasks import BATCH, views_for
+from fpp_sweep.statistics.block_stats import ADDITIVE, Numbers
+from fpp_sweep.statistics.bootstrap import UNLIKELY, front_support, needed
 from fpp_sweep.trial.evidence import nearest, of_split, signed
 from fpp_sweep.trial.trial import Plan, Round, measured
 
@@ -101,7 +101,7 @@ def require_fresh(space: Space, names: Sequence[str]) -> None:
         _rounds(space, {one.name: (len(one.limited(work.limit)), len(one)) for one in datasets})
 
 
-def with_rounds(plan: Plan, space: Space, describe: Callable[[Sequence[str], str], Sequence[DatasetFacts]]) -> Plan:
+def with_rounds(plan: Plan, space: Space, describe: Callable[[Sequence[str], str], Sequence[DatasetInfo]]) -> Plan:
     """The plan with what is there to confirm on: more of the split that was searched, or other seeds."""
     confirm, split, limit = space.search.confirm, space.search.split, space.work.limit or EMBEDDED_LIMIT
     if confirm is None:

@@ -21,21 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from fpp_sweep.catalogue import Goal, sign
-from fpp_sweep.core.evidence import Drawn, averaged, resampled, stacked
 from fpp_sweep.core.metrics import concatenate
-from fpp_sweep.core.sums import ADDITIVE, Numbers, Sums, packed, unpacked
-from fpp_sweep.errors import InputError, MachineError
-from fpp_sweep.facts import DatasetFacts
-from fpp_sweep.files import write_json, written_whole
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
-from fpp_sweep.tasks import BATCH, EvalTask, Task
+from fpp_sweep.spec.catalogue import Goal, sign
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.files import write_json, written_whole
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
+from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, Numbers, packed, unpacked
+from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, resampled, stacked
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.trial import Driver, Plan, measured
+from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured
 
 DRAWS = 200
 LEAST_SD = 1e-6
@@ -46,7 +46,7 @@ NEVER_STOPPED = ("point", "code", "paper")  # origins of trials that somebody as
 # --- what is decided, of numbers alone --------------------------------------------------------------
 
 
-def expected(row: Drawn, known: Numbers, left: float, nearest: int = NEAREST) -> tuple[float, float]:
+def expected(row: BootstrapSamples, known: Numbers, left: float, nearest: int = NEAREST) -> tuple[float, float]:
     """What the first trial's value on all images will be, and its standard deviation.
 
     The others have finished, and `known` are their values; of the nearest ones each says its own, less what it is ahead
@@ -56,7 +56,7 @@ def expected(row: Drawn, known: Numbers, left: float, nearest: int = NEAREST) ->
     near = np.argsort(-precise, kind="stable")[:nearest]
     shares = precise[near] / precise[near].sum()
     values, draws = (np.stack([each[0], shares @ each[1 + near]]) for each in (row.values, row.draws))
-    gap = Drawn(values, draws, row.image).difference(1, 0)
+    gap = BootstrapSamples(values, draws, row.image).difference(1, 0)
     return float(shares @ known[near]) - gap.value, max(math.sqrt(left) * gap.sd, LEAST_SD)
 
 
@@ -78,7 +78,7 @@ def beaten(
 # --- blocks -----------------------------------------------------------------------------------------
 
 
-def rungs(race: Race, datasets: Sequence[DatasetFacts]) -> dict[tuple[str, str], tuple[int, ...]]:
+def rungs(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, str], tuple[int, ...]]:
     """Where the blocks of each dataset end: whole batches, and one at least; the same number for all."""
     cuts = [
         tuple(min(facts.size, BATCH * math.ceil(max(share * facts.size, 1) / BATCH)) for facts in datasets)
@@ -114,7 +114,7 @@ class Seen:
 @lru_cache(maxsize=4096)  # every trial looks at those that ended before
 def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
     """ValueError if that is no file of sums."""
-    seeds: dict[str, list[Sums]] = {}
+    seeds: dict[str, list[BlockStats]] = {}
     for (dataset, _), one in sorted(unpacked(file.read_bytes()).items(), key=lambda item: item[0]):
         seeds.setdefault(dataset, []).append(one)
     stems = sorted({metric.partition("/")[0] for metric in metrics})
@@ -122,13 +122,13 @@ def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
     return Seen(tuple(images), {name: _over_seeds(name, split, given, stems) for name, given in seeds.items()})
 
 
-def _over_seeds(dataset: str, split: str, seeds: Sequence[Sums], metrics: Sequence[str]) -> dict[str, Numbers]:
+def _over_seeds(dataset: str, split: str, seeds: Sequence[BlockStats], metrics: Sequence[str]) -> dict[str, Numbers]:
     """The mean over seeds, which are not drawn: all trials have the same, and have seen all of them."""
     rows = [resampled(dataset, split, [one], metrics, DRAWS) for one in seeds]
     return {metric: np.mean([row[metric] for row in rows], axis=0) for metric in metrics}
 
 
-def together(trials: Sequence[Seen], metrics: Sequence[str]) -> dict[str, Drawn]:
+def together(trials: Sequence[Seen], metrics: Sequence[str]) -> dict[str, BootstrapSamples]:
     """Metrics of trials that have seen the same images, by name: averages, or of one dataset."""
     counts = {dataset: images for dataset, _, images in trials[0].images}
     datasets = {name: stacked([trial.values[name] for trial in trials], count) for name, count in counts.items()}
@@ -180,7 +180,7 @@ class Finished:
     seen: Seen
 
 
-class Racer(Driver):
+class Racer(StoppingPolicy):
     """Runs a trial in stages, and looks after each whether it goes on."""
 
     def __init__(self, rules: Rules, folder: SweepFolder, record: TrialRecord) -> None:
@@ -253,7 +253,7 @@ class Racer(Driver):
         shutil.rmtree(self._looks_file.parent, ignore_errors=True)
         return []
 
-    def _sums(self) -> Iterator[tuple[tuple[str, int], Sums | None]]:
+    def _sums(self) -> Iterator[tuple[tuple[str, int], BlockStats | None]]:
         """By dataset and seed, of all blocks so far; none where no image could be read."""
         parts: dict[tuple[str, int], list[Any]] = {}
         for task in sorted(self._done, key=lambda task: (task.dataset, task.seed, task.start)):
@@ -261,7 +261,7 @@ class Racer(Driver):
             if (predictions := self._done[task].predictions) is not None:
                 found.append(predictions)
         for (dataset, seed), given in parts.items():
-            yield (dataset, seed), Sums.of_predictions(dataset, concatenate(given)) if given else None
+            yield (dataset, seed), BlockStats.of_predictions(dataset, concatenate(given)) if given else None
 
     def _file(self, name: str) -> Path:
         return self._folder.race(name) / f"block-{self._block}.npz"

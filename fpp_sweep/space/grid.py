@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fpp_sweep.config import TrialConfig
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.rules import Rule, as_list, as_mapping, expect, list_of, under
 from fpp_sweep.space.settings import check_setting, check_trial, settings_rule
+from fpp_sweep.spec.config import TrialConfig
 
 Block = Mapping[str, tuple[Any, ...]]  # values by key; by several (`a, b`) that move together, tuples of values
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args
 
-from fpp_sweep import catalogue
-from fpp_sweep.catalogue import Goal
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.rules import LATER, NAME, Rule, check_fields, expect, rules, set_field, shown, word
 from fpp_sweep.space.work import BASELINE
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.catalogue import Goal
+from fpp_sweep.spec.errors import InputError
 
 MOST_OBJECTIVES = 3
 

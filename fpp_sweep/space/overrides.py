@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from fpp_sweep.config import PRESETS
-from fpp_sweep.errors import InputError, unknown
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.rules import keys, shown
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain, parse
+from fpp_sweep.spec.config import PRESETS
+from fpp_sweep.spec.errors import InputError, unknown
 
 FLAGS: dict[str, tuple[str, dict[str, Any]]] = {  # short for a key, and how they are told
     "model": ("work.model", {"help": "tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint"}),

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fpp_sweep.config import TrialConfig, setting_types
 from fpp_sweep.space.rules import (
     as_list,
     as_mapping,
@@ -23,6 +22,7 @@ from fpp_sweep.space.rules import (
     word,
 )
 from fpp_sweep.space.settings import Kind, check_setting, check_trial, range_kind, settings_rule
+from fpp_sweep.spec.config import TrialConfig, setting_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

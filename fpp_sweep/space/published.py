@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import PRESETS, TrialConfig
 from fpp_sweep.space.work import PUBLISHED
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import PRESETS, TrialConfig
 
 
 def preset_for(name: str, model: str) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.overrides import override
 from fpp_sweep.space.params import PARAM_KEYS, Param
@@ -17,6 +15,8 @@ from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work, require_plugins
 from fpp_sweep.space.yamlfile import Node, of_plain, parse, read
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
 
 Goal = TypeVar("Goal", Objective, Constraint)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, unknown
 
 Schema = Mapping[str, Any]
 

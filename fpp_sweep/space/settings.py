@@ -8,10 +8,10 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import TrialConfig, convert, setting_types
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.rules import Rule, as_mapping, expect, list_of, shown, under
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig, convert, setting_types
+from fpp_sweep.spec.errors import InputError
 
 Kind = Literal["float", "int", "choice"]
 

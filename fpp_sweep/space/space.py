@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import PRESETS, TrialConfig, dotted, preset
 from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
 from fpp_sweep.space.objectives import Constraint, Objective, check_constraints, check_objectives, default_objectives
 from fpp_sweep.space.params import Param, check_params, check_points
@@ -17,6 +15,8 @@ from fpp_sweep.space.published import baseline_configs, preset_for, published_po
 from fpp_sweep.space.rules import NAME, check_fields, expect, one_of, set_field, text, under, word
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.work import STEERED, Sampler, Search, Work
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 
 PRESET = one_of("preset", lambda: ("auto", *PRESETS))
 TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from fpp_sweep import catalogue
-from fpp_sweep.facts import OnBadImage
 from fpp_sweep.space.rules import (
     LATER,
     Rule,
@@ -26,6 +24,8 @@ from fpp_sweep.space.rules import (
     shown,
     whole,
 )
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.specs import OnBadImage
 
 Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
 Split = Literal["val", "test"]

@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.files import read_at_most
 from fpp_sweep.space.rules import as_list, as_mapping
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import read_at_most
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fpp_sweep.cli import plural
-from fpp_sweep.errors import escaped
-from fpp_sweep.progress import Screen, duration
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import (
     Front,
@@ -29,6 +26,9 @@ from fpp_sweep.report.tables import aligned
 from fpp_sweep.report.words import beside, remarks, sentences
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.progress import Screen, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -21,22 +21,23 @@ from typing import Any
 
 import torch
 
-from fpp_sweep import catalogue
-from fpp_sweep.cli import cores, plural
-from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.core.images.chunks import CHUNK
 from fpp_sweep.core.images.features import at_once
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.search.confirming import SHARE, fresh
 from fpp_sweep.search.racing import NEVER_STOPPED
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig, relevant
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.process import cores
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, effort
 from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.preflight import check, make_plan, worker_spec
 from fpp_sweep.sweep.schedule import Piece, Schedule
 from fpp_sweep.sweep.timing import Speed
-from fpp_sweep.tasks import EvalTask, PretrainTask, Task, effort
 from fpp_sweep.trial.trial import Plan, with_pretrainings
 from fpp_sweep.trial.worker import Worker
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cli import note
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import note
 
 PATIENCE = 10.0  # seconds that a command gets; after one that took longer no other is begun
 

@@ -13,13 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fpp_sweep import catalogue
-from fpp_sweep.cli import cores, note, plural, stage, terminable
-from fpp_sweep.config import TrialConfig, require_prompt
+from fpp_sweep.checks.provenance import commit, plain, tagged, versions
 from fpp_sweep.core.images.cache import default_cache
-from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, Precision, WorkerSpec
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.steering import begun, budget_in_force
@@ -28,15 +23,21 @@ from fpp_sweep.search.racing import require_additive, rungs
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import STEERED
-from fpp_sweep.sweep.handle import Options, plugin_digests, require_same
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig, require_prompt
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.messages import note, plural, stage
+from fpp_sweep.spec.process import cores, terminable
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Precision, Validation, WorkerSpec
+from fpp_sweep.sweep.api import Options, plugin_digests, require_same
 from fpp_sweep.sweep.notify import words_of
-from fpp_sweep.sweep.provenance import commit, plain, tagged, versions
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import gpus_here, session
 
 if TYPE_CHECKING:
-    from fpp_sweep.workers.pool import Pool
+    from fpp_sweep.workers.actors import Pool
 
 STARTS = ("prompt", "init", "deep")  # the settings that say where adaptation starts
 SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
@@ -46,11 +47,11 @@ LOOK = 60.0  # seconds that a node has to tell what it is like
 class Inspector(Protocol):
     """What can describe datasets and check prompts: a worker, or the pool of them."""
 
-    def describe(self, names: Sequence[str], split: str) -> list[DatasetFacts]: ...
+    def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]: ...
 
     def check(
-        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetFacts]
-    ) -> Checked: ...
+        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetInfo]
+    ) -> Validation: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Workers:
     """The workers of a run, the first of which is ready; sweeps on the same model may follow each other on them."""
 
     pool: Pool
-    model: ModelFacts
+    model: ModelInfo
     gpus_per_worker: float
 
 
@@ -111,7 +112,7 @@ def _require_stopped(folder: SweepFolder, names: Sequence[str]) -> None:
 def mended(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
     """Make the folder of a sweep whole, and tell what was wrong."""
     stage("reading what is done")
-    from fpp_sweep.search.mending import mend  # loads Optuna, which takes a second
+    from fpp_sweep.search.repair import mend  # loads Optuna, which takes a second
 
     for told in (*([problem] if problem else []), *mend(folder, info, space)):
         note(told)
@@ -152,8 +153,8 @@ def require_named(space: Space, options: Options) -> None:
         for prompt, _ in sorted(_prompts(space)):
             require_prompt(prompt)
         if (asked := precisions(space)) != ["float32"]:
+            from fpp_sweep.core.compute.precision import require_able
             from fpp_sweep.core.models.clip import choose_device  # loads torch
-            from fpp_sweep.core.text.precision import require_able
 
             device = "cpu" if work.gpus_per_worker == 0 else choose_device("auto")
             for precision in asked if device == "cpu" else ():  # the first worker asks a GPU
@@ -176,7 +177,7 @@ def open_workers(
         terminable(),  # again: ray.init has replaced the handler
     ):
         # the pool imports Ray, which `session` must have imported first, with its environment set
-        from fpp_sweep.workers.pool import WorkerNeeds, require_room, start_pool
+        from fpp_sweep.workers.actors import WorkerNeeds, require_room, start_pool
 
         gpus = work.gpus_per_worker
         if gpus is None:
@@ -217,8 +218,8 @@ def environment() -> dict[str, str]:
 
 def look_at_nodes(spec: WorkerSpec, env: Mapping[str, str]) -> None:
     """Refuse nodes whose results would differ or fail, and note what else `doctor` would find in seconds."""
-    from fpp_sweep.sweep.findings import SPOILS, judge
-    from fpp_sweep.sweep.machine import look
+    from fpp_sweep.checks.findings import SPOILS, judge
+    from fpp_sweep.checks.probes import look
     from fpp_sweep.workers.nodes import on_every_node
 
     key = secrets.token_hex()
@@ -299,7 +300,7 @@ def _require_measured(space: Space, names: Sequence[str]) -> None:
             raise unknown(f"dataset in metric {metric}:", name, names)
 
 
-def check(space: Space, models: Inspector, plan: Plan) -> Checked:
+def check(space: Space, models: Inspector, plan: Plan) -> Validation:
     """Fit every method and prompt that trials may use to the model and the classes."""
     baselines = list(space.baselines().values())
     methods = {config.method for config in [*baselines, space.start()]}
@@ -363,7 +364,7 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
     )
 
 
-def with_facts(info: SweepInfo, space: Space, model: ModelFacts, plan: Plan, checked: Checked) -> SweepInfo:
+def with_facts(info: SweepInfo, space: Space, model: ModelInfo, plan: Plan, checked: Validation) -> SweepInfo:
     """What is known once a worker has opened model, datasets and prompts; it must be what it was."""
     datasets = plan.datasets[space.search.split]
     facts = {

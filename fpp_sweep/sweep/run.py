@@ -15,10 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fpp_sweep import plugins
-from fpp_sweep.cli import plural, sleep_when_idle, stage, terminable
-from fpp_sweep.errors import MachineError
-from fpp_sweep.progress import shares
+from fpp_sweep.checks.provenance import tagged
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import hypervolume
@@ -26,8 +23,13 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
+from fpp_sweep.spec import plugins
+from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.messages import plural, stage
+from fpp_sweep.spec.process import sleep_when_idle, terminable
+from fpp_sweep.spec.progress import shares
+from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep, sweep_folder
 from fpp_sweep.sweep.display import Display, Status, trial_line
-from fpp_sweep.sweep.handle import InterruptedSweep, Options, Sweep, sweep_folder
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import (
     Opened,
@@ -40,16 +42,15 @@ from fpp_sweep.sweep.preflight import (
     removed_if_refused,
     require_named,
 )
-from fpp_sweep.sweep.provenance import tagged
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
 from fpp_sweep.trial.trial import added
-from fpp_sweep.workers.keeper import KeeperStatus
+from fpp_sweep.workers.scheduler import SchedulerStatus
 from fpp_sweep.workers.session import remove_own
-from fpp_sweep.workers.watch import Watch
+from fpp_sweep.workers.status import StatusPoller
 
 if TYPE_CHECKING:
-    from fpp_sweep.search.conductor import Conductor
+    from fpp_sweep.search.searcher import SweepSearcher
 
 DELIVERY = 60.0  # seconds that MLflow gets at the end
 PARTING = 10.0  # after an interrupt
@@ -121,7 +122,7 @@ class Run:
     def __init__(self, space: Space, folder: SweepFolder, opened: Opened, options: Options, uri: str) -> None:
         stage("loading Ray Tune and Optuna")
         # which take seconds, and Ray must not be loaded before `session` has set its environment
-        from fpp_sweep.search.conductor import Conductor
+        from fpp_sweep.search.searcher import SweepSearcher
         from fpp_sweep.search.study import SweepStudy
 
         self.space, self.folder, self.opened, self.options = space, folder, opened, options
@@ -133,8 +134,8 @@ class Run:
         self.reporter = Reporter(folder, self.shipper)
         self.notifier = Notifier(space.search.notify, folder.path)
         self.storage = ""  # where Tune puts records of its own, which nothing reads again
-        self.watch = Watch(opened.pool, self._show, self._keeper_restarted, self._leave)
-        self.conductor: Conductor = Conductor(
+        self.watch = StatusPoller(opened.pool, self._show, self._keeper_restarted, self._leave)
+        self.conductor: SweepSearcher = SweepSearcher(
             space,
             folder,
             SweepStudy(folder.study_file, folder.info().name, space, Queue.of(folder, folder.info())),
@@ -147,15 +148,15 @@ class Run:
 
     def go(self) -> None:
         """To the end."""
-        from fpp_sweep.search.conductor import conduct
-        from fpp_sweep.search.coordinator import Brief
         from fpp_sweep.search.racing import saved
+        from fpp_sweep.search.searcher import conduct
+        from fpp_sweep.search.trial_runner import TrialContext
 
         self.conductor.begin()
         self.shipper.start()
         self.reporter.start()
         self.watch.start()
-        brief = Brief(
+        brief = TrialContext(
             folder=self.folder,
             executor=self.opened.pool,
             plan=self.opened.plan,
@@ -285,7 +286,7 @@ class Run:
         remove_own()
         os._exit(1)
 
-    def _show(self, workers: KeeperStatus) -> None:
+    def _show(self, workers: SchedulerStatus) -> None:
         """Keep the terminal up to date."""
         progress = self.conductor.progress
         info = self.folder.info()

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.core.compute.memory import halving
 from fpp_sweep.core.images.features import BATCH, view_bytes
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.prompt import open_prompt
-from fpp_sweep.core.text.memory import halving
-from fpp_sweep.facts import DatasetFacts
-from fpp_sweep.tasks import BATCH as SAMPLES
-from fpp_sweep.tasks import EvalTask, PretrainTask, effort
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.tasks import BATCH as SAMPLES
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
 from fpp_sweep.trial.running import Adapter, evaluate
 from fpp_sweep.trial.worker import Worker
 
@@ -40,7 +40,7 @@ class Speed:
     tower: float  # of a view: through the image tower
 
 
-def measure(worker: Worker, start: TrialConfig, facts: DatasetFacts) -> Speed:
+def measure(worker: Worker, start: TrialConfig, facts: DatasetInfo) -> Speed:
     """Time a few steps and images of a dataset."""
     task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
     learns = catalogue.method(start.method).learns

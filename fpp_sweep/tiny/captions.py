@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.tiny.drawing import choose
 from fpp_sweep.tiny.glyphs import DIGITS
 from fpp_sweep.tiny.pictures import (
     COLOUR_NAMES,
@@ -19,6 +18,7 @@ from fpp_sweep.tiny.pictures import (
     TEXTURE_NAMES,
     Description,
 )
+from fpp_sweep.tiny.rendering import choose
 from fpp_sweep.tiny.textures import PLAIN
 
 CANONICAL = "a photo of a {}."  # the prompt of the evaluations, so the most frequent one here

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from fpp_sweep.tiny.drawing import SUPERSAMPLED, Mask, shrink
+from fpp_sweep.tiny.rendering import SUPERSAMPLED, Mask, shrink
 from fpp_sweep.tiny.shapes import Points
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

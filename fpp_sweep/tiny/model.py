@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fpp_sweep.files import written_whole
+from fpp_sweep.spec.files import written_whole
 from fpp_sweep.tiny.captions import vocabulary
 
 if TYPE_CHECKING:

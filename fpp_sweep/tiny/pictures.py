@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fpp_sweep.tiny.drawing import COLOURS, Picture, X, background, blend, choose, contrasting, random_colour, shade
 from fpp_sweep.tiny.glyphs import LETTER_NAMES, NUMBER_NAMES, glyph_mask
+from fpp_sweep.tiny.rendering import COLOURS, Picture, X, background, blend, choose, contrasting, random_colour, shade
 from fpp_sweep.tiny.scenes import SCENES, paint_scene
 from fpp_sweep.tiny.shapes import SHAPES, Pose, shape_mask
 from fpp_sweep.tiny.shifts import SEEN, shifted

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fpp_sweep.tiny.drawing import CANVAS, COLOURS, Picture, choose
+from fpp_sweep.tiny.rendering import CANVAS, COLOURS, Picture, choose
 
 Rgb: TypeAlias = tuple[int, int, int]
 

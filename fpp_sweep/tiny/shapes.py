@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from fpp_sweep.tiny.drawing import SUPERSAMPLED, Mask, shrink
+from fpp_sweep.tiny.rendering import SUPERSAMPLED, Mask, shrink
 
 Points: TypeAlias = NDArray[np.floating[Any]]  # (n, 2), in -1..1
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image, ImageFilter
 
-from fpp_sweep.tiny.drawing import CANVAS, Picture, X, Y, choose, random_colour, smooth_noise, to_pixels
+from fpp_sweep.tiny.rendering import CANVAS, Picture, X, Y, choose, random_colour, smooth_noise, to_pixels
 
 # A shift takes a picture, a severity in 0..1 and the picture's own random stream.
 Shift: TypeAlias = Callable[[Picture, float, np.random.Generator], Picture]

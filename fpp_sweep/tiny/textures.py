@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.tiny.drawing import CANVAS, Mask, X, Y, smooth_noise
+from fpp_sweep.tiny.rendering import CANVAS, Mask, X, Y, smooth_noise
 
 TAU = 2 * np.pi
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fpp_sweep.errors import InputError
-from fpp_sweep.tiny.drawing import CANVAS, Picture, blend, choose, generator, to_pixels
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny.glyphs import LETTER_NAMES, NUMBER_NAMES
 from fpp_sweep.tiny.pictures import (
     COLOUR_NAMES,
@@ -30,6 +29,7 @@ from fpp_sweep.tiny.pictures import (
     is_held_out,
     paint,
 )
+from fpp_sweep.tiny.rendering import CANVAS, Picture, blend, choose, generator, to_pixels
 from fpp_sweep.tiny.shifts import shifted
 from fpp_sweep.tiny.textures import PLAIN
 
@@ -85,7 +85,7 @@ def balanced_labels(name: str, split: str, size: int, classes: int) -> NDArray[n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn(TinyDataset):
+class BootstrapSamples(TinyDataset):
     """Pictures that are painted on demand, each under one of `shifts`."""
 
     painter: Painter
@@ -170,34 +170,34 @@ def held_out_pairs() -> tuple[str, ...]:
 TINY_DATASETS: dict[str, TinyDataset] = {
     dataset.name: dataset
     for dataset in (
-        Drawn(
+        BootstrapSamples(
             name="scenes",
             classes=SCENE_NAMES,
             painter=lambda name, rng: paint(Description(kind="scene", name=name), rng),
             shifts=("noise", "blur", "gray", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "warp"),
         ),
         Handwriting(name="digits", classes=NUMBER_NAMES, flip=False),
-        Drawn(
+        BootstrapSamples(
             name="letters",
             classes=LETTER_NAMES,
             flip=False,
             painter=lambda name, rng: paint(Description(kind="glyph", name=name), rng),
             shifts=OBJECT_SHIFTS,
         ),
-        Drawn(
+        BootstrapSamples(
             name="colours",
             classes=tuple(f"{colour} thing" for colour in COLOUR_NAMES),
             painter=paint_coloured,
             shifts=("cast", "dark", "fog", "contrast", "noise", "blur"),
         ),
-        Drawn(
+        BootstrapSamples(
             name="textures",
             classes=tuple(f"{texture} texture" for texture in TEXTURE_NAMES),
             painter=lambda name, rng: paint(Description(kind="texture", texture=name.removesuffix(" texture")), rng),
             shifts=("noise", "blur", "contrast", "fog", "occlusion", "warp", "pixelation"),
         ),
-        Drawn(name="objects", classes=SHAPE_NAMES, painter=paint_shape, shifts=OBJECT_SHIFTS),
-        Drawn(
+        BootstrapSamples(name="objects", classes=SHAPE_NAMES, painter=paint_shape, shifts=OBJECT_SHIFTS),
+        BootstrapSamples(
             name="compositions",
             classes=held_out_pairs(),
             painter=paint_pair,

@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
-from fpp_sweep.catalogue import sign
 from fpp_sweep.records.front import format_metric, format_range, format_setting, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.spec.catalogue import sign
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with it is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # the same for all runs of a sweep

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpp_sweep.tracking.address import connect, experiment_id
 from fpp_sweep.tracking.desired import ID_TAG, PARENT_TAG, SWEEP_TAG, DesiredRun, Point, safe_name, shortened
+from fpp_sweep.tracking.uri import connect, experiment_id
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.core.metrics import Confidences, Predictions
-from fpp_sweep.core.sums import Sums, packed, unpacked
-from fpp_sweep.files import written_whole
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked
 from fpp_sweep.trial.diagram import reliability_panels
 from fpp_sweep.trial.trial import DatasetResult
 
@@ -37,7 +37,7 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     reliability_panels(panels, folder / split / "reliability.png", title=title)
 
 
-def read_sums(folder: Path, split: str) -> dict[tuple[str, int], Sums]:
+def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:
     """By dataset and seed, of a trial's folder; without its file, or where that is damaged, from the predictions.
 
     Empty where there are none either.
@@ -53,11 +53,11 @@ def changed(folder: Path) -> int:
     return folder.stat().st_mtime_ns if folder.is_dir() else 0
 
 
-def _from_predictions(folder: Path) -> Iterator[tuple[tuple[str, int], Sums]]:
+def _from_predictions(folder: Path) -> Iterator[tuple[tuple[str, int], BlockStats]]:
     for path in sorted(folder.glob("*.seed*.predictions.parquet")):
         dataset, _, seed = path.name.removesuffix(".predictions.parquet").rpartition(".seed")
         rows = read_predictions(path)
-        yield (dataset, int(seed)), Sums.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
+        yield (dataset, int(seed)), BlockStats.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
 
 
 def read_predictions(path: Path) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpp_sweep.catalogue import MethodRow
-from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import open_prompt
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.catalogue import MethodRow
+from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.running import class_texts
 
 CLASSES = ("cat", "dog", "bird")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.core.evidence import REACH
 from fpp_sweep.core.metrics import EDGES, Predictions, accuracy, expected_error
-from fpp_sweep.files import written_whole
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.statistics.bootstrap import REACH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

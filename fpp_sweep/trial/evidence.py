@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fpp_sweep import catalogue
-from fpp_sweep.core import evidence as core
-from fpp_sweep.core.evidence import Drawn, Interval
-from fpp_sweep.core.sums import Common, Numbers, Sums, united
 from fpp_sweep.records import pareto
 from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics import bootstrap as core
+from fpp_sweep.statistics.block_stats import BlockStats, Common, Numbers, united
+from fpp_sweep.statistics.bootstrap import BootstrapSamples, Interval
 from fpp_sweep.trial.artifacts import changed, read_sums
 
 NEAREST = 200  # trials that resamples are taken of: seconds, and some 30 MB
@@ -29,11 +29,11 @@ class SplitEvidence:
 
     places: Mapping[str, int]  # of the records, by name
     images: Mapping[str, int]  # of each dataset
-    average: Mapping[str, Drawn]
-    datasets: Mapping[str, Mapping[str, Drawn]]
+    average: Mapping[str, BootstrapSamples]
+    datasets: Mapping[str, Mapping[str, BootstrapSamples]]
     far: frozenset[str] = frozenset()  # records that nothing is drawn of
 
-    def found(self, metric: str) -> tuple[Mapping[str, Drawn], str, int]:
+    def found(self, metric: str) -> tuple[Mapping[str, BootstrapSamples], str, int]:
         """Where a metric's resamples are, its plain name, and the images of the smallest dataset in it."""
         stem, _, dataset = metric.partition("/")
         if dataset:
@@ -110,7 +110,7 @@ def _rows(
     split, also = splits
     table = read_sums(path, split)
     table = dict(united(table, read_sums(path, also))) if also else table
-    seeds: dict[str, list[Sums]] = {}
+    seeds: dict[str, list[BlockStats]] = {}
     for (dataset, _), one in sorted((common.taken(table) if common else table).items(), key=lambda item: item[0]):
         seeds.setdefault(dataset, []).append(one)
     return {

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 OF_THE_MACHINE = MemoryError, OSError, RuntimeError  # the last are torch's: CUDA, cuDNN, oneDNN, loaders that die
 

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fpp_sweep import catalogue
-from fpp_sweep.catalogue import MethodRow
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.core.compute.precision import full
+from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets.base import Dataset
 from fpp_sweep.core.datasets.imagenet import imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
@@ -29,10 +28,11 @@ from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, deepened, open_prompt
-from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.precision import full
-from fpp_sweep.tasks import BATCH, EvalTask, PretrainTask
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.catalogue import MethodRow
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.tasks import BATCH, EvalTask, PretrainTask
 
 
 def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: str = "") -> ClassTexts:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from fpp_sweep.core.images.cache import MANIFEST
-from fpp_sweep.facts import ModelFacts
-from fpp_sweep.files import write_json, written_whole
-from fpp_sweep.keys import TaskKeys, digest
-from fpp_sweep.tasks import EvalTask, Task
+from fpp_sweep.spec.files import write_json, written_whole
+from fpp_sweep.spec.keys import TaskKeys, digest
+from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult, pack, unpack
 
 FORMAT = "fpp_sweep task 4"
@@ -104,7 +104,7 @@ def _link(file: Path, other: Path) -> None:
             shutil.copyfile(file, partial)
 
 
-def folder_for(shared: Path, model: ModelFacts) -> Path:
+def folder_for(shared: Path, model: ModelInfo) -> Path:
     """Where results are that were made with the same: what moves last bits and is no part of a key."""
     folder = shared / digest(FORMAT, model.made_with, length=16)
     with suppress(OSError):

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
-from fpp_sweep.core.sums import Sums
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import DatasetFacts
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.space.work import Search
-from fpp_sweep.tasks import EvalTask, Task, cost
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.tasks import EvalTask, Task, cost
+from fpp_sweep.statistics.block_stats import BlockStats
 from fpp_sweep.trial.results import TaskResult
 
 
@@ -38,7 +38,7 @@ class Executor(Protocol):
         ...
 
 
-class Driver:
+class StoppingPolicy:
     """Decides when each of a trial's tasks is begun, and whether the trial goes on after one has ended."""
 
     def ordered(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[EvalTask]:
@@ -71,7 +71,7 @@ class Round:
 class Plan:
     """What all trials of a run are run on."""
 
-    datasets: Mapping[str, tuple[DatasetFacts, ...]]  # by split
+    datasets: Mapping[str, tuple[DatasetInfo, ...]]  # by split
     seeds: tuple[int, ...]
     shards: int | None = None  # per dataset and seed; none: by size
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are kept
@@ -80,14 +80,14 @@ class Plan:
     rounds: tuple[Round, ...] = ()  # of a confirmation
     edges: tuple[int, ...] = ()  # between which images are taken, and shards are cut, too; none: all images
 
-    def known(self) -> dict[tuple[str, str], DatasetFacts]:
+    def known(self) -> dict[tuple[str, str], DatasetInfo]:
         """The datasets by name and split, as keys of tasks look them up."""
         return {(facts.name, facts.split): facts for datasets in self.datasets.values() for facts in datasets}
 
     def of_round(self, one: Round) -> Plan:
         return replace(self, seeds=one.seeds, edges=one.edges)
 
-    def spans(self, facts: DatasetFacts) -> list[tuple[int, int]]:
+    def spans(self, facts: DatasetInfo) -> list[tuple[int, int]]:
         return [*pairwise(self.edges or (0, facts.size))]
 
     def at_once(self, search: Search, workers: int) -> int:
@@ -124,7 +124,7 @@ class Plan:
 class DatasetResult:
     """A trial's predictions on one dataset with one seed."""
 
-    facts: DatasetFacts
+    facts: DatasetInfo
     seed: int
     predictions: Predictions
     prompt: bytes | None  # where one was pretrained
@@ -133,15 +133,21 @@ class DatasetResult:
     costs: Mapping[str, float] = field(default_factory=dict)  # the same, whoever asked for the work first
 
     @property
-    def sums(self) -> Sums:
-        return Sums.of_predictions(self.facts.name, self.predictions)
+    def sums(self) -> BlockStats:
+        return BlockStats.of_predictions(self.facts.name, self.predictions)
 
 
 def run_trial(
-    plan: Plan, config: TrialConfig, split: str, executor: Executor, *, order: int = 0, driver: Driver | None = None
+    plan: Plan,
+    config: TrialConfig,
+    split: str,
+    executor: Executor,
+    *,
+    order: int = 0,
+    driver: StoppingPolicy | None = None,
 ) -> tuple[SplitResult, list[DatasetResult]]:
     """A trial's numbers on one split, and the predictions that they are made from."""
-    driver = driver or Driver()
+    driver = driver or StoppingPolicy()
     cut = plan.tasks(config, split)
     wanted = [task for tasks in cut.values() for task in tasks]
     stages = driver.stages(plan, wanted)
@@ -171,7 +177,7 @@ def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
 
 
 def _dataset_result(
-    facts: DatasetFacts,
+    facts: DatasetInfo,
     seed: int,
     tasks: Sequence[EvalTask],
     done: Mapping[Task, TaskResult],

@@ -21,21 +21,21 @@ import numpy as np
 import PIL
 import torch
 
-from fpp_sweep import catalogue, keys, plugins
-from fpp_sweep.cli import readers
-from fpp_sweep.config import TrialConfig, is_file_name
+from fpp_sweep.core.compute.memory import Room, told
+from fpp_sweep.core.compute.precision import computing, require_able
 from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.clip import Clip, choose_device
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import Prompt, deepened, from_bytes, open_prompt, prompt_bytes
-from fpp_sweep.core.text.memory import Room, told
-from fpp_sweep.core.text.precision import computing, require_able
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import Checked, DatasetFacts, ModelFacts, WorkerSpec, worker_at
-from fpp_sweep.progress import Bar
-from fpp_sweep.tasks import EvalTask, PretrainTask, Task, views_for
+from fpp_sweep.spec import catalogue, keys, plugins
+from fpp_sweep.spec.config import TrialConfig, is_file_name
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.process import readers
+from fpp_sweep.spec.progress import Bar
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation, WorkerSpec, worker_at
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.contract import check_method
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.running import (
@@ -124,9 +124,9 @@ class Worker:
         on_gpu = self.clip.device.type == "cuda" and self.clip.name != "tiny"  # whose images are drawn at once
         return readers(self.spec.share) if on_gpu else 0
 
-    def facts(self) -> ModelFacts:
+    def facts(self) -> ModelInfo:
         features = "float32" if self.spec.exact_cache else "float16"
-        return ModelFacts(
+        return ModelInfo(
             name=self.clip.name,
             digest=self.clip.digest,
             embedding_scale=self.clip.embedding_scale,
@@ -138,13 +138,13 @@ class Worker:
             made_with=f"{made_with()}, {self._device if self.clip.device.type == 'cuda' else 'no GPU'}",
         )
 
-    def describe(self, names: Iterable[str], split: str) -> list[DatasetFacts]:
+    def describe(self, names: Iterable[str], split: str) -> list[DatasetInfo]:
         """Datasets and groups by name, or all of one's own; an InputError for one that is not there."""
         return [self._describe(name, split) for name in expand(list(names) or list(self._custom), self._custom)]
 
-    def _describe(self, name: str, split: str) -> DatasetFacts:
+    def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.dataset(name, split)
-        return DatasetFacts(
+        return DatasetInfo(
             name=name,
             split=split,
             group=dataset.group,
@@ -169,8 +169,8 @@ class Worker:
         return computing(config.precision, self.clip.device)
 
     def check(
-        self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetFacts]
-    ) -> Checked:
+        self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
+    ) -> Validation:
         """Fit every method and prompt, each with its setting of `deep`, to the model and to all class names."""
         for name in methods:
             check_method(self.clip, catalogue.method(name))
@@ -183,7 +183,7 @@ class Worker:
             else:
                 texts.add(name)
         note = strange_note(self.clip, sorted(texts))
-        return Checked(notes=(note,) if note else (), prompts=files)
+        return Validation(notes=(note,) if note else (), prompts=files)
 
     def run(self, task: Task, needs: Sequence[TaskResult], adapter_key: str = "") -> TaskResult:
         """Compute a task from the results that it needs, in the order of `task.needs`.

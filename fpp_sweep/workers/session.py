@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
 from typing import Any
 
-from fpp_sweep.cli import note
-from fpp_sweep.errors import InputError, MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.messages import note
 
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of our own: prompts and predictions are small
 REACHABLE = 5.0  # seconds to wait for a cluster's door

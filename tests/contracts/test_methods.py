@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep import catalogue
-from fpp_sweep.catalogue import METHODS, MethodRow
-from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.tpt import ZeroShot
-from fpp_sweep.core.text.precision import computing
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.catalogue import METHODS, MethodRow
+from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.contract import check_method
 from tests.clips import random_clip
 from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.dynaprompt import Buffer, choose, known
+from fpp_sweep.spec.config import AdaptConfig
 from tests.golden import load
 from tests.golden.streams import NEAR, streams, views
 from tests.golden.tower import text_model

@@ -7,9 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.evidence import (
+from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_error
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics.block_stats import (
+    ADDITIVE,
+    POINTS,
+    WIDTH,
+    BlockStats,
+    block_size,
+    on_shared_blocks,
+    packed,
+    unpacked,
+    value_of,
+)
+from fpp_sweep.statistics.bootstrap import (
     UNLIKELY,
-    Drawn,
+    BootstrapSamples,
     alike,
     attained,
     averaged,
@@ -24,20 +38,6 @@ from fpp_sweep.core.evidence import (
     single,
     weights,
 )
-from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_error
-from fpp_sweep.core.sums import (
-    ADDITIVE,
-    POINTS,
-    WIDTH,
-    Sums,
-    block_size,
-    fair_order,
-    on_shared_blocks,
-    packed,
-    unpacked,
-    value_of,
-)
-from fpp_sweep.errors import InputError
 
 ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier")
 
@@ -55,7 +55,7 @@ def names(images):
 def sums_of(given, ids=None, size=0, generator=None):
     generator = generator or np.random.default_rng(9)
     losses = generator.uniform(0, 3, (2, len(given)))
-    return Sums.of("dtd", ids or names(len(given)), given, *losses, size=size)
+    return BlockStats.of("dtd", ids or names(len(given)), given, *losses, size=size)
 
 
 def made(images, seed=0, shift=0.1, size=0):
@@ -109,8 +109,8 @@ def test_the_order_in_which_predictions_come_changes_nothing():
     losses = generator.uniform(0, 3, (2, 90))
     order = generator.permutation(90)
     shuffled = Confidences(given.confidence[order], given.correct[order])
-    first = Sums.of("dtd", ids, given, *losses)
-    assert equal(first, Sums.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
+    first = BlockStats.of("dtd", ids, given, *losses)
+    assert equal(first, BlockStats.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
 
 
 def test_smooth_ece_equals_its_definition():
@@ -175,13 +175,13 @@ def test_blocks_that_two_limits_share_are_found_whatever_their_size():
     given = confidences(generator, 1000)
     losses = generator.uniform(0, 3, (2, 1000))
     head = order[:200]
-    few = Sums.of(
+    few = BlockStats.of(
         "dtd",
         [f"image {index}" for index in head],
         Confidences(given.confidence[head], given.correct[head]),
         *losses[:, head],
     )
-    many = Sums.of("dtd", names(1000), given, *losses)
+    many = BlockStats.of("dtd", names(1000), given, *losses)
     short, long = on_shared_blocks([few, many])
     assert (few.size, many.size, len(short)) == (2, 8, 25)
     assert equal(short, long)
@@ -294,7 +294,7 @@ def test_intervals_of_differences_hold_the_truth_about_as_often_as_they_say():
     pools = []
     for shift in (0.15, 0.3):
         given = confidences(generator, 8000, shift)
-        pools.append(Sums.of("dtd", names(8000), given, *generator.uniform(0, 3, (2, 8000)), size=1))
+        pools.append(BlockStats.of("dtd", names(8000), given, *generator.uniform(0, 3, (2, 8000)), size=1))
     truth = {name: value_of(name, pools[0]) - value_of(name, pools[1]) for name in ("accuracy", "ece", "smooth_ece")}
     held = dict.fromkeys(truth, 0)
     for number in range(120):
@@ -311,7 +311,9 @@ def test_intervals_of_differences_hold_the_truth_about_as_often_as_they_say():
 
 def cloud(means, generator, sd=0.5, draws=400):
     """Drawn values around means, each on its own."""
-    return Drawn(np.array(means), np.array(means)[:, None] + sd * generator.standard_normal((len(means), draws)))
+    return BootstrapSamples(
+        np.array(means), np.array(means)[:, None] + sd * generator.standard_normal((len(means), draws))
+    )
 
 
 def test_support_is_the_share_of_draws_in_which_nothing_beats_a_trial():
@@ -404,7 +406,7 @@ def test_what_is_never_on_the_front_even_in_wider_draws_has_no_support_and_chang
 
 
 def test_draws_are_put_back_around_the_values_so_that_a_resamples_bias_moves_no_front():
-    one = Drawn(np.array([4.0, 5.0]), np.array([[6.0, 8.0], [5.0, 5.0]]))
+    one = BootstrapSamples(np.array([4.0, 5.0]), np.array([[6.0, 8.0], [5.0, 5.0]]))
     assert one.recentred.tolist() == [[3.0, 5.0], [5.0, 5.0]]
 
 

@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from fpp_sweep.config import FppConfig
 from fpp_sweep.core.fpp import cosine, distance, draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.tower import TextTower
+from fpp_sweep.spec.config import FppConfig
 from tests.reference import naive
 from tests.texts import CLASSES, MAPLE, twins
 

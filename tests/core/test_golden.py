@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fpp_sweep.config import AdaptConfig, FppConfig
 from fpp_sweep.core.fpp import pretrain
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.penalties import dispersion, orthogonality
 from fpp_sweep.core.text.classes import Noise
+from fpp_sweep.spec.config import AdaptConfig, FppConfig
 from tests.golden import load
 from tests.golden.tower import text_model
 

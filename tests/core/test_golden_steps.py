@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import AdaptConfig, MeasureConfig
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.methods.tpt import select
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import AdaptConfig, MeasureConfig
 from tests.golden import load, load_steps
 from tests.golden.tower import text_model
 from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, REG_ENT, SAM, TPT

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.core.models.loading import BpeTokenizer, _make_clip
 from fpp_sweep.core.models.maple import DeepPrompts
 from fpp_sweep.core.prompt import deepened, from_bytes, open_prompt, prompt_bytes, save_prompt
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.spec.errors import InputError
 from tests.clips import random_clip
 from tests.core.models.clip_files import save_maple, small_clip, small_vit
 from tests.golden import FOLDER, load

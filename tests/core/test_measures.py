@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fpp_sweep.config import MeasureConfig
 from fpp_sweep.core.methods import measures
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.methods.tpt import averaged_entropy, select
+from fpp_sweep.spec.config import MeasureConfig
 from tests.golden import load, load_steps
 from tests.golden.tower import text_model
 from tests.reference import naive

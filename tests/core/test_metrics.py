@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fpp_sweep.core import metrics
 from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, concatenate, score
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.toys import metric_row, registered
 
 # In percent. The loops add in another order, and the sums hold confidences to 7e-12.

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fpp_sweep import __version__
-from fpp_sweep.config import is_file_name
 from fpp_sweep.core.prompt import Prompt, from_file, from_words, open_prompt, save_prompt
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.config import is_file_name
+from fpp_sweep.spec.errors import InputError
 from tests.clips import random_clip
 
 CLIP = random_clip()

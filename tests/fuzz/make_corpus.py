@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import save
 
 from benchmarks.fuzz import CORPUS, KEY, TARGETS, model
-from fpp_sweep import keys
 from fpp_sweep.core.images.chunks import Chunk, Skipped
 from fpp_sweep.core.prompt import from_words, prompt_bytes
 from fpp_sweep.reproduce.experiments import find, shipped
+from fpp_sweep.spec import keys
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
 from tests.drivers import ROOT

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import FORMAT, SweepFolder
+from fpp_sweep.spec.errors import InputError
 from tests.disks import mounted
 from tests.sweeps import sweep_info, trial
 

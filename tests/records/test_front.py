@@ -6,11 +6,11 @@ import json
 import pytest
 import yaml
 
-from fpp_sweep import keys
-from fpp_sweep.config import TrialConfig
 from fpp_sweep.records.front import format_metric, front_of, staircase
 from fpp_sweep.report import write_report
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import TrialConfig
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.report.made import ACCURACY, BEGAN, ECE, HOSTILE, baseline, baselines, failed, info, searched, trial, write
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee
+from fpp_sweep.spec.errors import InputError
 
 COARSE = st.integers(-4, 4).map(float)  # ties and twins are then frequent
 

@@ -5,11 +5,11 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from fpp_sweep import keys
-from fpp_sweep.config import TrialConfig, preset
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import TrialConfig, preset
 from tests.names import CTPT, OTPT, PLAIN, TPT
 
 BEGAN = 1_795_000_000.0  # seconds since 1970

@@ -13,13 +13,14 @@ import pytest
 from PIL import Image
 
 from fpp_sweep import compare
-from fpp_sweep.cli import run
-from fpp_sweep.core.evidence import averaged, drawn, holm
-from fpp_sweep.core.sums import ADDITIVE, Common, Sums, fair_order, packed, value_of
+from fpp_sweep.cli.command import run
+from fpp_sweep.core.datasets.sample_order import fair_order
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.comparison import compare_sweeps, compare_trials
-from fpp_sweep.report.parts import Part, as_latex, as_markdown, as_text
+from fpp_sweep.report.document import Part, as_latex, as_markdown, as_text
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, Common, packed, value_of
+from fpp_sweep.statistics.bootstrap import averaged, drawn, holm
 from fpp_sweep.trial.artifacts import SUMS, read_sums
 from tests.names import PLAIN, TPT
 from tests.report.made import HOSTILE, failed
@@ -373,7 +374,7 @@ def _of(ids, right):
     from fpp_sweep.core.metrics import Confidences
 
     sure, ones = np.full(len(ids), 0.6, np.float32), np.ones(len(ids))
-    return Sums.of("digits", ids, Confidences(sure, right), ones, ones)
+    return BlockStats.of("digits", ids, Confidences(sure, right), ones, ones)
 
 
 # ------------------------------------------------------------ what cannot be done

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fpp_sweep.core.sums import Sums, packed
-from fpp_sweep.files import write_json
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report import write_report
 from fpp_sweep.report.evidence import evidence_of
 from fpp_sweep.report.words import remarks, sentences
+from fpp_sweep.spec.files import write_json
+from fpp_sweep.statistics.block_stats import BlockStats, packed
 from fpp_sweep.sweep.display import WIDTH, final_table
 from fpp_sweep.tracking.desired import sweep_run
 from fpp_sweep.trial import evidence as below
@@ -176,7 +176,7 @@ def test_old_folders_are_read_from_their_predictions(tmp_path, far):
     made = Predictions.of([f"image {index}" for index in range(150)], generator.integers(0, 3, 150), probabilities)
     write_predictions(made, ("a", "b", "c"), tmp_path / "val" / "digits.seed0.predictions.parquet")
     (found,) = read_sums(tmp_path, "val").values()
-    expected = Sums.of_predictions("digits", made)
+    expected = BlockStats.of_predictions("digits", made)
     for name in ("digests", "correct", "counts", "hits", "residuals", "nll", "brier"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert read_sums(tmp_path, "test") == {}
@@ -203,7 +203,7 @@ def test_one_datasets_objective_has_that_datasets_interval(far):
 
 
 def test_what_mlflow_reads_of_a_front_is_what_the_report_wrote(far):
-    from fpp_sweep.tracking.shipper import _read_front
+    from fpp_sweep.tracking.sync import _read_front
 
     write_report(far, pages=False)
     known = _read_front(far.report / "front.json")

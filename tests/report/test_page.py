@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.report import write_report
-from fpp_sweep.report.effects import axes_of, local
 from fpp_sweep.report.importance import importances
 from fpp_sweep.report.page import setting_cells
+from fpp_sweep.report.settings_plots import axes_of, local
 from tests.names import TPT
 from tests.report.made import (
     ACCURACY,

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fpp_sweep.core.datasets.sample_order import fair_order
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import ADDITIVE, Sums, fair_order, packed, value_of
+from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, packed, value_of
 from fpp_sweep.trial.artifacts import SUMS
 from tests.names import PLAIN, TPT
 from tests.report.made import baseline, info, trial
@@ -33,7 +34,7 @@ class World:
             first = fair_order(dataset, ids)[0][:limit]
             given = Confidences(confidence.astype(np.float32)[first], easy[first])
             ones = np.ones(len(first))
-            yield (dataset, seed), Sums.of(dataset, [ids[index] for index in first], given, ones, ones)
+            yield (dataset, seed), BlockStats.of(dataset, [ids[index] for index in first], given, ones, ones)
 
 
 def write(folder, world, sides, splits=("val",), *, limit=None, seeds=(0,), **changes):

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from fpp_sweep import keys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.reproduce.cells import PAPERS_MODEL, PAPERS_TAG, table_of
+from fpp_sweep.spec import keys
 
 CREATED = 1_795_201_952.0
 

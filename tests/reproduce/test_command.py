@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.errors import InputError
 from tests.drivers import environment
 from tests.waiting import wait_for
 
@@ -46,7 +46,7 @@ def run(folder, *words):
     ],
 )
 def test_bad_input_is_one_line(words, told, capsys):
-    from fpp_sweep.cli import run as run_main
+    from fpp_sweep.cli.command import run as run_main
     from fpp_sweep.reproduce.__main__ import main
 
     with pytest.raises(SystemExit) as ended:

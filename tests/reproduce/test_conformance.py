@@ -6,10 +6,10 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import TrialConfig, parse_settings, preset
-from fpp_sweep.reproduce.conformance import SOURCES, ledger, page
 from fpp_sweep.reproduce.experiments import shipped
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig, parse_settings, preset
+from tools.conformance import SOURCES, ledger, page
 
 ROOT = Path(__file__).parents[2]
 SECTIONS, DISAGREEMENTS = ledger()

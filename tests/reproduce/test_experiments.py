@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from fpp_sweep.config import preset
-from fpp_sweep.errors import InputError
 from fpp_sweep.reproduce.cells import WITHOUT, printed_at
 from fpp_sweep.reproduce.experiments import AVERAGE, SHIPPED, find, in_precisions, shipped
+from fpp_sweep.spec.config import preset
+from fpp_sweep.spec.errors import InputError
 
 FILES = {"coop": "/c/model.pth.tar-50", "maple": "/m/model.pth.tar-2"}
 FINE_GRAINED = 10

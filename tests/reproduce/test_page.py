@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.__main__ import main
 from fpp_sweep.reproduce.cells import remember
 from fpp_sweep.reproduce.experiments import find, load
 from fpp_sweep.reproduce.page import write_page
+from fpp_sweep.spec.errors import InputError
 from tests.report.made import HOSTILE, info, trial, write
 from tests.reproduce.made import ran, result, write_samples
 from tests.reproduce.test_figures import DTD, PETS

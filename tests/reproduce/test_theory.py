@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fpp_sweep.config import FppConfig, preset
 from fpp_sweep.core.fpp import Loss, _terms, draw_noise
 from fpp_sweep.core.methods.gradients import ByJacobian
 from fpp_sweep.core.methods.penalties import dispersion, orthogonality
@@ -17,6 +16,7 @@ from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.reproduce.theory import expansion, flatness, identities, steps, theory
 from fpp_sweep.reproduce.theory.setting import QUICK, Setting
+from fpp_sweep.spec.config import FppConfig, preset
 from tests.clips import random_clip
 from tests.texts import CLASSES, twins
 

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from fpp_sweep.search import conductor
+from fpp_sweep.search import searcher
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,4 +21,4 @@ def quick_disk():
 
 @pytest.fixture(autouse=True)
 def _processes_start_at_once(monkeypatch):
-    monkeypatch.setattr(conductor, "START", 0.0)
+    monkeypatch.setattr(searcher, "START", 0.0)

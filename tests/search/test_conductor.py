@@ -8,15 +8,15 @@ import pytest
 from ray.tune.search import Searcher
 from sqlalchemy import event
 
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import MachineError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.search import conductor
-from fpp_sweep.search.conductor import Conductor, Halt
-from fpp_sweep.search.coordinator import HALTED, Brief, run_job, violations
+from fpp_sweep.search import searcher
+from fpp_sweep.search.searcher import AbortTune, SweepSearcher
 from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.trial_runner import ABORT_REASON, TrialContext, run_job, violations
 from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
 from tests.names import PLAIN, TPT, named
@@ -39,7 +39,7 @@ class Sweep:
         self.folder.write_info(replace(sweep_info(path.name), spent=spent))
         self.heard = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
-        self.conductor = Conductor(
+        self.conductor = SweepSearcher(
             self.space,
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space),
@@ -107,7 +107,7 @@ def test_a_search_on_the_test_split_has_no_second_look(tmp_path):
 
 
 def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(conductor, "START", math.inf)
+    monkeypatch.setattr(searcher, "START", math.inf)
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=2")
     for pid in (1, 1, 2):
         first, trial = sweep.ask()
@@ -116,7 +116,7 @@ def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatc
     first, second = sweep.ask(), sweep.ask()
     assert first[0]
     assert second[0]
-    monkeypatch.setattr(conductor, "START", 0.0)
+    monkeypatch.setattr(searcher, "START", 0.0)
     long = Sweep(tmp_path / "long", "search.concurrency=2")
     assert long.ask()[0]
     assert long.ask()[0]
@@ -177,7 +177,7 @@ def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
 
 def test_infeasible_trials_are_not_on_the_front(tmp_path):
     sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
-    brief = Brief(
+    brief = TrialContext(
         folder=sweep.folder,
         executor=None,
         plan=None,
@@ -272,8 +272,8 @@ def test_a_process_that_dies_with_its_result_written_has_not_died_in_vain(tmp_pa
 def test_a_machine_that_fails_ends_the_sweep_and_nothing_is_told_to_the_study(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]")
     _, trial = sweep.ask()
-    with pytest.raises(Halt) as halt:
-        sweep.conductor.on_trial_complete(trial, {"done": True, "pid": 1, HALTED: "a/b: No space left on device"})
+    with pytest.raises(AbortTune) as halt:
+        sweep.conductor.on_trial_complete(trial, {"done": True, "pid": 1, ABORT_REASON: "a/b: No space left on device"})
     assert str(halt.value.__cause__) == "a/b: No space left on device"
     assert type(halt.value.__cause__) is MachineError
     assert [each.state.name for each in sweep.conductor._study._study.get_trials()] == ["RUNNING"]
@@ -289,7 +289,7 @@ def test_a_full_disk_below_the_study_is_told_as_such(tmp_path):
     def fill(connection, *_):
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    with pytest.raises(Halt) as halt:
+    with pytest.raises(AbortTune) as halt:
         sweep.run()
     told = f"{sweep.folder.study_file}: database or disk is full; make room, then go on with --resume"
     assert str(sweep.conductor.told(halt.value.__cause__)) == told
@@ -352,7 +352,7 @@ class Workers:
 
 def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_nothing_of_it(tmp_path):
     space = parse_space(SPACE, "space.yaml", ["constraints=[{metric: accuracy, at_least: 50}]"])
-    brief = Brief(
+    brief = TrialContext(
         folder=SweepFolder(tmp_path),
         executor=Workers(),
         plan=Plan(datasets={split: (facts("dtd", split, 64),) for split in ("val", "test")}, seeds=(0,)),

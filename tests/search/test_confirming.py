@@ -6,18 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fpp_sweep.config import TrialConfig
+from fpp_sweep.core.datasets.sample_order import fair_order
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import ADDITIVE, Sums, fair_order, packed, united, value_of
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import written_whole
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import CONFIRMED
 from fpp_sweep.search.confirming import ENOUGH, Confirmation, Standing, price, rounds
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Confirm
-from fpp_sweep.sweep.handle import Options
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, packed, united, value_of
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import make_plan, require_named
 from fpp_sweep.trial.artifacts import SUMS
 from fpp_sweep.trial.trial import Plan, Round
@@ -131,8 +132,10 @@ def test_united_sums_are_those_of_all_images():
     parts = []
     for part in (first[:100], first[100:]):
         chosen = Confidences(given.confidence[part], given.correct[part])
-        parts.append({("digits", 0): Sums.of("digits", [ids[i] for i in part], chosen, losses[part], losses[part])})
-    whole = Sums.of("digits", ids, given, losses, losses)
+        parts.append(
+            {("digits", 0): BlockStats.of("digits", [ids[i] for i in part], chosen, losses[part], losses[part])}
+        )
+    whole = BlockStats.of("digits", ids, given, losses, losses)
     (joined,) = united(*parts).values()
     for metric in ADDITIVE:
         assert value_of(metric, joined) == pytest.approx(value_of(metric, whole), abs=1e-9), metric

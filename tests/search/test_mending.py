@@ -12,14 +12,14 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import Step, TrialRecord
-from fpp_sweep.search.mending import mend
+from fpp_sweep.search.repair import mend
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Confirm
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
 from tests.names import PLAIN, named
 from tests.sweeps import split_result, sweep_info
 

@@ -10,15 +10,8 @@ import pytest
 from optuna.trial import TrialState
 
 from benchmarks.racing import Block, Rule, Shown, run_race
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.core.evidence import Drawn, resampled
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.core.sums import Sums, packed, unpacked, value_of
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.search.conductor import Conductor
-from fpp_sweep.search.coordinator import Brief, run_job
-from fpp_sweep.search.mending import mend
 from fpp_sweep.search.racing import (
     LEAST_SD,
     Racer,
@@ -32,11 +25,18 @@ from fpp_sweep.search.racing import (
     saved,
     together,
 )
+from fpp_sweep.search.repair import mend
+from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.trial_runner import TrialContext, run_job
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.reading import parse_space, space_of
 from fpp_sweep.space.work import Race
-from fpp_sweep.sweep.handle import Options
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked, value_of
+from fpp_sweep.statistics.bootstrap import BootstrapSamples, resampled
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import known_info, make_plan
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial.trial import run_trial
@@ -60,7 +60,7 @@ def seen(confidence, correct):
     for name in confidence:
         ids = [f"image {index}" for index in range(len(correct[name]))]
         given = Confidences(confidence[name].astype(np.float32), correct[name])
-        one = Sums.of(name, ids, given, np.zeros(len(ids)), np.zeros(len(ids)))
+        one = BlockStats.of(name, ids, given, np.zeros(len(ids)), np.zeros(len(ids)))
         images.append((name, one.digests.tobytes(), one.total))
         values[name] = resampled(name, "val", [one], OBJECTIVES, 200)
     return Seen(tuple(images), values)
@@ -142,7 +142,7 @@ def test_what_is_expected_comes_as_nearly_as_its_deviation_says():
 
 def drawn(*values, sd=1.0, seed=0):
     noise = np.random.default_rng(seed).normal(0, sd / np.sqrt(2), (len(values), 200))
-    return Drawn(np.array(values), np.array(values)[:, None] + noise)
+    return BootstrapSamples(np.array(values), np.array(values)[:, None] + noise)
 
 
 def test_a_value_is_expected_from_the_trials_that_differ_least():
@@ -325,7 +325,7 @@ class Sweep:
         self.plan = make_plan(self.space, worker)
         self.worker = worker
         self.study = SweepStudy(self.folder.study_file, "sweep", self.space)
-        self.conductor = Conductor(
+        self.conductor = SweepSearcher(
             self.space,
             self.folder,
             self.study,
@@ -340,7 +340,7 @@ class Sweep:
     def run(self, *, stop_at=None, left=0):
         """To the end of the search; or until that trial has begun, which then is cut off after a block."""
         with executing("inline", self.worker, self.plan, self.folder.tasks) as executor:
-            brief = Brief(
+            brief = TrialContext(
                 folder=self.folder,
                 executor=Cut(executor) if stop_at else executor,
                 plan=self.plan,
@@ -450,7 +450,9 @@ def test_seeds_are_no_matter_of_chance_where_all_trials_have_the_same(tmp_path):
         made = [Confidences(np.full(200, 0.9, np.float32), right) for right in each]
         ids, none = [f"image {index}" for index in range(200)], np.zeros(200)
         file = tmp_path / f"{number}.npz"
-        file.write_bytes(packed({("a", seed): Sums.of("a", ids, one, none, none) for seed, one in enumerate(made)}))
+        file.write_bytes(
+            packed({("a", seed): BlockStats.of("a", ids, one, none, none) for seed, one in enumerate(made)})
+        )
         sides.append(_seen(file, 0, "val", ("accuracy",)))
     row = together(sides, ["accuracy"])["accuracy"]
     assert row.values == pytest.approx([70, 70])
@@ -496,7 +498,7 @@ def test_the_estimate_is_what_the_nearest_came_to_less_the_difference_on_what_bo
 def sums_of(part, images, size=0):
     rows = part.predictions
     given = Confidences(rows.confidence[:images], rows.correct[:images])
-    return Sums.of(part.facts.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images], size)
+    return BlockStats.of(part.facts.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images], size)
 
 
 def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):

@@ -11,14 +11,14 @@ from ray.tune.search import Searcher
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.steering import Queue
-from fpp_sweep.search.conductor import Conductor
-from fpp_sweep.search.coordinator import Brief, run_job
+from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.trial_runner import TrialContext, run_job
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.handle import Options
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import going_on, info_at_start, known_info
 from fpp_sweep.trial.trial import Plan
 from tests.search.test_conductor import SPACE, Sweep
@@ -42,7 +42,7 @@ class Steered(Sweep):
         known = known_info(space, options, self.folder)
         self.space = going_on(space, known, self.folder)
         self.folder.write_info(info_at_start(known, self.space, options, self.folder, ""))
-        self.conductor = Conductor(
+        self.conductor = SweepSearcher(
             self.space,
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space, Queue.of(self.folder, self.folder.info())),
@@ -180,7 +180,7 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_begins(tmp_
 
 def brief(sweep):
     """What a trial's process is given; with no executor, as none is asked."""
-    return Brief(
+    return TrialContext(
         folder=sweep.folder,
         executor=None,
         plan=sweep.conductor._plan,

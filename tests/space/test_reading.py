@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.errors import InputError
 from fpp_sweep.space import grid
 from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec.errors import InputError
 from tests.space.nonsense import RANGE, SHAPES, VALUES
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import PRESETS
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.space.rules import keys
-from fpp_sweep.space.schema import main as print_schema
-from fpp_sweep.space.schema import schema
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import BASELINES, Search, Work
 from fpp_sweep.space.yamlfile import parse, read
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import PRESETS
+from tools.schema import main as print_schema
+from tools.schema import schema
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.catalogue import COMPARED, METHODS
-from fpp_sweep.config import PRESETS, TrialConfig, preset, setting_types
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.published import published_points
@@ -19,6 +16,9 @@ from fpp_sweep.space.rules import keys
 from fpp_sweep.space.space import MAY_CHANGE, Space
 from fpp_sweep.space.work import BASELINES, Confirm, Search, Work
 from fpp_sweep.space.yamlfile import dump
+from fpp_sweep.spec.catalogue import COMPARED, METHODS
+from fpp_sweep.spec.config import PRESETS, TrialConfig, preset, setting_types
+from fpp_sweep.spec.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))

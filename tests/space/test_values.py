@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fpp_sweep import catalogue
-from fpp_sweep.errors import InputError
 from fpp_sweep.space import objectives, params, work
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.space.yamlfile import parse
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
 from tests.space.nonsense import VALUES
 from tests.toys import registered
 

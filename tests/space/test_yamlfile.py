@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.yamlfile import dump, of_plain, parse, read
+from fpp_sweep.spec.errors import InputError
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 NUMBER_LIKE = st.from_regex(r"\A[-+.0-9eExXoO_:]{1,6}\Z") | st.sampled_from(

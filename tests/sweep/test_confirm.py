@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.records import CONFIRMED
 from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.sweep.preflight import make_plan, worker_spec
-from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.drivers import ended, kill, only_sweep, started
@@ -98,7 +98,7 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     space = parse_space(SPACE, "small.yaml", [CONFIRM, f"work.cache={tmp_path / 'features'}"])
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
-    inline = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    inline = LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     record = sweep.trial(steps(sweep)[rounds - 1]["trials"][0])
     plan = plan.of_round(plan.rounds[rounds - 1])
     result, _ = run_trial(plan, TrialConfig().replace(record.config), CONFIRMED, inline)

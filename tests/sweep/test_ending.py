@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.space.reading import read_config
-from fpp_sweep.sweep.ending import ending, failures, once_more, sentences
+from fpp_sweep.sweep.summary import ending, failures, once_more, sentences
 from tests.names import PLAIN, TPT
 from tests.report.made import baseline, failed, info, trial, write
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from fpp_sweep.config import TrialConfig, relevant
 from fpp_sweep.core.images.reading import Reader
-from fpp_sweep.facts import ModelFacts
-from fpp_sweep.keys import TaskKeys
 from fpp_sweep.records.records import CONFIRMED
 from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec.config import TrialConfig, relevant
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.sweep import estimate, timing
 from fpp_sweep.sweep.estimate import Expected, config_lines, cost_lines, dry_run, expected_configs, sample_point
 from fpp_sweep.sweep.preflight import make_plan, worker_spec
 from fpp_sweep.sweep.timing import Speed, measure
-from fpp_sweep.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial.trial import Plan, Round
 from fpp_sweep.trial.worker import Worker
 from tests.names import OTPT, PLAIN, TPT, named
@@ -41,7 +41,7 @@ search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 """)
 HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
-MODEL = ModelFacts(name="none", digest="none", embedding_scale=1.0, **HERE)
+MODEL = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
 SPEED = Speed(step=1.0, image=0.01, plain=0.001, begin=0.1, draw=0.004, tower=0.001)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep import notify
-from fpp_sweep.sweep.handle import Options
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import require_named
 from tests.drivers import SMALL

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from fpp_sweep import keys
-from fpp_sweep.cli import terminable
 from fpp_sweep.core.prompt import open_prompt, save_prompt
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import Checked
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.handle import Options, Sweep
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.process import terminable
+from fpp_sweep.spec.specs import Validation
+from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.preflight import Opened, check, make_plan, require_named, with_facts, worker_spec
 from fpp_sweep.sweep.run import Run, run_sweep
 from fpp_sweep.trial.results import TaskFailed
@@ -111,7 +111,7 @@ class Recorded:
 
     def check(self, methods, prompts, datasets):
         self.prompts = prompts
-        return Checked()
+        return Validation()
 
 
 WORDS = ("a photo of a", "none")  # of the baselines
@@ -205,8 +205,8 @@ def opened(monkeypatch):
 
         monkeypatch.setattr("fpp_sweep.sweep.preflight.session", session)
         monkeypatch.setattr("fpp_sweep.sweep.preflight.gpus_here", lambda: 0.0)
-        monkeypatch.setattr("fpp_sweep.workers.pool.start_pool", start_pool)
-        monkeypatch.setattr("fpp_sweep.workers.pool.require_room", lambda *words, **named: None)
+        monkeypatch.setattr("fpp_sweep.workers.actors.start_pool", start_pool)
+        monkeypatch.setattr("fpp_sweep.workers.actors.require_room", lambda *words, **named: None)
         monkeypatch.setattr("fpp_sweep.sweep.run.check_store", lambda uri: None)
         run_sweep(space(), options)
 

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 
 from fpp_sweep.tiny import model as tiny_model
-from fpp_sweep.tiny.drawing import generator
-from fpp_sweep.tiny.making import scoring, training
-from fpp_sweep.tiny.making.recipe import Recipe
-from fpp_sweep.tiny.making.train import main
 from fpp_sweep.tiny.pictures import Description
+from fpp_sweep.tiny.rendering import generator
 from fpp_sweep.tiny.world import TINY_DATASETS
+from tools.train_tiny import scoring, training
+from tools.train_tiny.recipe import Recipe
+from tools.train_tiny.train import main
 
 COMMON_PROMPTS = (
     "a photo of a", "a good photo of the", "a picture of a", "an image of a", "a drawing of a",

@@ -6,7 +6,7 @@ import pytest
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
     """MLflow's tables and nothing in them, which take seconds to create."""
-    from fpp_sweep.tracking.address import connect
+    from fpp_sweep.tracking.uri import connect
 
     path = tmp_path_factory.mktemp("mlflow") / "empty.db"
     connect(f"sqlite:///{path}")

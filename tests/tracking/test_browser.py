@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from fpp_sweep.tracking import check_store, ship, to_look
-from fpp_sweep.tracking.shipper import _read_shipped
+from fpp_sweep.tracking.sync import _read_shipped
 from tests.sweeps import build_sweep
 from tests.tracking.stores import server
 

@@ -14,7 +14,7 @@ import os, signal, sys
 from sqlalchemy import Engine, event
 from fpp_sweep.cli import run
 from fpp_sweep.tracking import check_store
-from fpp_sweep.tracking.address import load
+from fpp_sweep.tracking.uri import load
 load()
 tables = 0
 

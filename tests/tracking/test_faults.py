@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import Shipper, check_store, ship, to_look
 from fpp_sweep.tracking.store import Store
 from tests.sweeps import build_sweep
@@ -27,7 +27,7 @@ from pathlib import Path
 from sqlalchemy import Engine, event
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import ship, shipper
-from fpp_sweep.tracking.address import load
+from fpp_sweep.tracking.uri import load
 load()
 shipper.SAVE_EVERY = -1.0
 steps = 0

@@ -12,14 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fpp_sweep import sync
-from fpp_sweep.cli import command_line, masked, run
+from fpp_sweep.cli.command import run
 from fpp_sweep.doctor import mlflow_versions
-from fpp_sweep.errors import InputError
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.handle import Options
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import command_line, masked
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import info_at_start
 from fpp_sweep.tracking import check_store, ship
-from fpp_sweep.tracking.address import one_line, ui_command, version_at, view_url
+from fpp_sweep.tracking.uri import one_line, ui_command, version_at, view_url
 from tests.drivers import environment, only_sweep, started
 from tests.sweeps import build_sweep
 from tests.tracking.proxies import door

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import written_whole
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import written_whole
 from fpp_sweep.tracking import DEFAULT_URI, WHOLE, Shipper, check_store, ship, ship_whole, to_look
-from fpp_sweep.tracking.address import connect, one_line, ui_command
 from fpp_sweep.tracking.store import Store
+from fpp_sweep.tracking.uri import connect, one_line, ui_command
 from fpp_sweep.tracking.view import view_key
 from tests.names import PLAIN
 from tests.sweeps import build_sweep, split_result, trial
@@ -329,7 +329,7 @@ def test_the_shipper_follows_the_folder_and_ends_with_all_delivered(tmp_path, da
 
 def test_a_record_that_mlflow_refuses_does_not_hold_up_the_others(tmp_path, database, uri, monkeypatch):
     folder = build_sweep(tmp_path / "perturb-1", trials=3, report=False)
-    monkeypatch.setattr("fpp_sweep.tracking.shipper.trial_run", with_a_bad_param("trial-0001"))
+    monkeypatch.setattr("fpp_sweep.tracking.sync.trial_run", with_a_bad_param("trial-0001"))
     with pytest.raises(InputError, match=r"trial-0001: .*; 6 records delivered, 1 left"):
         ship(folder, uri)
     assert "0002 55/10.1 gamma2=0.289 class_var=0.003" in runs(database)
@@ -349,7 +349,7 @@ def failing_once(monkeypatch, name):
 
 
 def test_a_refused_call_is_tried_again_at_the_next_nudge(tmp_path, database, uri, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.tracking.shipper.REST", 0.0)
+    monkeypatch.setattr("fpp_sweep.tracking.sync.REST", 0.0)
     failing_once(monkeypatch, "update")
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     shipper = Shipper(folder, uri)
@@ -365,7 +365,7 @@ def test_a_refused_call_is_tried_again_at_the_next_nudge(tmp_path, database, uri
 
 
 def test_a_call_without_an_answer_is_tried_again_by_itself(tmp_path, uri, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.tracking.shipper.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("fpp_sweep.tracking.sync.FIRST_PAUSE", 0.0)
     monkeypatch.setattr(Store, "alive", lambda self: False)
     failing_once(monkeypatch, "update")
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
@@ -403,7 +403,7 @@ def test_a_store_that_hangs_holds_up_neither_a_nudge_nor_the_end(tmp_path, uri, 
         waited.append(answer.wait(LONG))
         raise OSError("no such luck")
 
-    monkeypatch.setattr("fpp_sweep.tracking.shipper.Store", hanging)
+    monkeypatch.setattr("fpp_sweep.tracking.sync.Store", hanging)
     shipper = Shipper(build_sweep(tmp_path / "perturb-1", trials=2), uri)
     shipper.start()
     wait_for(lambda: shipper.status().pending == 6)
@@ -428,8 +428,8 @@ def test_an_unreachable_server_is_reported_with_what_it_lacks(tmp_path):
 @pytest.mark.parametrize("kind", ["refused", "hanging"])
 def test_a_server_that_is_not_there_at_the_start_is_one_line_before_mlflow_is_asked(kind, monkeypatch):
     """MLflow would try for minutes."""
-    monkeypatch.setattr("fpp_sweep.tracking.address.load", lambda: pytest.fail("MLflow was asked"))
-    monkeypatch.setattr("fpp_sweep.tracking.address.CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("fpp_sweep.tracking.uri.load", lambda: pytest.fail("MLflow was asked"))
+    monkeypatch.setattr("fpp_sweep.tracking.uri.CHECK_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # accepts, and never answers
         port = hanging.getsockname()[1] if kind == "hanging" else free_port()
         with pytest.raises(InputError, match="cannot be used") as refusal:

@@ -7,9 +7,9 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import torch
 
-from fpp_sweep.facts import WorkerSpec
-from fpp_sweep.keys import TaskKeys
-from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
@@ -49,7 +49,7 @@ def plan_of(worker, *, datasets=("digits",), seeds=(0,), splits=("val",), **opti
 
 
 def inline(worker, plan, folder):
-    return InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()), TaskStore(folder))
+    return LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()), TaskStore(folder))
 
 
 @contextmanager

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fpp_sweep.config import TrialConfig
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.facts import DatasetFacts, ModelFacts
-from fpp_sweep.keys import TaskKeys
-from fpp_sweep.tasks import EvalTask
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
+from fpp_sweep.spec.tasks import EvalTask
 
 CLASSES = ("striped", "dotted", "plain")
-MODEL = ModelFacts(
+MODEL = ModelInfo(
     name="m",
     digest="weights",
     embedding_scale=1.0,
@@ -27,13 +27,13 @@ MODEL = ModelFacts(
 )
 
 
-def facts(name: str = "dtd", split: str = "val", size: int = 640, **changes: Any) -> DatasetFacts:
+def facts(name: str = "dtd", split: str = "val", size: int = 640, **changes: Any) -> DatasetInfo:
     told = f"{name}, {split}, {size}"
     values: dict[str, Any] = {"group": "fine_grained", "classes": CLASSES, "digest": told, "images": f"of {told}"}
-    return DatasetFacts(name=name, split=split, size=size, **(values | changes))
+    return DatasetInfo(name=name, split=split, size=size, **(values | changes))
 
 
-def keys_of(*datasets: DatasetFacts, model: ModelFacts = MODEL) -> TaskKeys:
+def keys_of(*datasets: DatasetInfo, model: ModelInfo = MODEL) -> TaskKeys:
     return TaskKeys(model, {(each.name, each.split): each for each in datasets})
 
 

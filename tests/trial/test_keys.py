@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep import catalogue, config, keys, tasks
-from fpp_sweep.config import TrialConfig, preset
-from fpp_sweep.errors import InputError
-from fpp_sweep.keys import FeatureKey, TaskKeys
-from fpp_sweep.tasks import BATCH, SHARD, PretrainTask, cost
+from fpp_sweep.spec import catalogue, config, keys, tasks
+from fpp_sweep.spec.config import TrialConfig, preset
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import FeatureKey, TaskKeys
+from fpp_sweep.spec.tasks import BATCH, SHARD, PretrainTask, cost
 from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
@@ -315,8 +315,8 @@ def test_larger_work_costs_more():
 def test_tasks_and_keys_need_nothing_heavy_and_whoever_hands_them_out_no_torch():
     heavy = {"torch", "ray", "optuna", "mlflow"}
     for modules, refused in (
-        ("fpp_sweep.keys", heavy | {"numpy"}),
-        ("fpp_sweep.workers.keeper, fpp_sweep.trial.trial", heavy),
+        ("fpp_sweep.spec.keys", heavy | {"numpy"}),
+        ("fpp_sweep.workers.scheduler, fpp_sweep.trial.trial", heavy),
     ):
         code = f"import json, sys, {modules}; print(json.dumps(sorted({refused} & set(sys.modules))))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

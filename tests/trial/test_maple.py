@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fpp_sweep.core.prompt import from_bytes, open_prompt, origin_of
-from fpp_sweep.errors import InputError
-from fpp_sweep.keys import TaskKeys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import TaskKeys
 from tests.core.models.clip_files import save_maple, small_vit
 from tests.names import PLAIN, TPT
 from tests.trial.conftest import inline, plan_of

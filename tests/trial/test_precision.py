@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fpp_sweep.config import FppConfig, TrialConfig, preset
+from fpp_sweep.core.compute.precision import _lacks_half, computing
+from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.fpp import draw_noise, pretrain
 from fpp_sweep.core.images.features import view_bytes
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.core.text.precision import _lacks_half, computing
-from fpp_sweep.errors import InputError
 from fpp_sweep.reproduce.theory.flatness import in_double
-from fpp_sweep.tasks import EvalTask
+from fpp_sweep.spec.config import FppConfig, TrialConfig, preset
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
 from tests.names import DYNAPROMPT, OTPT, PLAIN, REG_ENT, SAM, TPT
 from tests.texts import twins
@@ -171,7 +171,7 @@ def flags():
 @pytest.fixture
 def able(monkeypatch):
     """As if every device could do everything: what is set can be seen without a GPU."""
-    monkeypatch.setattr("fpp_sweep.core.text.precision.require_able", lambda *asked: None)
+    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_able", lambda *asked: None)
 
 
 @pytest.mark.usefixtures("able")
@@ -202,7 +202,7 @@ def test_what_is_set_is_in_force_inside_alone(outside):
 def test_torchs_advice_on_what_is_set_on_purpose_is_not_for_our_users():
     code = """
         import warnings
-        import fpp_sweep.core.text.precision
+        import fpp_sweep.core.compute.precision
         warnings.warn("Please use the new API settings to control TF32 behavior, such as torch.backends.cudnn")
         warnings.warn("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled.")
         warnings.warn("another")

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.images.chunks import Skipped
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack, unpack
 from fpp_sweep.trial.store import MemoryStore, TaskStore
 from tests.trial.made import predictions, same_predictions

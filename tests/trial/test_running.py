@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep import tasks
-from fpp_sweep.config import FppConfig, TrialConfig, ViewConfig
+from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.metrics import concatenate, score
-from fpp_sweep.core.seeds import torch_generator
-from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.spec import tasks
+from fpp_sweep.spec.config import FppConfig, TrialConfig, ViewConfig
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial import running
 from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt, restored, stored
 from tests.clips import random_clip

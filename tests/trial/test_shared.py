@@ -142,7 +142,7 @@ def test_code_libraries_and_processor_are_what_it_was_made_with(tmp_path, monkey
     for name in ("catalogue", "config", "tasks"):
         (package / f"{name}.py").touch()
     (package / "core" / "one.py").write_text("x = 1")
-    monkeypatch.setattr("fpp_sweep.plugins.__file__", str(package / "plugins.py"))
+    monkeypatch.setattr("fpp_sweep.spec.plugins.__file__", str(package / "plugins.py"))
     before = made_with()
     (package / "core" / "one.py").write_text("x = 2")
     assert made_with() != before != told

@@ -3,14 +3,14 @@
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.search.conductor import Conductor
-from fpp_sweep.search.coordinator import Brief, run_job
+from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.trial_runner import TrialContext, run_job
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module
-from fpp_sweep.trial.trial import Driver
-from fpp_sweep.workers.watch import Watch
+from fpp_sweep.trial.trial import StoppingPolicy
+from fpp_sweep.workers.status import StatusPoller
 from tests.names import named
 from tests.sweeps import sweep_info
 from tests.trial.conftest import Gate, executing, plan_of
@@ -24,7 +24,7 @@ work: {datasets: [digits], baselines: []}
 REASON = "behind the others after 2 of 6 tasks"
 
 
-class Stops(Driver):
+class Stops(StoppingPolicy):
     """Ends every trial on that split after two tasks."""
 
     def __init__(self, split):
@@ -46,12 +46,12 @@ class Sweep:
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
         self.study = SweepStudy(self.folder.study_file, "sweep", self.space)
         self.heard = []
-        self.conductor = Conductor(
+        self.conductor = SweepSearcher(
             self.space,
             self.folder,
             self.study,
             plan=self.plan,
-            watch=Watch(None),
+            watch=StatusPoller(None),
             gpus_per_worker=0.0,
             on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
         )
@@ -60,7 +60,7 @@ class Sweep:
     def run(self, executor, driver, *, told=True):
         """The next job, to its end; Optuna may not hear of it."""
         job = self.conductor.suggest("t")
-        brief = Brief(
+        brief = TrialContext(
             folder=self.folder,
             executor=executor,
             plan=self.plan,
@@ -101,7 +101,7 @@ def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_p
     assert later.states == ["PRUNED"]
     assert (later.conductor.progress.stopped, later.conductor.progress.failed) == (1, 0)
     with executing(kind, worker, later.plan, later.folder.tasks) as executor:
-        assert later.run(executor, Driver()).name == "trial-0001"
+        assert later.run(executor, StoppingPolicy()).name == "trial-0001"
     assert later.states == ["PRUNED", "COMPLETE"]
     assert later.conductor.progress.total == 2
     assert [record.name for record in later.conductor.front()] == ["trial-0001"]
@@ -128,7 +128,7 @@ def test_a_trial_that_is_stopped_on_the_test_split_keeps_what_it_had(worker, tmp
     assert before.state == "complete"
 
 
-class Asks(Driver):
+class Asks(StoppingPolicy):
     """Somebody wants the trial to end while its first task runs."""
 
     def __init__(self, folder):
@@ -147,7 +147,7 @@ def test_a_trial_that_somebody_stops_ends_after_the_task_that_it_is_at(worker, t
         record = sweep.run(executor, driver)
         assert (record.state, record.reason, driver.ended) == ("stopped", "stopped by `steer`", 1)
         assert sweep.states == ["PRUNED"]
-        other = sweep.run(executor, Driver())
+        other = sweep.run(executor, StoppingPolicy())
     assert (other.name, other.state) == ("trial-0001", "complete")
     (command,) = sweep.folder.commands()
     assert command.words == "stop trial=trial-0000: stopped"
@@ -160,7 +160,7 @@ def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
     sweep = Sweep(tmp_path, worker)
     monkeypatch.setattr(worker_module, "evaluate", broken)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        record = sweep.run(executor, Driver())
+        record = sweep.run(executor, StoppingPolicy())
     where = f"digits, val samples 0..64, seed 0, {worker.facts().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken" in record.details

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import preset
-from fpp_sweep.facts import WorkerSpec
-from fpp_sweep.keys import TaskKeys
-from fpp_sweep.trial.inline import InlineExecutor
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import preset
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.trial import Plan, run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.names import ROLES
@@ -27,7 +27,7 @@ def predicted(cache):
     """Per dataset, prompt, role of the method and seed the samples' predictions and confidences."""
     worker = Worker(WorkerSpec(model="tiny", limit=16, cache=str(cache)))
     plan = Plan(datasets={"test": tuple(worker.describe(["scenes", "digits"], "test"))}, seeds=(0, 1))
-    executor = InlineExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    executor = LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()))
     numbers = {}
     for prompt in PROMPTS:
         for method in catalogue.BUILT_IN:

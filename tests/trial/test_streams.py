@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from fpp_sweep import tasks as cutting
-from fpp_sweep.config import TrialConfig
-from fpp_sweep.errors import InputError
-from fpp_sweep.trial.trial import Driver, TrialStopped, run_trial
-from fpp_sweep.workers.keeper import LostError
+from fpp_sweep.spec import tasks as cutting
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.trial.trial import StoppingPolicy, TrialStopped, run_trial
+from fpp_sweep.workers.scheduler import LostError
 from tests.names import DYNAPROMPT, TPT
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.conftest import Gate, executing, inline, plan_of
@@ -114,7 +114,7 @@ import os, signal, sys
 from pathlib import Path
 from fpp_sweep import tasks
 from fpp_sweep.core.methods.dynaprompt import DynaPrompt
-from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.trial.conftest import inline, plan_of
@@ -168,7 +168,7 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
     assert confidences[0] != confidences[1] != confidences[2] != confidences[0]
 
 
-class AfterSome(Driver):
+class AfterSome(StoppingPolicy):
     """Stops after so many tasks."""
 
     def __init__(self, most):
@@ -203,7 +203,7 @@ def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_shards_may_be_asked_for_in_any_order(worker, plan, whole, tmp_path, order):
-    class Ordered(Driver):
+    class Ordered(StoppingPolicy):
         def ordered(self, plan, tasks):
             return list(tasks)[::order]
 

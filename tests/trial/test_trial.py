@@ -7,19 +7,28 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fpp_sweep.config import preset
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
-from fpp_sweep.core.sums import value_of
-from fpp_sweep.errors import InputError
 from fpp_sweep.records.records import SplitResult
-from fpp_sweep.tasks import EvalTask, PretrainTask, views_for
+from fpp_sweep.spec.config import preset
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
+from fpp_sweep.statistics.block_stats import value_of
 from fpp_sweep.trial.artifacts import read_sums, write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt
-from fpp_sweep.trial.trial import DatasetResult, Driver, Plan, TrialStopped, joined, measured, run_trial, summary
+from fpp_sweep.trial.trial import (
+    DatasetResult,
+    Plan,
+    StoppingPolicy,
+    TrialStopped,
+    joined,
+    measured,
+    run_trial,
+    summary,
+)
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.toys import metric_row, registered
 from tests.trial.conftest import Gate, executing, inline, plan_of
@@ -176,7 +185,7 @@ def shards_of(plan, config):
     return [task for tasks in plan.tasks(config, "val").values() for task in tasks]
 
 
-class Toy(Driver):
+class Toy(StoppingPolicy):
     """Begins the last first, keeps a book of what has ended, and stops after so many."""
 
     def __init__(self, stop_after=None):
@@ -195,8 +204,8 @@ def test_the_largest_tasks_are_the_first_unless_a_driver_says_otherwise():
     described = tuple(facts(name, size=size, classes=tuple(classes)) for name, (size, classes) in sizes.items())
     plan = replace(PLAN, datasets={"val": described})
     tasks = shards_of(plan, WORDS)
-    assert [task.dataset for task in Driver().ordered(plan, tasks)] == ["large", "few", "small"]
-    assert Driver().stops(tasks[0], TaskResult()) is None
+    assert [task.dataset for task in StoppingPolicy().ordered(plan, tasks)] == ["large", "few", "small"]
+    assert StoppingPolicy().stops(tasks[0], TaskResult()) is None
 
 
 @both_executors

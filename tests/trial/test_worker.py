@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fpp_sweep import tasks as cutting
+from fpp_sweep.core.compute.memory import Room
 from fpp_sweep.core.images.features import view_bytes
 from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import from_words
-from fpp_sweep.core.text.memory import Room
-from fpp_sweep.facts import WorkerSpec
-from fpp_sweep.keys import TaskKeys
+from fpp_sweep.spec import tasks as cutting
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial import running
 from fpp_sweep.trial import worker as module
 from fpp_sweep.trial.results import TaskFailed
@@ -133,7 +133,7 @@ def test_what_image_features_took_is_told_by_whoever_computed_them(make_worker, 
     ],
 )
 def test_a_gpu_is_given_processes_that_read_for_it(model, device, share, asked, loaders, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.cli.cores", lambda: 16)
+    monkeypatch.setattr("fpp_sweep.spec.process.cores", lambda: 16)
     worker = Worker(WorkerSpec(model=model, share=share, loaders=asked))
     worker.__dict__["clip"] = SimpleNamespace(name=model, device=torch.device(device))
     assert worker._loaders == loaders

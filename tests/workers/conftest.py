@@ -5,8 +5,8 @@ import inspect
 
 import pytest
 
-from fpp_sweep import tasks
-from fpp_sweep.workers import keeper as module
+from fpp_sweep.spec import tasks
+from fpp_sweep.workers import scheduler as module
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import evaluation
 from tests.workers.crew import SOON, Crew

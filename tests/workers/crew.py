@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.facts import ModelFacts
-from fpp_sweep.tasks import EvalTask, PretrainTask
+from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore
-from fpp_sweep.workers.keeper import Keeper, LostError
+from fpp_sweep.workers.scheduler import LostError, TaskScheduler
 from tests.trial.made import KEYS, MODEL, evaluation
 
 SOON = 5.0  # seconds within which everything has ended, or hangs
@@ -38,7 +38,7 @@ class Fake:
     """Does what the crew says about a task: a result, or something worse."""
 
     crew: Crew
-    facts: ModelFacts
+    facts: ModelInfo
     ran: list[Any] = field(default_factory=list)
     holds: list[str] = field(default_factory=list)  # adapters, the last used last
     dead: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,7 +78,7 @@ class Crew:
     """Hires workers for a keeper, and keeps the book of what they did."""
 
     does: Any = None  # (worker, task) -> result or failure; None: works at once
-    starts: Any = None  # number -> changes of ModelFacts; may raise
+    starts: Any = None  # number -> changes of ModelInfo; may raise
     workers: Any = 1  # how many, or who says how many
     attempts: int = 2
     timeout: float = TIMEOUT
@@ -93,7 +93,7 @@ class Crew:
     def begin(self, folder: Path) -> Crew:
         """To be called in a loop, with which it all ends."""
         self.does = self.does or works
-        self.keeper = Keeper(
+        self.keeper = TaskScheduler(
             hire=self.hire,
             wanted=self.workers if callable(self.workers) else lambda: self.workers,
             store=self.store or TaskStore(folder),
@@ -248,7 +248,7 @@ class InProcess:
 class Kept:
     """An executor, as `pool.Pool` is, over a keeper in a thread of this process."""
 
-    keeper: Keeper
+    keeper: TaskScheduler
     loop: asyncio.AbstractEventLoop
 
     def results(self, tasks: Any, order: int = 0) -> Iterator[Any]:
@@ -275,7 +275,7 @@ def kept(workers: Any, keys: Any, store: Any, *, around: Any = None, attempts: i
         return InProcess(worker, around)
 
     loop = asyncio.new_event_loop()
-    keeper = Keeper(hire=hire, wanted=lambda: len(workers), store=store, attempts=attempts, timeout=60.0)
+    keeper = TaskScheduler(hire=hire, wanted=lambda: len(workers), store=store, attempts=attempts, timeout=60.0)
     keeper.keys = keys
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep import tasks as cutting
-from fpp_sweep.errors import MachineError
+from fpp_sweep.spec import tasks as cutting
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.store import TaskStore
-from fpp_sweep.workers import keeper as module
-from fpp_sweep.workers.keeper import LostError
+from fpp_sweep.workers import scheduler as module
+from fpp_sweep.workers.scheduler import LostError
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import evaluation
 from tests.workers.crew import (

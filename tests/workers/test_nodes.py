@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import ray
 
-from fpp_sweep.facts import WorkerSpec
 from fpp_sweep.space.reading import load_space
-from fpp_sweep.workers.pool import WorkerNeeds, _RayWorker
+from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.workers.actors import WorkerNeeds, _RayWorker
 from fpp_sweep.workers.session import session
 from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, ended, kill, only_sweep, started
 from tests.waiting import LONG, wait_for

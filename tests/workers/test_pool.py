@@ -12,15 +12,15 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from fpp_sweep import catalogue, plugins
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import PluginFile, WorkerSpec
-from fpp_sweep.keys import of_config
+from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import of_config
+from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.workers import pool, wishes
-from fpp_sweep.workers.keeper import LostError
-from fpp_sweep.workers.pool import KeeperActor, Pool, WorkerActor, WorkerNeeds, _RayWorker, require_room
-from fpp_sweep.workers.wishes import Wish
+from fpp_sweep.workers import actors, requests
+from fpp_sweep.workers.actors import Pool, SchedulerActor, WorkerActor, WorkerNeeds, _RayWorker, require_room
+from fpp_sweep.workers.requests import PendingRequest
+from fpp_sweep.workers.scheduler import LostError
 from tests.trial.made import KEYS, MODEL, evaluation
 from tests.workers.crew import batches, hangs, until
 
@@ -35,7 +35,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def keeper(needs=ONE, worker=WORKER):
-    return KeeperActor(worker, needs, Path("tasks"), 1, 60.0)
+    return SchedulerActor(worker, needs, Path("tasks"), 1, 60.0)
 
 
 def answering(value):
@@ -194,7 +194,7 @@ def places(ended):
 
 async def test_what_has_ended_is_handed_over_together_and_again_until_it_is_taken():
     ends = {place: asyncio.Event() for place in range(4)}
-    wish = Wish(answers(ends))
+    wish = PendingRequest(answers(ends))
     waiting = asyncio.create_task(wish.ended_after(0))
     await asyncio.sleep(0)
     ends[2].set()
@@ -210,8 +210,8 @@ async def test_what_has_ended_is_handed_over_together_and_again_until_it_is_take
 
 
 async def test_a_trial_that_waits_for_long_asks_again(monkeypatch):
-    monkeypatch.setattr(wishes, "LONGEST", 0.01)
-    wish = Wish(answers({0: asyncio.Event()}))
+    monkeypatch.setattr(requests, "LONGEST", 0.01)
+    wish = PendingRequest(answers({0: asyncio.Event()}))
     assert await wish.ended_after(0) == []
     wish.give_up()
 
@@ -226,7 +226,7 @@ async def test_what_nobody_comes_back_for_is_given_up_and_begun_again_for_who_do
     assert crew.status.queued == 1
     await actor.ask("alive", {0: third}, 2)
     await until(lambda: crew.status.queued == 2)
-    monkeypatch.setattr(pool, "FORGOTTEN", -1.0)
+    monkeypatch.setattr(actors, "FORGOTTEN", -1.0)
     await actor.ask("next", {}, 3)
     assert await actor.ended("dead", 0) is None
     assert await actor.ended("alive", 0) is None
@@ -242,7 +242,7 @@ def test_a_worker_that_cannot_begin_says_why_whatever_it_is_asked(tmp_path):
 
 
 def test_a_worker_tells_from_another_thread_how_far_what_takes_long_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "SLOW", -1.0)
+    monkeypatch.setattr(actors, "SLOW", -1.0)
     actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
     assert actor.doing() == ""
     task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
@@ -255,7 +255,7 @@ def test_a_worker_tells_from_another_thread_how_far_what_takes_long_is(tmp_path,
     features = {doing for doing in seen if re.fullmatch(r"scenes: features: \d+/640 images, [\d.]+/s, .* left", doing)}
     assert features
     assert actor.doing() == ""
-    monkeypatch.setattr(pool, "SLOW", 1e9)
+    monkeypatch.setattr(actors, "SLOW", 1e9)
     actor._show("scenes: features", 3, "images").advance()
     assert actor.doing() == ""
 

@@ -10,7 +10,7 @@ from fpp_sweep.core.datasets.class_names import as_words
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import printable, read_text, require_images, sample_id
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fpp_sweep.config import EMBEDDED_LIMIT
+from fpp_sweep.spec.config import EMBEDDED_LIMIT
 
 SPLITS = ("train", "val", "test")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, unknown
 
 # A user's own class names: all of them by label, or some by their names in files
 Renaming: TypeAlias = tuple[str, ...] | Mapping[str, str]

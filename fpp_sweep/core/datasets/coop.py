@@ -17,7 +17,7 @@ from fpp_sweep.core.datasets.class_names import Renaming, as_words, rename
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import printable, read_text, require_images, sample_id
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 
 class Entry(NamedTuple):

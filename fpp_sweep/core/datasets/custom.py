@@ -17,8 +17,8 @@ from fpp_sweep.core.datasets.folders import ClassFolders
 from fpp_sweep.core.datasets.layout import Layout, Spec
 from fpp_sweep.core.datasets.names import is_taken
 from fpp_sweep.core.datasets.paths import printable, read_text, sample_id
-from fpp_sweep.errors import InputError, unknown
-from fpp_sweep.files import WRITTEN_BY_HAND
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import WRITTEN_BY_HAND
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # it becomes part of file names
 _BRIEF = reprlib.Repr()

@@ -12,7 +12,7 @@ from fpp_sweep.core.datasets.class_names import Renaming, rename
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

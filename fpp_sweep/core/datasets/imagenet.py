@@ -12,7 +12,7 @@ from fpp_sweep.core.datasets.folders import shuffled_names
 from fpp_sweep.core.datasets.images import FileImages
 from fpp_sweep.core.datasets.layout import Layout, Listing
 from fpp_sweep.core.datasets.paths import folders_in, images_in, require_folder
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 VAL_PER_CLASS = 50  # ImageNet publishes no labelled second test set: as many training images as its val has
 

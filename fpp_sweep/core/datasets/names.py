@@ -7,7 +7,7 @@ from functools import cache
 
 from fpp_sweep.core.datasets.layout import Spec
 from fpp_sweep.core.datasets.table import DATASETS, GROUPS
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, unknown
 
 
 def expand(names: str | Iterable[str], custom: Iterable[str] = ()) -> list[str]:

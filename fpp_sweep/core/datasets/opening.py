@@ -13,8 +13,8 @@ from fpp_sweep.core.datasets.custom import read_custom
 from fpp_sweep.core.datasets.layout import Listing, Spec
 from fpp_sweep.core.datasets.names import expand, resolve
 from fpp_sweep.core.datasets.paths import require_folder
-from fpp_sweep.core.sums import fair_order
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.spec.errors import InputError, unknown
 
 NO_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
 

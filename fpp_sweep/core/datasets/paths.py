@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import read_at_most
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import read_at_most
 
 # torchvision's ImageFolder takes these
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fpp_sweep import keys
-from fpp_sweep.errors import InputError
-from fpp_sweep.files import written_whole
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import written_whole
 
 MANIFEST = "manifest.json"
 

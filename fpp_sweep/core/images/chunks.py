@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fpp_sweep import keys
+from fpp_sweep.spec import keys
 
 CHUNK = 64  # samples: 4 MB on disk at 64 views of 512 half-precision numbers, and what a killed run loses at most
 SUFFIX = ".safetensors"

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fpp_sweep.core.compute.compiling import Runner, eagerly
 from fpp_sweep.core.images import augmix
 from fpp_sweep.core.images.resampling import channel, joined, unpack
-from fpp_sweep.core.text.compiling import Runner, eagerly
 
 TABLES = (augmix.AUTOCONTRAST, augmix.EQUALIZE, augmix.POSTERIZE, augmix.SOLARIZE)
 

@@ -24,9 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.compute.compiling import eagerly
+from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets.base import BadImageError, Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
+from fpp_sweep.core.images.choose_renderer import faster
 from fpp_sweep.core.images.chunks import (
     CHUNK,
     Chunk,
@@ -36,17 +39,14 @@ from fpp_sweep.core.images.chunks import (
     remove_superseded,
     sample_digests,
 )
-from fpp_sweep.core.images.drawing import Drawer
+from fpp_sweep.core.images.device_views import Drawer
 from fpp_sweep.core.images.reading import Read, Reader, read, watched
-from fpp_sweep.core.images.ways import faster
 from fpp_sweep.core.models.clip import Clip, Preprocess
-from fpp_sweep.core.text.compiling import eagerly
-from fpp_sweep.core.text.memory import halving
-from fpp_sweep.core.text.precision import computing
-from fpp_sweep.errors import InputError
-from fpp_sweep.facts import OnBadImage, Precision
-from fpp_sweep.keys import FeatureKey
-from fpp_sweep.progress import LOG, Bar, shares
+from fpp_sweep.spec.config import ViewConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import FeatureKey
+from fpp_sweep.spec.progress import LOG, Bar, shares
+from fpp_sweep.spec.specs import OnBadImage, Precision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 

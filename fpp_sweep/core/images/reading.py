@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from fpp_sweep.config import Auto, ViewConfig
 from fpp_sweep.core.datasets.base import BadImageError, Dataset
-from fpp_sweep.core.images.drawing import Planned
+from fpp_sweep.core.images.device_views import Planned
 from fpp_sweep.core.images.views import draw, normalised, plan, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.errors import MachineError
+from fpp_sweep.spec.config import Auto, ViewConfig
+from fpp_sweep.spec.errors import MachineError
 
 Read = Tensor | Planned | str
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fpp_sweep.core.text.compiling import Runner, eagerly
+from fpp_sweep.core.compute.compiling import Runner, eagerly
 
 Filter = tuple[Tensor, Tensor]  # (V, out) the first pixel that each output takes, (V, out, taps) int32 weights from it
 

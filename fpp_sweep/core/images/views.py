@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images import augmix as augmentation
 from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.spec.config import ViewConfig
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 

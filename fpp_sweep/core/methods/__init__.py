@@ -1,12 +1,12 @@
-"""Methods: what one is (base), and those that are built in. The table of all of them is `fpp_sweep.catalogue`."""
+"""Methods: what one is (base), and those that are built in. The table of all of them is `fpp_sweep.spec.catalogue`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fpp_sweep import catalogue
-from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods.base import Method, TextModel
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import AdaptConfig
 
 __all__ = ["Method", "TextModel", "build_method"]
 

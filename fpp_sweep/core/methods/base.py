@@ -19,8 +19,8 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from fpp_sweep.core.compute.precision import full
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.precision import full
 
 State = TypeVar("State")
 

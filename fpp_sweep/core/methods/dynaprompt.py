@@ -16,14 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.precision import exactly
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.methods.tpt import averaged_entropy
 from fpp_sweep.core.optim import adamw
-from fpp_sweep.core.text.memory import halving
-from fpp_sweep.core.text.precision import exactly
+from fpp_sweep.spec.config import AdaptConfig
 
 CLOSE = 1e-5  # slots whose offsets differ by no more are one prompt: rounding shall not decide between them
 

@@ -16,11 +16,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fpp_sweep.core.compute.memory import BATCHES, KEPT, halving
+from fpp_sweep.core.compute.precision import full, gradient_scale, kept_type
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.memory import BATCHES, KEPT, halving
 from fpp_sweep.core.text.packing import Packing
-from fpp_sweep.core.text.precision import full, gradient_scale, kept_type
 from fpp_sweep.core.text.pullback import Pullback
 
 WAY_BACK = 4  # samples that are sent forward at a time, for one that is sent back, too, and keeps what that takes

@@ -7,12 +7,12 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fpp_sweep.config import MeasureConfig
+from fpp_sweep.core.compute.memory import halving
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.tpt import averaged_entropy, select
 from fpp_sweep.core.optim import unit
-from fpp_sweep.core.text.memory import halving
+from fpp_sweep.spec.config import MeasureConfig
 
 
 @torch.no_grad()

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fpp_sweep.config import AdaptConfig
+from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.precision import exactly
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import FirstGradient, first_gradient, gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.optim import AdamState, adamw, sgd
-from fpp_sweep.core.text.memory import halving
-from fpp_sweep.core.text.precision import exactly
+from fpp_sweep.spec.config import AdaptConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of text features (b, K, D), those of the samples `rows` (b,) -> (b,)
 

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 # which code wrote a checkpoint, where the file shows it
 Origin = Literal["openai", "open_clip", "unknown"]

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fpp_sweep.core.compute.compiling import Compiler, Runner, eagerly
+from fpp_sweep.core.compute.precision import full
 from fpp_sweep.core.models.class_token import ClassTokenBlock
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with, prompted
-from fpp_sweep.core.text.compiling import Compiler, Runner, eagerly
-from fpp_sweep.core.text.precision import full
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

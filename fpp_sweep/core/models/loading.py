@@ -36,7 +36,7 @@ from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
 from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.text.tower import Activation, TextTower
-from fpp_sweep.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, unknown
 
 EMBEDDED = "tiny"
 ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 WORDS = ("a", "photo", "of", "a")  # MaPLe's texts begin with these; the context stands in the place of the first n
 LEARNER = "state_dict.prompt_learner."

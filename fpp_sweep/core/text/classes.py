@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fpp_sweep.core.text.packing import AttentionMask, Packing
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

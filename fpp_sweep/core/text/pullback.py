@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fpp_sweep.core.compute.precision import full, gradient_scale
 from fpp_sweep.core.text.packing import AttentionMask, Packing
-from fpp_sweep.core.text.precision import full, gradient_scale
 from fpp_sweep.core.text.tower import Block, TextTower, add_linear, norm
 
 NORM_EPSILON = 1e-5  # torch's LayerNorm

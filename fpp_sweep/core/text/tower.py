@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.text.compiling import Compiler, Runner, eagerly
-from fpp_sweep.core.text.memory import Room
+from fpp_sweep.core.compute.compiling import Compiler, Runner, eagerly
+from fpp_sweep.core.compute.memory import Room
+from fpp_sweep.core.compute.precision import full
 from fpp_sweep.core.text.packing import AttentionMask, Packing
-from fpp_sweep.core.text.precision import full
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu"]
 PASSING, KEPT_ROW = 64, 40  # bytes of a position, by width: within a block, and what each keeps for the way back

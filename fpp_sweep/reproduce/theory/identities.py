@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.config import FppConfig
 from fpp_sweep.core.fpp import cosine, draw_noise, draw_start, pretrain
 from fpp_sweep.core.methods.penalties import orthogonality
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import ClassTexts, Noise
+from fpp_sweep.spec.config import FppConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fpp_sweep.config import FppConfig, TrialConfig, preset
+from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import ready
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.seeds import torch_generator
 from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.spec.config import FppConfig, TrialConfig, preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.config import AdaptConfig
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.penalties import Penalty
 from fpp_sweep.core.methods.tpt import Tpt, averaged_entropy, select
+from fpp_sweep.spec.config import AdaptConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from fpp_sweep import catalogue
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.reproduce.theory import expansion, identities, steps
 from fpp_sweep.reproduce.theory.finding import Finding, Verdict, judge
 from fpp_sweep.reproduce.theory.landscape import landscape
 from fpp_sweep.reproduce.theory.setting import Setting, Sizes
+from fpp_sweep.spec import catalogue
 
 THROUGH_S = "C-TPT and O-TPT lower or raise the mean entropy through S alone"
 TOLD = 0.95  # a measure whose R2 is above this says what the entropy does

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.builders import AIRCRAFT, build_aircraft
 
 

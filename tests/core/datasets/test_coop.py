@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import DATASETS, open_dataset
 from fpp_sweep.core.datasets.coop import SplitJson, read_split_file
-from fpp_sweep.core.sums import fair_order
-from fpp_sweep.errors import InputError
+from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.spec.errors import InputError
 from tests.builders import CLASSES, COOP, PARTS, build_coop, write_image
 
 LAYOUT = SplitJson(images="images", split_file="split.json")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import open_dataset, read_custom
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.builders import build_folders, write_image
 
 

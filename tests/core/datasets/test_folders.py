@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets.folders import ClassFolders, divide
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.builders import build_folders, write_image
 
 LAYOUT = ClassFolders(images="images")

@@ -14,7 +14,7 @@ from fpp_sweep.core.datasets.imagenet import (
     imagenet_r_classes,
     imagenet_v2_classes,
 )
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.builders import build_folders, write_image
 
 VAL = "imagenet/images/val"

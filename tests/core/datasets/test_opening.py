@@ -9,7 +9,7 @@ import pytest
 
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.datasets.embedded import Drawings
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny.world import TINY_DATASETS
 from tests.builders import build_coop
 

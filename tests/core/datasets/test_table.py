@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fpp_sweep.core.datasets import DATASETS, GROUPS, expand
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny.world import TINY_DATASETS
 from tests.builders import COOP
 

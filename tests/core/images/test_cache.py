@@ -23,18 +23,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fpp_sweep import keys
-from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.images import chunks, drawing, ways
+from fpp_sweep.core.images import choose_renderer, chunks, device_views
 from fpp_sweep.core.images.cache import Entry, default_cache, unused
 from fpp_sweep.core.images.chunks import CHUNK, Chunk, chunk_path, sample_digests
-from fpp_sweep.core.images.drawing import Drawer
+from fpp_sweep.core.images.device_views import Drawer
 from fpp_sweep.core.images.features import FeatureCache, computed_in
 from fpp_sweep.core.images.reading import Reader, silence_lost_parent, watched
 from fpp_sweep.core.images.views import make_views, sample_rng
-from fpp_sweep.errors import InputError, MachineError
-from fpp_sweep.facts import Precision
-from fpp_sweep.keys import FeatureKey
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import ViewConfig
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.keys import FeatureKey
+from fpp_sweep.spec.specs import Precision
 from tests.clips import random_clip
 from tests.painted import Painter, painted
 
@@ -727,8 +727,8 @@ class ShortOfMemory(torch.nn.Module):
 def test_groups_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
     dataset = painted(10, augmix=True)
     expected, _ = fill(tmp_path / "whole", dataset, exact=True)
-    draw, tower = ShortOfMemory(drawing.draw, 3), ShortOfMemory(CLIP.visual, 8)
-    monkeypatch.setattr(drawing, "draw", draw)
+    draw, tower = ShortOfMemory(device_views.draw, 3), ShortOfMemory(CLIP.visual, 8)
+    monkeypatch.setattr(device_views, "draw", draw)
     planner = lambda tower, reader, *others: dataclasses.replace(reader, draws=False)  # noqa: E731
     monkeypatch.setattr("fpp_sweep.core.images.features.faster", planner)
     clip = dataclasses.replace(CLIP, visual=tower)
@@ -743,7 +743,7 @@ def test_an_image_that_is_timed_goes_through_the_tower_as_others_do(tmp_path, mo
     tower, timed = ShortOfMemory(CLIP.visual, 2), []
 
     def chosen(tower, reader, drawer, *others):
-        timed.append(ways.seconds(tower, dataclasses.replace(reader, draws=False), drawer, *others[:2]))
+        timed.append(choose_renderer.seconds(tower, dataclasses.replace(reader, draws=False), drawer, *others[:2]))
         return reader
 
     monkeypatch.setattr("fpp_sweep.core.images.features.faster", chosen)
@@ -756,13 +756,15 @@ def test_a_device_is_taken_only_where_it_is_faster_and_that_is_told(monkeypatch)
     reader = Reader.of(painted(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
     for pillow, device in ((0.02, 0.01), (0.01, 0.02)):
         taken = {True: pillow, False: device}
-        monkeypatch.setattr(ways, "seconds", lambda tower, each, *others, taken=taken: taken[each.draws])
+        monkeypatch.setattr(choose_renderer, "seconds", lambda tower, each, *others, taken=taken: taken[each.draws])
         log = Log()
-        assert ways.faster(CLIP.image_features, reader, OnGpu(), 0, 2, log).draws is (pillow < device)
+        assert choose_renderer.faster(CLIP.image_features, reader, OnGpu(), 0, 2, log).draws is (pillow < device)
         place = "by Pillow" if pillow < device else "on the device"
         rates = f"{1 / device:.1f} images/s on the device, {1 / pillow:.1f} by Pillow"
         assert log.notes == [f"views are drawn {place}: {rates}, with the image tower"]
-        assert ways.faster(CLIP.image_features, reader, CLIP, 0, 2, log).draws  # on a CPU nothing is measured
+        assert choose_renderer.faster(
+            CLIP.image_features, reader, CLIP, 0, 2, log
+        ).draws  # on a CPU nothing is measured
 
 
 def test_a_reading_process_that_dies_while_a_gpu_fetches_is_one_line():
@@ -780,8 +782,8 @@ def test_the_time_of_a_way_is_that_of_reader_and_tower(draws):
     """Measured, so that only what cannot vary is asserted."""
     reader = dataclasses.replace(Reader.of(painted(3), VIEWS, CLIP.preprocess, 0), draws=draws)
     drawer = Drawer(CLIP.preprocess, CLIP.device)
-    assert ways.seconds(CLIP.image_features, reader, drawer, 0, 0) > 0
-    assert ways.seconds(CLIP.image_features, reader, drawer, 0, 1) > 0
+    assert choose_renderer.seconds(CLIP.image_features, reader, drawer, 0, 0) > 0
+    assert choose_renderer.seconds(CLIP.image_features, reader, drawer, 0, 1) > 0
 
 
 class Deadly(Painter):
@@ -813,7 +815,9 @@ def test_features_are_the_same_bits_wherever_views_are_drawn(tmp_path, monkeypat
     drawn = []
 
     def planner(clip, reader, drawer, *others):
-        monkeypatch.setattr(drawing, "draw", lambda *each, draw=drawing.draw: drawn.append(len(each[0])) or draw(*each))
+        monkeypatch.setattr(
+            device_views, "draw", lambda *each, draw=device_views.draw: drawn.append(len(each[0])) or draw(*each)
+        )
         return dataclasses.replace(reader, draws=False)
 
     monkeypatch.setattr("fpp_sweep.core.images.features.faster", planner)

@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from benchmarks.device_views import NAMES, Count, operations, picture, resizes, subjects, whole_views
-from fpp_sweep.config import ViewConfig
-from fpp_sweep.core.images import augmix, fusing, views
+from fpp_sweep.core.compute.compiling import eagerly
+from fpp_sweep.core.images import augmix, fused_kernels, views
+from fpp_sweep.core.images.device_views import Drawer, Planned
 from fpp_sweep.core.images.distorting import mixed
-from fpp_sweep.core.images.drawing import Drawer, Planned
 from fpp_sweep.core.images.resampling import pack, unpack
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.text.compiling import eagerly
+from fpp_sweep.spec.config import ViewConfig
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
@@ -107,7 +107,7 @@ def test_words_hold_the_bytes_of_pixels():
 @pytest.mark.parametrize("place", [pytest.param("cpu", marks=pytest.mark.slow), GPU])
 def test_the_fused_form_gives_the_same_bytes(place):
     device = torch.device(place)
-    runner = fusing.fused(device)
+    runner = fused_kernels.fused(device)
     assert runner is not eagerly
     rng, resized = np.random.default_rng(6), Count()
     for width, height in ((60, 50), (40, 2000)):  # the second stays eager
@@ -124,16 +124,16 @@ def test_the_fused_form_gives_the_same_bytes(place):
 
 @pytest.mark.slow
 def test_a_compiler_that_rounds_products_and_sums_together_is_not_used(monkeypatch):
-    monkeypatch.setattr(fusing, "APART", {"cpp.enable_floating_point_contract_flag": "fast"})
-    assert fusing.fused(CPU) is eagerly
+    monkeypatch.setattr(fused_kernels, "APART", {"cpp.enable_floating_point_contract_flag": "fast"})
+    assert fused_kernels.fused(CPU) is eagerly
 
 
 @pytest.mark.slow
 def test_without_a_compiler_views_are_drawn_eagerly(tmp_path):
     code = """
         import torch
-        from fpp_sweep.core.images.fusing import fused
-        from fpp_sweep.core.text.compiling import eagerly
+        from fpp_sweep.core.images.fused_kernels import fused
+        from fpp_sweep.core.compute.compiling import eagerly
         assert fused(torch.device("cpu")) is eagerly
     """
     environment = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "CXX": "none"}

@@ -14,11 +14,11 @@ from PIL import Image, ImageOps
 from scipy import stats
 from torchvision import transforms
 
-from fpp_sweep.config import ViewConfig
 from fpp_sweep.core.images import augmix
 from fpp_sweep.core.images.reading import resolve
 from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.spec.config import ViewConfig
 from tests.painted import painted
 
 TWENTY_TWO = 22  # draws of a crop: ten tries of two, and the place

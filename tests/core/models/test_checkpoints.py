@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fpp_sweep.core.models import checkpoints
 from fpp_sweep.core.models.checkpoints import read_checkpoint, read_tensors
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.core.models.clip_files import OPENAI_SETTINGS, halved, save_openai_archive, small_clip
 
 

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fpp_sweep.config import ViewConfig
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.class_token import ClassTokenBlock, class_token_alone
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.core.models.loading import _digest
 from fpp_sweep.core.models.maple import prompted
-from fpp_sweep.core.text.precision import computing
+from fpp_sweep.spec.config import ViewConfig
 from tests.core.models.clip_files import SMALL, small_clip, small_vit
 from tests.painted import painted
 

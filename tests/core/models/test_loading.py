@@ -19,7 +19,7 @@ from fpp_sweep.core.models import loading as models
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import BpeTokenizer, ModelSpec, load, names, parse
 from fpp_sweep.core.text.packing import Packing
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.core.models.clip_files import OPENAI_SETTINGS, SMALL, halved, save_openai_archive, small_clip
 
 RESNET = {"layers": [1, 1, 1, 1], "width": 16, "head_width": 32, "image_size": 64}

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.text.classes import ClassTexts, Noise
-from fpp_sweep.errors import InputError
+from fpp_sweep.spec.errors import InputError
 from tests.clips import WordTokenizer, random_clip
 from tests.reference import naive
 from tests.texts import CLASSES, MAPLE, twins

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from fpp_sweep.config import AdaptConfig, FppConfig, ViewConfig
+from fpp_sweep.core.compute.compiling import EAGER_CALLS, MAX_SHAPES, Compiler, eagerly
+from fpp_sweep.core.compute.memory import Room, halving
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import FeatureCache, view_bytes
 from fpp_sweep.core.methods import TextModel
@@ -20,10 +22,8 @@ from fpp_sweep.core.methods.penalties import dispersion
 from fpp_sweep.core.methods.tpt import Start, Tpt
 from fpp_sweep.core.models.maple import DeepPrompts
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.compiling import EAGER_CALLS, MAX_SHAPES, Compiler, eagerly
-from fpp_sweep.core.text.memory import Room, halving
-from fpp_sweep.core.text.precision import computing
-from fpp_sweep.facts import WorkerSpec
+from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.worker import Worker
 from tests.clips import WordTokenizer
 from tests.core.models.clip_files import small_vit
@@ -166,7 +166,7 @@ def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(dev
 
 @DEVICES
 def test_another_precision_is_another_shape_as_it_is_to_torch(device, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.precision.require_able", lambda *asked: None)
+    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_able", lambda *asked: None)
     compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=0)
     counters.clear()
     for precision in ("float32", "tf32"):

@@ -6,8 +6,8 @@ import textwrap
 import pytest
 import torch
 
-from fpp_sweep.cli import memory
-from fpp_sweep.core.text.memory import Room, halving, told
+from fpp_sweep.core.compute.memory import Room, halving, told
+from fpp_sweep.spec.process import memory
 
 CPU = torch.device("cpu")
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fpp_sweep.core.compute.memory import Room
+from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods.gradients import (
     WAY_BACK,
     ByJacobian,
@@ -16,8 +18,6 @@ from fpp_sweep.core.methods.gradients import (
     pullback_cost,
 )
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.core.text.memory import Room
-from fpp_sweep.core.text.precision import computing
 from fpp_sweep.core.text.pullback import Pullback
 from tests.clips import WordTokenizer
 from tests.reference import naive

@@ -1,0 +1,1 @@
+"""The command line: flags, messages and exit codes that all commands share."""

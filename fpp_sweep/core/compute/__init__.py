@@ -1,0 +1,1 @@
+"""Helpers for computing with torch: compilation, memory, precision, random streams."""

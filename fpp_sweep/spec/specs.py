@@ -1,0 +1,86 @@
+"""What is known of a model and of datasets without holding them: plain values that travel between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OnBadImage = Literal["fail", "skip"]
+Precision = Literal["float32", "tf32", "fp16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFile:
+    """A plugin as it travels: workers on other machines get the text, not the path."""
+
+    name: str  # the file's stem
+    text: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What a worker opens when it starts."""
+
+    model: str
+    data_root: str | None = None
+    dataset_file: str | None = None
+    limit: int | None = None  # images per dataset; none: all, of the embedded ones EMBEDDED_LIMIT
+    cache: str | None = None
+    exact_cache: bool = False  # features in float32 rather than half precision
+    on_bad_image: OnBadImage = "fail"
+    loaders: int | None = None  # processes that read images and draw views; none: by device
+    device: str = "auto"
+    threads: int = 1  # of torch
+    share: float = 1.0  # of the memory of its device
+    precisions: tuple[Precision, ...] = ()  # that will be asked for: whoever cannot compute in one does not begin
+    compile: bool = False
+    plugins: tuple[PluginFile, ...] = ()
+    folder: str | None = None  # what relative paths are relative to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a worker holds, and where."""
+
+    name: str
+    digest: str  # of all weights
+    embedding_scale: float
+    device: str
+    arithmetic: str  # whatever else of the worker decides the last bits: precision of features, threads, compiling
+    node: str
+    pid: int
+    seconds: float  # to load it
+    made_with: str = ""  # code, libraries and hardware, which move last bits as well; one sweep may see several
+
+    @property
+    def where(self) -> str:
+        return worker_at(self.node, self.pid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo:
+    """One split of a dataset without its images."""
+
+    name: str
+    split: str
+    group: str
+    classes: tuple[str, ...]
+    size: int
+    digest: str  # of the samples' names and labels, and of how their views are drawn
+    images: str  # digest of the images' fingerprints
+    places: str = ""  # digest of the samples' order in the split file or folder listing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What a worker found when it looked at everything that a run names."""
+
+    notes: tuple[str, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files
+
+
+def worker_at(node: str, pid: int) -> str:
+    """A worker, as failures name it."""
+    return f"worker {pid} on {node}"

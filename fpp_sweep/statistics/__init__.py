@@ -1,0 +1,1 @@
+"""Resampling and comparison of results: per-block statistics, bootstrap, tests, support. NumPy only."""

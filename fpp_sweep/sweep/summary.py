@@ -1,0 +1,137 @@
+"""What a sweep comes to, from its folder: sentences, the table, what failed, and what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fpp_sweep.records import pareto
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.spec.messages import command_line, plural, printable
+from fpp_sweep.sweep.display import final_table
+from fpp_sweep.tracking import to_look
+
+FAILURES = 3  # that are told; of more, how many
+
+
+def ending(folder: SweepFolder) -> Iterator[str]:
+    """Lines, for the end of a sweep or for whoever looks at it."""
+    from fpp_sweep.report.evidence import evidence_of  # loads numpy
+
+    info, records = folder.info(), folder.trials()
+    evidence = evidence_of(folder.artifacts, info, front_of(info, records))
+    yield from map(printable, sentences(info, records, judged=bool(evidence.splits)))
+    if records:
+        yield f"\n{final_table(info, records, evidence)}\n"
+    asked = (f"steered     {command.words}" for command in folder.commands())
+    yield from map(printable, (*failures(folder, info, records), *asked, *work_done(info), *to_open(folder, info)))
+
+
+def sentences(info: SweepInfo, records: Sequence[TrialRecord], *, judged: bool) -> Iterator[str]:
+    """How it ended, and how its trials stand beside the baselines; where that is `judged`, the table says it."""
+    states = Counter(record.state for record in records if record.kind == "trial")
+    counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none was begun"
+    why = f" ({info.tags['ended']})" if info.tags.get("ended") and info.finished else ""
+    yield f"{info.name} is {info.state}{why}; trials: {counts}."
+    front = front_of(info, records)
+    if front.infeasible and not front.members:
+        yield "No trial that finished keeps all constraints: none is on the front."
+    if front.members and front.baselines and not judged:
+        yield from _beside_baselines(info, front)
+    if front.members and info.reference is not None:
+        corner = format_values(info.objectives, info.reference)
+        if not pareto.hypervolume([values_of(member) for member in front.members], front.goals, info.reference):
+            yield f"Hypervolume 0: no trial is better in every objective than the corner it is measured from, {corner}."
+
+
+def _beside_baselines(info: SweepInfo, front: Front) -> Iterator[str]:
+    goals = " and ".join(objective.metric for objective in info.objectives)
+
+    def beats(one: TrialRecord, other: TrialRecord) -> bool:
+        return pareto.front([values_of(one), values_of(other)], front.goals) == [0]
+
+    winners = [one.name for one in front.members if all(beats(one, baseline) for baseline in front.baselines)]
+    most = f"{', '.join(winners)} beat{'s' * (len(winners) == 1)}" if winners else "No trial beats"
+    yield f"{most} every baseline in {goals}, on {info.search_split}."
+    for member in front.members:
+        if better := [baseline.label for baseline in front.baselines if beats(baseline, member)]:
+            marks = ", ".join(front.marks[member.name])
+            yield f"{member.name}{f' ({marks})' * bool(marks)} is beaten by {', '.join(better)}."
+    for place, objective in enumerate(info.objectives):
+        best = max if objective.goal == "max" else min
+        first = best(front.compared, key=lambda record: values_of(record)[place])
+        if first.kind == "baseline":
+            value = format_metric(objective.metric, values_of(first)[place])
+            yield f"The best {objective.metric} is that of baseline {first.label}, {value}."
+
+
+def failures(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
+    """Each with its cause, its traceback, and the command that runs what failed again."""
+    failed = [record for record in records if record.state == "failed" or (record.reason and record.details)]
+    for record in failed[:FAILURES]:
+        yield f"{record.name} failed: {record.reason}"
+        yield f"    traceback   {folder.artifacts(record.name) / 'log.txt'}"
+        yield f"    once more   {once_more(folder, info, record)}"
+    if len(failed) > FAILURES:
+        yield f"and {len(failed) - FAILURES} more failed: {command_line('fpp_sweep', ['show', str(folder.path)])}"
+
+
+def once_more(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
+    """The command that evaluates a trial again: of one that failed, only the dataset and seed that its reason names."""
+    datasets, seeds = _datasets(info), info.tags.get("seeds", "0").split(", ")
+    reason = record.reason or ""
+    if named := re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason):
+        datasets, seeds = [named[1]], [named[2]]
+    split = next((one for one in ("val", "test") if f"{one} samples" in reason), info.search_split)
+    work = as_mapping(info.space.get("work", {}))
+    threads = work.get("threads") or max(1, int(work.get("cpus_per_worker", 1)))
+    words = ["--split", split, "--seed", *seeds, "--threads", str(threads)]
+    plugins = [f"{name.split()[0]}.py" for name in info.tags.get("plugins", "").split(", ") if name]
+    words += ["--plugin", *plugins] if plugins else []
+    return _evaluate(
+        info, folder.trial_file(record.name), datasets, words, ("limit", "cache", "on_bad_image", "loaders")
+    )
+
+
+def _evaluate(
+    info: SweepInfo, config: Path, datasets: Sequence[str], words: Sequence[str] = (), keys: Sequence[str] = ()
+) -> str:
+    work = as_mapping(info.space.get("work", {}))
+    words = ["--config", str(config), "--model", work.get("model", "tiny"), *words]
+    words += ["--datasets", *datasets] if datasets else []
+    for key in ("data_root", "dataset_file", *keys):
+        words += [] if work.get(key) is None else [f"--{key.replace('_', '-')}", str(work[key])]
+    return command_line("fpp_sweep.evaluate", words)
+
+
+def _datasets(info: SweepInfo) -> list[str]:
+    return [name for name in info.tags.get("datasets", "").split(", ") if name]
+
+
+def work_done(info: SweepInfo) -> Iterator[str]:
+    tags = info.tags
+    if "work_tasks" in tags:
+        counts = {"work_tasks": "task", "work_at_hand": "result", "work_model_loads": "model load"}
+        tasks, results, loads = (plural(int(tags[tag]), what) for tag, what in counts.items())
+        lost = plural(int(tags["work_workers_lost"]), "worker")
+        if "race" in tags:
+            yield f"race        {tags['race']}"
+        yield f"work        {tasks} run, {results} at hand, {loads}, {lost} lost"
+    if "work_features" in tags:
+        yield f"features    {tags['work_features']}"
+
+
+def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
+    """What there is to look at, and the command that uses the best config."""
+    yield f"sweep       {folder.path}"
+    if (page := folder.report / "sweep.html").is_file():
+        yield f"page        {page.as_uri()}"
+    if (knee := folder.report / "best" / "knee.yaml").is_file():
+        yield f"use it      {_evaluate(info, knee, _datasets(info))}"
+    for head, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
+        yield f"{head:12}{line}"
