@@ -8,8 +8,11 @@ In a notebook (docs/library.md):
     sweep = Sweep.open("sweeps/perturb-20261120-185232")
     sweep.front(), sweep.best("knee"), sweep.table()
 
-Importing the package loads nothing heavy: every name below is loaded when it is first asked for, and torch, Ray, Optuna
-and MLflow with the functions that use them.
+In a plugin file (docs/plugins.md):
+
+    from fpp_sweep import method, metric, penalty
+
+Importing the package is fast: each name below is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -25,22 +28,28 @@ if TYPE_CHECKING:
     from fpp_sweep.spec.config import TrialConfig as TrialConfig
     from fpp_sweep.spec.config import preset as preset
     from fpp_sweep.spec.errors import InputError as InputError
+    from fpp_sweep.spec.plugins import method as method
+    from fpp_sweep.spec.plugins import metric as metric
+    from fpp_sweep.spec.plugins import penalty as penalty
     from fpp_sweep.sweep.api import Options as Options
     from fpp_sweep.sweep.api import Sweep as Sweep
     from fpp_sweep.sweep.run import run_sweep as run_sweep
 
 
 _HOMES = {
-    "InputError": "errors",
-    "Options": "sweep.handle",
+    "InputError": "spec.errors",
+    "Options": "sweep.api",
     "Space": "space.space",
-    "Sweep": "sweep.handle",
-    "TrialConfig": "config",
+    "Sweep": "sweep.api",
+    "TrialConfig": "spec.config",
     "load_space": "space.reading",
-    "preset": "config",
+    "method": "spec.plugins",
+    "metric": "spec.plugins",
+    "penalty": "spec.plugins",
+    "preset": "spec.config",
     "run_sweep": "sweep.run",
 }
-__all__ = ["InputError", "Options", "Space", "Sweep", "TrialConfig", "__version__", "load_space", "preset", "run_sweep"]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,7 @@ def test_links_lead_somewhere(path):
 def test_every_file_of_the_layout_exists():
     (layout,) = re.findall(r"## Layout\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     names = re.findall(r"[\w/]+(?:\.py|/)", layout)
-    folders = [ROOT, ROOT / "fpp_sweep", ROOT / "fpp_sweep/core", ROOT / "fpp_sweep/tiny"]
+    folders = [ROOT, ROOT / "fpp_sweep"]
     assert len(names) > 20
     for name in names:
         assert any((folder / name).exists() for folder in folders), name

@@ -17,7 +17,7 @@ from fpp_sweep.trial.worker import Worker
 
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
 RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
-HEAD = "import torch\nfrom fpp_sweep.spec.plugins import method, metric, penalty\n"
+HEAD = "import torch\nfrom fpp_sweep import method, metric, penalty\n"
 
 
 @pytest.fixture(autouse=True)

@@ -239,7 +239,7 @@ def test_killed_workers_cost_time_and_no_result(tmp_path):
 
 
 PLUGIN = """
-from fpp_sweep.spec.plugins import method, metric
+from fpp_sweep import method, metric
 from fpp_sweep.core.methods.tpt import ZeroShot
 
 

@@ -161,7 +161,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 def own_imports(module: Module, known: set[str]) -> set[str]:
     """Modules of the package that a module imports when it runs, wherever in the file it does."""
-    imported = set()
+    imported: set[str] = set()
     ahead: list[ast.AST] = [module.tree]
     while ahead:
         node = ahead.pop()

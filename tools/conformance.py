@@ -32,7 +32,7 @@ SOURCES = {
 HEAD = """# Conformance
 
 What the published protocol asks for, what is done here, and which test holds it. Made from
-`fpp_sweep/reproduce/conformance.yaml`, with values of the config and the catalogue:
+`tools/conformance.yaml`, with values of the config and the catalogue:
 
     python -m tools.conformance > docs/conformance.md
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 CREATE = """
 import os, signal, sys
 from sqlalchemy import Engine, event
-from fpp_sweep.cli import run
+from fpp_sweep.cli.command import run
 from fpp_sweep.tracking import check_store
 from fpp_sweep.tracking.uri import load
 load()

@@ -475,7 +475,7 @@ def test_a_password_in_anothers_words_is_not_shown(tmp_path, monkeypatch):
     def refusing(*_):
         raise OSError(f"{uri}: no such luck")
 
-    for name in ("address.connect", "shipper.Store"):
+    for name in ("uri.connect", "sync.Store"):
         monkeypatch.setattr(f"fpp_sweep.tracking.{name}", refusing)
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     for attempt in (lambda: check_store(uri), lambda: ship(folder, uri)):

@@ -112,7 +112,7 @@ def test_a_buffer_of_prompts_goes_on_where_the_shard_before_left_it(worker, tmp_
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fpp_sweep import tasks
+from fpp_sweep.spec import tasks
 from fpp_sweep.core.methods.dynaprompt import DynaPrompt
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.trial import run_trial

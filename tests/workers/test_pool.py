@@ -146,7 +146,7 @@ async def test_a_worker_that_dies_while_it_is_asked_is_a_failure_that_says_so(tm
 
 
 def test_the_keeper_knows_the_rows_of_plugins_from_which_keys_are_made():
-    text = "import fpp_sweep\nfrom fpp_sweep import plugins\n@plugins.method(views=1)\ndef mine(**how): ...\n"
+    text = "import fpp_sweep\nfrom fpp_sweep import method\n@method(views=1)\ndef mine(**how): ...\n"
     file = PluginFile(name="mine", text=text, digest="d1")
     actor = keeper(worker=replace(WORKER, plugins=(file,)))
     try:

@@ -71,7 +71,7 @@ def test_what_a_process_may_take_is_the_least_of_all_limits_less_what_it_has():
     """A process of its own, under real limits of its address space and of its data."""
     code = """
         import resource, sys
-        from fpp_sweep.cli import memory
+        from fpp_sweep.spec.process import memory
         kind, limit = int(sys.argv[1]), int(sys.argv[2])
         resource.setrlimit(kind, (limit, limit))
         before, whole = memory()

@@ -11,7 +11,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, parse_settings, preset
 from tools.conformance import SOURCES, ledger, page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SECTIONS, DISAGREEMENTS = ledger()
 RULES = [rule for section in SECTIONS for rule in section.rules]
 
