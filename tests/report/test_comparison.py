@@ -14,7 +14,7 @@ from PIL import Image
 
 from fpp_sweep import compare
 from fpp_sweep.cli.command import run
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.comparison import compare_sweeps, compare_trials
 from fpp_sweep.report.document import Part, as_latex, as_markdown, as_text

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import CONFIRMED
