@@ -25,10 +25,10 @@ from benchmarks.harness import Spread, finish, parse, rounds
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import Runner, eagerly
 from fpp_sweep.core.images import augmix, views
-from fpp_sweep.core.images.device_views import Planned, draw
-from fpp_sweep.core.images.distorting import chains
-from fpp_sweep.core.images.fused_kernels import fused
-from fpp_sweep.core.images.resampling import pack, resize, unpack
+from fpp_sweep.core.images.device_views import PlannedImage, render
+from fpp_sweep.core.images.distorting import apply_chains
+from fpp_sweep.core.images.fused_kernels import fused_runner
+from fpp_sweep.core.images.resampling import Crops, pack, resize, unpack
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.quick:
         args.cases, args.images, args.views, args.size = 60, [2], 8, 48
     device = torch.device(args.device)
-    runners = {"eager": eagerly, **({"fused": fused(device)} if args.fused else {})}
+    runners = {"eager": eagerly, **({"fused": fused_runner(device)} if args.fused else {})}
     if runners.get("fused") is eagerly:
         print("torch.compile cannot be had here, or rounds products and sums together: eager only")
         del runners["fused"]
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     costs = [cost(args, device, runners, mix, images) for mix in (True, False) for images in args.images]
     print("\n" + "\n".join(f"{row}" for row in costs) + "\n")
     finish(args, rows, {"equality": found, "costs": costs}, ["Milliseconds an image: median (lowest..highest)."])
-    if gave_up := getattr(runners.get("fused"), "failed", ""):
+    if gave_up := getattr(runners.get("fused"), "failure", ""):
         raise SystemExit(f"what is called fused was eager from some case on: {gave_up}")
     wrong = sum(counts.differ for part in found.values() for counts in part.values())
     if wrong:
@@ -142,9 +142,10 @@ def resizes(
     mirrored = rng.random(boxes) < 0.5
     image, place = Image.fromarray(pixels), np.full(boxes, 5)
     pairs = zip(found.tolist(), mirrored.tolist(), strict=True)
-    expected = np.stack([views._crop(image, box, size, mirror) for box, mirror in pairs])
+    expected = np.stack([views.render_crop(image, box, size, mirror) for box, mirror in pairs])
     words = torch.cat([torch.full((5,), 99, dtype=torch.int32), pack(torch.from_numpy(pixels)).flatten()])
-    drawn = resize(words.to(device), place, np.full(boxes, width), found, mirrored, size, runner)
+    crops = Crops(origins=place, strides=np.full(boxes, width), boxes=found, mirrored=mirrored)
+    drawn = resize(words.to(device), crops, size, runner)
     count.add(unpack(drawn), expected)
 
 
@@ -156,13 +157,13 @@ def operations(
     words = pack(torch.from_numpy(pictures)).to(device)
     for number, (name, count) in enumerate(counts.items()):
         level = rng.uniform(0.01, 0.1, AT_ONCE) * rng.choice((-1, 1), AT_ONCE)
-        levels, chosen = np.zeros((AT_ONCE, 3, 3)), np.full((AT_ONCE, 3, 3), augmix.NOTHING)
+        levels, chosen = np.zeros((AT_ONCE, 3, 3)), np.full((AT_ONCE, 3, 3), augmix.NO_OPERATION)
         levels[:, 0, 0], chosen[:, 0, 0] = level, number
-        mixing = augmix.Mixing(np.ones((AT_ONCE, 4), np.float32), chosen, levels)
+        mixing = augmix.MixingPlan(np.ones((AT_ONCE, 4), np.float32), chosen, levels)
         apply = augmix.OPERATIONS[number]
         assert apply.__name__.strip("_") == name
         expected = np.stack([apply(pixels, each) for pixels, each in zip(pictures, level.tolist(), strict=True)])
-        count.add(unpack(chains(words, mixing, runner)[:, 0]), expected)
+        count.add(unpack(apply_chains(words, mixing, runner)[:, 0]), expected)
 
 
 def whole_views(
@@ -177,13 +178,13 @@ def whole_views(
     for image in images:
         first, again = (views.sample_rng(seed, "any", "test", f"{image.size}") for _ in range(2))
         expected.append(views.make_views(image, config, preprocess, augmix=mix, flip=True, rng=first))
-        chosen = views.plan(image.size, config, augmix=mix, flip=True, rng=again)
-        planned.append(sent(Planned.of(image, chosen, preprocess.size), device))
-    drawn = draw(planned, preprocess, runner).flatten(0, 1)
+        chosen = views.plan_views(image.size, config, augmix=mix, flip=True, rng=again)
+        planned.append(sent(PlannedImage.of(image, chosen, preprocess.size), device))
+    drawn = render(planned, preprocess, runner).flatten(0, 1)
     count.add(drawn.view(torch.int32), torch.cat(expected).view(torch.int32).numpy())
 
 
-def sent(planned: Planned, device: torch.device) -> Planned:
+def sent(planned: PlannedImage, device: torch.device) -> PlannedImage:
     return replace(planned, data=planned.data.to(device))
 
 
@@ -233,15 +234,15 @@ def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool,
     rng = np.random.default_rng(0)
     image = Image.fromarray(picture(rng, 500, 400))
 
-    def plan(number: int) -> Planned:
+    def plan(number: int) -> PlannedImage:
         stream = views.sample_rng(0, "any", "test", f"{number}")
-        chosen = views.plan(image.size, config, augmix=mix, flip=True, rng=stream)
-        return Planned.of(image, chosen, preprocess.size)
+        chosen = views.plan_views(image.size, config, augmix=mix, flip=True, rng=stream)
+        return PlannedImage.of(image, chosen, preprocess.size)
 
     planned = [plan(number) for number in range(images)]
 
     def drawing(runner: Runner) -> Callable[[], object]:
-        return lambda: draw([sent(each, device) for each in planned], preprocess, runner)
+        return lambda: render([sent(each, device) for each in planned], preprocess, runner)
 
     drawn = {name: drawing(runner) for name, runner in runners.items()}
     for work in drawn.values():  # whatever is done once
@@ -249,7 +250,7 @@ def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool,
     with Operations() as counted:
         drawn["eager"]()
     works: dict[str, tuple[Callable[[], object], float]] = {
-        "Pillow": (lambda: views.draw(image, planned[0].plan, preprocess.size), 1.0),
+        "Pillow": (lambda: views.render_with_pillow(image, planned[0].plan, preprocess.size), 1.0),
         "plan": (lambda: plan(0), 1.0),
         **{name: (work, float(images)) for name, work in drawn.items()},
     }

@@ -34,12 +34,12 @@ from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
-from fpp_sweep.core.images.device_views import Drawer
+from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import BATCH, FeatureCache
-from fpp_sweep.core.images.reading import Reader, read
-from fpp_sweep.core.images.views import make_views, ready, sample_rng
-from fpp_sweep.core.models.class_token import class_token_alone
+from fpp_sweep.core.images.reading import Reader, read_views
+from fpp_sweep.core.images.views import as_tower_input, make_views, sample_rng
 from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.models.image_tower import shorten_last_block
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.progress import shares
@@ -102,7 +102,7 @@ def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
     yield embedded, open_dataset("scenes", "test").head(args.images[0])
     yield embedded, photographs(folder / "small", args.images[0])
     if not args.quick and args.images[1]:
-        visual = class_token_alone(vit_b_16()).to(args.device)
+        visual = shorten_last_block(vit_b_16()).to(args.device)
         preprocess = Preprocess(size=224)
         # the text side of the embedded model goes along; nothing here looks at it
         clip = replace(embedded, name="ViT-B-16", visual=visual, preprocess=preprocess, image_digest="random")
@@ -201,7 +201,7 @@ class Clocked:
     def __getitem__(self, index: int) -> Any:
         found = self.reader[index]
         if self.floats and isinstance(found, Tensor):
-            found = ready(found, self.reader.preprocess)
+            found = as_tower_input(found, self.reader.preprocess)
         return found, process_time()
 
 
@@ -211,16 +211,16 @@ def handed(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
     ways = {
         "as floats": Clocked(reader, floats=True),
         "as today": Clocked(reader),
-        "for a device": Clocked(replace(reader, draws=False)),
+        "for a device": Clocked(replace(reader, renderer="device")),
     }
-    drawer, pixels = Drawer(reader.preprocess, torch.device("cpu")), torch.zeros(3, args.views, 3, 224, 224)
-    drawer.fill(pixels, {row: each[0][0] for row, each in enumerate(ways.values())})
+    renderer, pixels = ViewRenderer(reader.preprocess, torch.device("cpu")), torch.zeros(3, args.views, 3, 224, 224)
+    renderer.fill(pixels, {row: each[0][0] for row, each in enumerate(ways.values())})
     for row, name in enumerate(ways):
         equal(pixels[row], pixels[0], f"AugMix {augmix}, views handed over {name}", 0.0)
     found = defaultdict[str, list[float]](list)
     for _ in range(args.repeats):
         for name, each in ways.items():
-            views: Iterator[Any] = read(cast(Any, each), range(len(dataset)), workers=1, pin=False)
+            views: Iterator[Any] = read_views(cast(Any, each), range(len(dataset)), workers=1, pin=False)
             _, first = next(views)
             began, clocks = thread_time(), [there for _, there in views]
             here = thread_time() - began

@@ -23,8 +23,8 @@ from fpp_sweep.core.compute.precision import computing, require_able
 from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
-from fpp_sweep.core.images.device_views import Drawer
-from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.core.images.device_views import ViewRenderer
+from fpp_sweep.core.images.reading import Reader, UnreadableImage
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.metrics import Predictions, accuracy, expected_error
@@ -196,13 +196,13 @@ def cases(args: Any) -> Iterator[Case]:
 
 def drawn(clip: Clip, dataset: Dataset, config: TrialConfig) -> list[Tensor]:
     """The views of each image as the tower gets them."""
-    reader, drawer = Reader.of(dataset, config.views, clip.preprocess, 0), Drawer(clip.preprocess, clip.device)
+    reader, renderer = Reader.of(dataset, config.views, clip.preprocess, 0), ViewRenderer(clip.preprocess, clip.device)
     size, found = clip.preprocess.size, []
     for index in range(len(dataset)):
         pixels = torch.zeros(1, config.views.count, 3, size, size, device=clip.device)
         views = reader[index]
-        assert not isinstance(views, str), "rendered images can be read"
-        drawer.fill(pixels, {0: views})
+        assert not isinstance(views, UnreadableImage), "rendered images can be read"
+        renderer.fill(pixels, {0: views})
         found.append(pixels[0])
     return found
 

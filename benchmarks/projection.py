@@ -33,12 +33,12 @@ from fpp_sweep.core.compute.compiling import P, T, eagerly
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import DATASETS
 from fpp_sweep.core.images import views
-from fpp_sweep.core.images.device_views import Planned, draw
-from fpp_sweep.core.images.features import at_once
+from fpp_sweep.core.images.device_views import PlannedImage, render
+from fpp_sweep.core.images.features import images_per_batch
 from fpp_sweep.core.methods.gradients import jacobian_bytes
 from fpp_sweep.core.methods.tpt import Tpt
-from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.core.models.image_tower import shorten_last_block
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
 
@@ -161,7 +161,7 @@ def image_side(args: Any) -> dict[str, Work]:
     equal(found, torch.full_like(found, VIEWS * formula()), "operations counted and by formula", 0.5)
     return {
         WHOLE: Work(whole, "image"),
-        TOWER: Work(tower(class_token_alone(vit_b_16())), "image"),
+        TOWER: Work(tower(shorten_last_block(vit_b_16())), "image"),
         DRAWN: Work({"float32": eager}, "image"),
         FUSED: Work({"float32": fused}, "image"),
     }
@@ -169,7 +169,7 @@ def image_side(args: Any) -> dict[str, Work]:
 
 def tower(visual: nn.Module) -> dict[str, Counted]:
     """Of an image in a group of 256 views, by precision; from what a third view adds to two."""
-    group, found = VIEWS * at_once(VIEWS), {}
+    group, found = VIEWS * images_per_batch(VIEWS), {}
     torch.backends.mha.set_fastpath_enabled(False)  # one operation of many kernels, which cannot be counted
     try:
         for precision in ("float32", "fp16"):
@@ -205,11 +205,11 @@ def drawing(args: Any) -> tuple[Counted, Counted]:
     count, size = (8, 48) if args.quick else (VIEWS, 224)
     image = Image.fromarray(picture(np.random.default_rng(0), *PHOTO))
     stream = views.sample_rng(0, "any", "test", "0")
-    plan = views.plan(image.size, ViewConfig(count=count), augmix=True, flip=True, rng=stream)
-    planned, preprocess, fusing = [Planned.of(image, plan, size)], Preprocess(size=size), Fusing()
-    eager = counted(lambda: draw(planned, preprocess, eagerly))
-    fused = counted(lambda: draw(planned, preprocess, fusing)) + fusing.inside * -1 + fusing.kernels
-    first, second = (replace(each, launches=each.launches / at_once(VIEWS)) for each in (eager, fused))
+    plan = views.plan_views(image.size, ViewConfig(count=count), augmix=True, flip=True, rng=stream)
+    planned, preprocess, fusing = [PlannedImage.of(image, plan, size)], Preprocess(size=size), Fusing()
+    eager = counted(lambda: render(planned, preprocess, eagerly))
+    fused = counted(lambda: render(planned, preprocess, fusing)) + fusing.inside * -1 + fusing.kernels
+    first, second = (replace(each, launches=each.launches / images_per_batch(VIEWS)) for each in (eager, fused))
     return first, second
 
 

@@ -128,7 +128,7 @@ def tokenised() -> dict[str, Any]:
     """What belongs into the file, by open_clip's tokenizer."""
     # load open_clip, without which the file can be read
     from fpp_sweep.core.datasets import imagenet_classes
-    from fpp_sweep.core.models.loading import BpeTokenizer
+    from fpp_sweep.core.models.building import BpeTokenizer
 
     tokenizer = BpeTokenizer()
 

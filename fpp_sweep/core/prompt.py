@@ -1,4 +1,4 @@
-"""Prompts: context embeddings from words, from a checkpoint of CoOp or MaPLe, or from a file that we saved."""
+"""Prompts: context embeddings from words, from a checkpoint of CoOp or MaPLe, or from a file of `save_prompt`."""
 
 from __future__ import annotations
 
@@ -23,33 +23,38 @@ from fpp_sweep.spec.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
 
+COOP_CONTEXTS = ("state_dict.ctx", "ctx", "state_dict.prompt_learner.ctx")  # names that CoOp's checkpoints use
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """A context, and where it came from."""
+    """A context with its origin."""
 
     context: Tensor  # (n, W) float32
     origin: Mapping[str, str]
-    after: str = ""  # words that stand between the context and a class name, and are not learned
-    deep: DeepPrompts | None = None  # a MaPLe checkpoint's
+    after: str = ""  # words between the context and a class name, which are not learned
+    deep: DeepPrompts | None = None  # of a MaPLe checkpoint
 
     @property
     def digest(self) -> str:
-        """Of all that results depend on."""
-        hashed = hashlib.sha256(self.context.cpu().numpy().tobytes())
-        hashed.update(self.after.encode())
-        for name, value in self.deep.tensors().items() if self.deep else ():
-            hashed.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
-        return hashed.hexdigest()[:16]
+        """A hash of everything that results depend on."""
+        digest = hashlib.sha256(self.context.cpu().numpy().tobytes())
+        digest.update(self.after.encode())
+        if self.deep is not None:
+            for name, value in self.deep.tensors().items():
+                digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
 
 def open_prompt(clip: Clip, prompt: str) -> Prompt:
-    """A prompt from its words or its file."""
-    return from_file(clip, Path(prompt)) if is_file_name(prompt) else from_words(clip, prompt)
+    """Return a prompt from its words or its file."""
+    if is_file_name(prompt):
+        return from_file(clip, Path(prompt))
+    return from_words(clip, prompt)
 
 
 def from_words(clip: Clip, words: str) -> Prompt:
-    """Token embeddings of the words; underscores are read as spaces."""
+    """Return the token embeddings of words; underscores are read as spaces."""
     ids = clip.tokenizer.encode(words.replace("_", " "))
     if not ids:
         raise InputError(f"prompt {words!r} has no words; give some, such as 'a photo of a'")
@@ -60,45 +65,63 @@ def from_words(clip: Clip, words: str) -> Prompt:
 
 
 def from_file(clip: Clip, path: Path) -> Prompt:
-    """A prompt that `save_prompt` wrote, or that of a checkpoint of CoOp or MaPLe."""
+    """Return a prompt that `save_prompt` wrote, or the prompt of a checkpoint of CoOp or MaPLe."""
     if not path.is_file():
         raise InputError(f"prompt file {path} does not exist")
-    saved = path.suffix == ".safetensors"
-    prompt = _read_saved(clip, path) if saved else _read_checkpoint(path)
-    context, width = prompt.context, clip.text.width
-    if context.ndim != 2 or context.shape[1] != width or not len(context):
-        raise InputError(
-            f"{path}: its context has shape {tuple(context.shape)}, but model {clip.name} takes (tokens, {width})"
-        )
-    if not torch.isfinite(context).all():
-        raise InputError(f"{path}: its context has entries that are not finite")
-    deep = prompt.deep or DeepPrompts(text=(), visual=())
-    if any(value.shape != context.shape for value in deep.text) or len({value.shape for value in deep.visual}) > 1:
-        raise InputError(f"{path}: its prompts of deeper layers have other shapes than its context")
-    tensors = deep.tensors()
-    if not all(value.isfinite().all() for value in tensors.values()):
-        raise InputError(f"{path}: its prompts of deeper layers have entries that are not finite")
+    prompt = _read(clip, path)
+    _require_fit(clip, path, prompt)
+    deep_tensors = {}
+    if prompt.deep is not None:
+        deep_tensors = prompt.deep.tensors()
     return replace(
         prompt,
-        context=context.float().to(clip.device),
+        context=prompt.context.float().to(clip.device),
         origin={**prompt.origin, "file": str(path)},
-        deep=DeepPrompts.of_tensors(tensors, clip.device),
+        deep=DeepPrompts.of_tensors(deep_tensors, clip.device),
     )
 
 
+def _require_fit(clip: Clip, path: Path, prompt: Prompt) -> None:
+    """Raise InputError unless the context fits the model and deeper prompts fit the context."""
+    context = prompt.context
+    if context.ndim != 2 or context.shape[1] != clip.text.width or not len(context):
+        shape = tuple(context.shape)
+        raise InputError(
+            f"{path}: its context has shape {shape}, but model {clip.name} takes (tokens, {clip.text.width})"
+        )
+    if not torch.isfinite(context).all():
+        raise InputError(f"{path}: its context has entries that are not finite")
+    if prompt.deep is None:
+        return
+    visual_shapes = {value.shape for value in prompt.deep.visual}
+    if len(visual_shapes) > 1 or any(value.shape != context.shape for value in prompt.deep.text):
+        raise InputError(f"{path}: its prompts of deeper layers have other shapes than its context")
+    if not all(value.isfinite().all() for value in prompt.deep.tensors().values()):
+        raise InputError(f"{path}: its prompts of deeper layers have entries that are not finite")
+
+
+def _read(clip: Clip, path: Path) -> Prompt:
+    if path.suffix == ".safetensors":
+        return _read_saved(clip, path)
+    return _read_checkpoint(path)
+
+
 def _read_saved(clip: Clip, path: Path) -> Prompt:
+    tensors = {}
     try:
         with safe_open(path, framework="pt") as file:
             origin = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            for name in file.keys():  # noqa: SIM118  the file is not iterable
+                tensors[name] = file.get_tensor(name)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
     context = tensors.get("context")
     if origin.get("format") != FORMAT or context is None:
         raise InputError(f"{path}: not a prompt saved by fpp_sweep (format {origin.get('format')!r})")
-    if context.ndim == 2 and context.shape[1] == clip.text.width and origin.get("model_digest") != clip.digest:
+    fits = context.ndim == 2 and context.shape[1] == clip.text.width  # else the shape is what is wrong
+    if fits and origin.get("model_digest") != clip.digest:
         raise InputError(f"{path}: made for model {origin.get('model')}, whose weights are not those of {clip.name}")
-    return _of_saved(tensors, origin, context.device)
+    return _from_tensors(tensors, origin, context.device)
 
 
 def _read_checkpoint(path: Path) -> Prompt:
@@ -106,7 +129,7 @@ def _read_checkpoint(path: Path) -> Prompt:
     if is_maple(tensors):
         context, after, deep = read_maple(tensors, path)
         return Prompt(context=context, origin={"maple": path.name}, after=after, deep=deep)
-    names = [name for name in ("state_dict.ctx", "ctx", "state_dict.prompt_learner.ctx") if name in tensors]
+    names = [name for name in COOP_CONTEXTS if name in tensors]
     if not names:
         raise InputError(f"{path}: no context of CoOp or MaPLe in it (looked for state_dict/ctx)")
     context = tensors[names[0]]
@@ -116,15 +139,15 @@ def _read_checkpoint(path: Path) -> Prompt:
     return Prompt(context=context, origin={"coop": path.name})
 
 
-def deepened(clip: Clip, prompt: Prompt, deep: str) -> Clip:
-    """The model with a prompt's prompts of deeper layers, as the setting `deep` asks for them.
+def with_deep_prompts(clip: Clip, prompt: Prompt, deep: str) -> Clip:
+    """Return the model with a prompt's prompts of deeper layers, as the setting `deep` says.
 
-    InputError for a prompt that has none, and for one that FPP learned with another setting.
+    Raise InputError for a prompt without such prompts, and for one that FPP learned with another setting.
     """
     where = prompt.origin.get("file") or f"prompt {prompt.origin.get('words', '')!r}"
-    learned = prompt.origin.get("deep", deep)
-    if learned != deep:
-        raise InputError(f"{where}: was learned with deep={learned}, not {deep}; set deep={learned}")
+    learned_with = prompt.origin.get("deep", deep)
+    if learned_with != deep:
+        raise InputError(f"{where}: was learned with deep={learned_with}, not {deep}; set deep={learned_with}")
     if deep == "none":
         return clip
     if prompt.deep is None:
@@ -144,36 +167,32 @@ def save_prompt(prompt: Prompt, clip: Clip, path: Path, details: Mapping[str, ob
 
 
 def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> bytes:
-    """The contents of a prompt's file."""
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "model": clip.name,
-        "model_digest": clip.digest,
-        **prompt.origin,
-        **({"after": prompt.after} if prompt.after else {}),
-        **{
-            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-            for key, value in details.items()
-        },
-    }
-    tensors = {"context": prompt.context, **(prompt.deep.tensors() if prompt.deep else {})}
-    data: bytes = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, metadata=metadata)
+    """Return the contents of a prompt's file."""
+    metadata = {"format": FORMAT, "version": VERSION, "model": clip.name, "model_digest": clip.digest, **prompt.origin}
+    if prompt.after:
+        metadata["after"] = prompt.after
+    for key, value in details.items():
+        metadata[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    tensors = {"context": prompt.context}
+    if prompt.deep is not None:
+        tensors.update(prompt.deep.tensors())
+    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    data: bytes = save(stored, metadata=metadata)
     return data
 
 
 def origin_of(data: bytes) -> dict[str, str]:
-    """The metadata in the contents of a prompt's file."""
+    """Return the metadata in the contents of a prompt's file."""
     size = int.from_bytes(data[:8], "little")
     return dict(json.loads(data[8 : 8 + size])["__metadata__"])
 
 
 def from_bytes(clip: Clip, data: bytes) -> Prompt:
-    """The prompt in the contents of a file that a worker of this run made."""
-    return _of_saved(load(data), origin_of(data), clip.device)
+    """Return the prompt in the contents of a file that a worker of this run wrote."""
+    return _from_tensors(load(data), origin_of(data), clip.device)
 
 
-def _of_saved(tensors: Mapping[str, Tensor], origin: Mapping[str, str], device: torch.device) -> Prompt:
+def _from_tensors(tensors: Mapping[str, Tensor], origin: Mapping[str, str], device: torch.device) -> Prompt:
     return Prompt(
         context=tensors["context"].float().to(device),
         origin=origin,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fpp_sweep.core.images.chunks import CHUNK
-from fpp_sweep.core.images.features import at_once
+from fpp_sweep.core.images.features import images_per_batch
 from fpp_sweep.search.confirming import SHARE, fresh
 from fpp_sweep.search.racing import NEVER_STOPPED
 from fpp_sweep.space.params import Param
@@ -300,7 +300,7 @@ def _race_lines(sweep: Expected, speeds: Mapping[str, Speed], work: float) -> It
 
 def _in_tower(images: int, views: int) -> int:
     """Views that go through the image tower, whose groups are of one size."""
-    group = at_once(views)
+    group = images_per_batch(views)
     chunks, rest = divmod(images, CHUNK)
     return views * group * (chunks * math.ceil(CHUNK / group) + math.ceil(rest / group))
 

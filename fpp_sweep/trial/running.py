@@ -26,7 +26,7 @@ from fpp_sweep.core.methods.base import AdaptingMethod
 from fpp_sweep.core.methods.measures import measured
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.prompt import Prompt, deepened, open_prompt
+from fpp_sweep.core.prompt import Prompt, open_prompt, with_deep_prompts
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
@@ -47,7 +47,7 @@ def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: 
 def fitted(clip: Clip, name: str, deep: str, datasets: Iterable[Sequence[str]]) -> Prompt:
     """A prompt, checked to fit the model, and the class names of all these datasets, with that setting of `deep`."""
     prompt = open_prompt(clip, name)
-    deepened(clip, prompt, deep)
+    with_deep_prompts(clip, prompt, deep)
     for classes in datasets:
         class_texts(clip, classes, len(prompt.context), prompt.after)
     return prompt

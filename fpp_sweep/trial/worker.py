@@ -28,7 +28,7 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.models.clip import Clip, choose_device
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import Prompt, deepened, from_bytes, open_prompt, prompt_bytes
+from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes, with_deep_prompts
 from fpp_sweep.spec import catalogue, keys, plugins
 from fpp_sweep.spec.config import TrialConfig, is_file_name
 from fpp_sweep.spec.errors import InputError
@@ -131,7 +131,7 @@ class Worker:
             digest=self.clip.digest,
             embedding_scale=self.clip.embedding_scale,
             device=str(self.clip.device),
-            arithmetic=f"{features} features, {self.spec.threads} threads{self.clip.bits}",
+            arithmetic=f"{features} features, {self.spec.threads} threads{self.clip.arithmetic_suffix}",
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._seconds,
@@ -162,7 +162,7 @@ class Worker:
             return self.clip
         key = config.source, config.deep
         if key not in self._clips:
-            self._clips[key] = deepened(self.clip, open_prompt(self.clip, config.source), config.deep)
+            self._clips[key] = with_deep_prompts(self.clip, open_prompt(self.clip, config.source), config.deep)
         return self._clips[key]
 
     def computing(self, config: TrialConfig) -> AbstractContextManager[None]:

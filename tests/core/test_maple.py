@@ -9,10 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.core.methods import build_method
+from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.models.loading import BpeTokenizer, _make_clip
 from fpp_sweep.core.models.maple import DeepPrompts
-from fpp_sweep.core.prompt import deepened, from_bytes, open_prompt, prompt_bytes, save_prompt
+from fpp_sweep.core.prompt import from_bytes, open_prompt, prompt_bytes, save_prompt, with_deep_prompts
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
@@ -47,7 +47,15 @@ def clip():
     model = small_clip(**settings)
     model.load_state_dict(GOLDEN.weights)
     preprocess = Preprocess(size=vision["resolution"])
-    return _make_clip("golden", model, settings["vision_cfg"], BpeTokenizer(), preprocess, 1.0, "cpu")
+    return make_clip(
+        name="golden",
+        model=model,
+        vision=settings["vision_cfg"],
+        tokenizer=BpeTokenizer(),
+        preprocess=preprocess,
+        embedding_scale=1.0,
+        device="cpu",
+    )
 
 
 def features(model, prompt):
@@ -72,12 +80,12 @@ def assert_measured(found, text, image, logits=None):
 
 def test_text_and_image_prompts():
     prompt = open_prompt(clip(), FILE)
-    assert_measured(features(deepened(clip(), prompt, "both"), prompt), "fp32", "fp32")
+    assert_measured(features(with_deep_prompts(clip(), prompt, "both"), prompt), "fp32", "fp32")
 
 
 def test_text_prompts_alone_leave_images_as_they_are():
     prompt = open_prompt(clip(), FILE)
-    model = deepened(clip(), prompt, "text")
+    model = with_deep_prompts(clip(), prompt, "text")
     assert model.visual is clip().visual
     assert_measured(features(model, prompt), "fp32", "plain", "text_maple_image_plain")
 
@@ -85,7 +93,7 @@ def test_text_prompts_alone_leave_images_as_they_are():
 def test_the_context_alone_is_followed_by_the_words_of_a():
     prompt = open_prompt(clip(), FILE)
     assert prompt.after == "of a"
-    assert deepened(clip(), prompt, "none") is clip()
+    assert with_deep_prompts(clip(), prompt, "none") is clip()
     found, images = features(clip(), prompt)
     assert worst(found, "shallow.text") < FEATURES
     assert worst(images, "plain.image") < FEATURES
@@ -94,7 +102,7 @@ def test_the_context_alone_is_followed_by_the_words_of_a():
 def test_a_checkpoint_of_depth_one_has_one_visual_prompt():
     prompt = open_prompt(clip(), FILE)
     shallow = dataclasses.replace(prompt, deep=DeepPrompts(text=(), visual=prompt.deep.visual[:1]))
-    assert_measured(features(deepened(clip(), shallow, "both"), shallow), "shallow", "shallow")
+    assert_measured(features(with_deep_prompts(clip(), shallow, "both"), shallow), "shallow", "shallow")
 
 
 def test_words_are_as_without_a_checkpoint():
@@ -111,7 +119,7 @@ def test_visual_prompts_are_projections_of_the_texts():
 def test_half_precision_of_the_released_code_is_not_copied():
     """It rounds deeper prompts; ours are as the checkpoint has them, and within what that rounding moves."""
     prompt = open_prompt(clip(), FILE)
-    text, image = features(deepened(clip(), prompt, "both"), prompt)
+    text, image = features(with_deep_prompts(clip(), prompt, "both"), prompt)
     difference = (clip().logit_scale * image @ text.T - GOLDEN["out/half.logits"]).abs().max()
     assert LOGITS < difference < 5e-3
 
@@ -183,7 +191,7 @@ def test_a_checkpoint_that_is_not_whole_or_does_not_fit_is_refused(tmp_path, cha
 def told(path, deep="none", model=None):
     """The one line on a file that is refused."""
     with pytest.raises(InputError) as error:
-        deepened(model or vit(), open_prompt(model or vit(), str(path)), deep)
+        with_deep_prompts(model or vit(), open_prompt(model or vit(), str(path)), deep)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -213,7 +221,7 @@ def test_prompts_without_deeper_ones_are_refused_where_those_are_asked_for(tmp_p
     torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}}, tmp_path / "model.pth.tar-50")
     assert f"has no prompts of deeper layers; deep={deep} needs a MaPLe" in told(tmp_path / "model.pth.tar-50", deep)
     with pytest.raises(InputError, match="prompt 'a photo of a' has no prompts of deeper layers"):
-        deepened(vit(), open_prompt(vit(), "a photo of a"), deep)
+        with_deep_prompts(vit(), open_prompt(vit(), "a photo of a"), deep)
 
 
 @pytest.mark.parametrize(
@@ -225,14 +233,14 @@ def test_prompts_without_deeper_ones_are_refused_where_those_are_asked_for(tmp_p
 )
 def test_deeper_prompts_that_do_not_fit_are_refused_where_they_are_asked_for(tmp_path, changes, deep, complaint):
     path = save_maple(tmp_path / "m.pth.tar-2", **changes)
-    assert deepened(vit(), open_prompt(vit(), str(path)), "none") is vit()
+    assert with_deep_prompts(vit(), open_prompt(vit(), str(path)), "none") is vit()
     assert complaint in told(path, deep)
 
 
 def test_other_image_towers_take_the_texts_prompts_alone(tmp_path):
     model = random_clip(layers=3)
     path = save_maple(tmp_path / "m.pth.tar-2", width=32)
-    assert len(deepened(model, open_prompt(model, str(path)), "text").text.deep) == 2
+    assert len(with_deep_prompts(model, open_prompt(model, str(path)), "text").text.deep) == 2
     complaint = "the image tower of random-0 is not CLIP's ViT, which deep=both needs; set deep=text"
     assert complaint in told(path, "both", model)
 
@@ -244,10 +252,10 @@ def test_visual_prompts_are_part_of_the_image_towers_digest(tmp_path):
     digests = {vit().image_digest}
     for seed in (0, 1):
         prompt = open_prompt(vit(), str(save_maple(tmp_path / f"{seed}.pth", seed=seed)))
-        assert deepened(vit(), prompt, "text").image_digest == vit().image_digest
-        digests.add(deepened(vit(), prompt, "both").image_digest)
+        assert with_deep_prompts(vit(), prompt, "text").image_digest == vit().image_digest
+        digests.add(with_deep_prompts(vit(), prompt, "both").image_digest)
     assert len(digests) == 3
-    assert deepened(vit(), prompt, "both").image_digest in digests
+    assert with_deep_prompts(vit(), prompt, "both").image_digest in digests
 
 
 def test_all_that_is_used_of_a_file_is_in_its_prompts_digest(tmp_path):
@@ -275,9 +283,9 @@ def test_a_saved_prompt_keeps_words_and_deeper_prompts_and_how_it_was_learned(tm
     for found in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), made_elsewhere):
         assert found.after == "of a"
         assert found.digest == made.digest
-        assert deepened(vit(), found, "text").text.deep == found.deep.text
+        assert with_deep_prompts(vit(), found, "text").text.deep == found.deep.text
         with pytest.raises(InputError, match="was learned with deep=text, not none; set deep=text"):
-            deepened(vit(), found, "none")
+            with_deep_prompts(vit(), found, "none")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Where views are drawn: by Pillow in the processes that read images, or on the device. The pixels are equal."""
+"""The choice where views are rendered: by Pillow in the processes that read images, or on a GPU."""
 
 from __future__ import annotations
 
@@ -9,52 +9,73 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.images.device_views import Drawer
-from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.core.images.device_views import ViewRenderer
+from fpp_sweep.core.images.reading import Reader, Renderer, UnreadableImage
 from fpp_sweep.spec.progress import Bar
 
 Tower = Callable[[Tensor], Tensor]
 
-TIMES = 4  # that each is done, of which the fastest counts
+REPEATS = 4  # of each measurement; the fastest counts
 
 
-def faster(tower: Tower, reader: Reader, drawer: Drawer, index: int, workers: int, progress: Bar | None) -> Reader:
-    """The reader, or one that leaves drawing to a GPU, if that is faster with the first readable image from `index` on.
+def choose_renderer(
+    tower: Tower, reader: Reader, renderer: ViewRenderer, index: int, workers: int, progress: Bar | None
+) -> Renderer:
+    """Return the faster of Pillow and a GPU, measured with the first readable image from `index` on.
 
-    On a CPU Pillow is many times as fast.
+    On a CPU Pillow is many times as fast, so nothing is measured.
     """
-    if drawer.device.type != "cuda":
-        return reader
-    planner = replace(reader, draws=False)
-    readable = (each for each in range(index, len(reader.dataset)) if not isinstance(planner[each], str))
-    if (index := next(readable, -1)) < 0:
-        return reader
-    pillow, device = (seconds(tower, each, drawer, index, workers) for each in (reader, planner))
+    if renderer.device.type != "cuda":
+        return "pillow"
+    by_device = replace(reader, renderer="device")
+    readable = _first_readable(by_device, index)
+    if readable is None:
+        return "pillow"
+    pillow_seconds = seconds_per_image(tower, replace(reader, renderer="pillow"), renderer, readable, workers)
+    device_seconds = seconds_per_image(tower, by_device, renderer, readable, workers)
+    faster: Renderer = "pillow"
+    chosen = "by Pillow"
+    if device_seconds < pillow_seconds:
+        faster = "device"
+        chosen = "on the device"
     if progress:
-        place = "on the device" if device < pillow else "by Pillow"
-        rates = f"{1 / device:.1f} images/s on the device, {1 / pillow:.1f} by Pillow"
-        progress.note(f"views are drawn {place}: {rates}, with the image tower")
-    return planner if device < pillow else reader
+        rates = f"{1 / device_seconds:.1f} images/s on the device, {1 / pillow_seconds:.1f} by Pillow"
+        progress.note(f"views are rendered {chosen}: {rates}, with the image tower")
+    return faster
 
 
-def seconds(tower: Tower, reader: Reader, drawer: Drawer, index: int, workers: int) -> float:
-    """For an image through reader and tower; with workers the slower of the two decides."""
-    size, found = reader.preprocess.size, reader[index]
-    pixels = torch.zeros(1, reader.config.count, 3, size, size, device=drawer.device)
+def _first_readable(reader: Reader, index: int) -> int | None:
+    for position in range(index, len(reader.dataset)):
+        if not isinstance(reader[position], UnreadableImage):
+            return position
+    return None
 
-    def drawn() -> None:
-        if not isinstance(found, str):
-            drawer.fill(pixels, {0: found})
+
+def seconds_per_image(tower: Tower, reader: Reader, renderer: ViewRenderer, index: int, workers: int) -> float:
+    """Return seconds for an image through reader, renderer and tower; with workers the slower side decides."""
+    size = reader.preprocess.size
+    views = reader[index]
+    pixels = torch.zeros(1, reader.config.count, 3, size, size, device=renderer.device)
+
+    def read_image() -> None:
+        reader[index]
+
+    def compute_features() -> None:
+        if not isinstance(views, UnreadableImage):
+            renderer.fill(pixels, {0: views})
         tower(pixels.flatten(0, 1)).cpu()
 
-    read, here = _fastest(lambda: reader[index]), _fastest(drawn)
-    return max(read / workers, here) if workers else read + here
+    reading = _fastest(read_image)
+    computing = _fastest(compute_features)
+    if workers:
+        return max(reading / workers, computing)
+    return reading + computing
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    clock = []
-    for _ in range(TIMES):
+    seconds = []
+    for _ in range(REPEATS):
         began = perf_counter()
         work()
-        clock.append(perf_counter() - began)
-    return min(clock)
+        seconds.append(perf_counter() - began)
+    return min(seconds)

@@ -1,4 +1,4 @@
-"""Chunks of cached features: files of up to 64 samples, each named by what it holds and checked when it is opened."""
+"""Chunks of cached features: files of up to 64 samples, each named by its samples and checked when it is opened."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ CHUNK = 64  # samples: 4 MB on disk at 64 views of 512 half-precision numbers, a
 SUFFIX = ".safetensors"
 
 _open: Any = safe_open  # it has no types
-_verified: set[tuple[str, int, int, int]] = set()  # files whose checksum this process has found to be right
+# files whose checksum this process has found correct: path, inode, size and time
+_verified: set[tuple[str, int, int, int]] = set()
 
 
 class DamagedChunk(Exception):
-    """A file named like a chunk that is not one; the message says what is wrong with it."""
+    """A file with a chunk's name but wrong contents; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Chunk:
 
     @classmethod
     def read(cls, path: Path) -> Chunk:
-        """Map a chunk's file, which may be replaced or removed afterwards; DamagedChunk if its contents are wrong.
+        """Map a chunk's file, which may be replaced or removed afterwards; raise DamagedChunk for wrong contents.
 
         A process computes the checksum of a file once, as long as the file stays the same.
         """
@@ -56,13 +57,15 @@ class Chunk:
             metadata: dict[str, str] = file.metadata() or {}
             if metadata.get("format") != keys.FEATURES or set(file.keys()) != {"digests", "features", "kept"}:
                 raise DamagedChunk("does not hold features in the form of this version")
-            digests, features, kept = file.get_tensor("digests"), file.get_slice("features"), file.get_tensor("kept")
+            digests = file.get_tensor("digests")
+            features = file.get_slice("features")
+            kept = file.get_tensor("kept")
             identity = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns)
             if identity not in _verified:
                 if metadata.get("checksum") != _checksum(metadata, features[:], kept, digests):
                     raise DamagedChunk("has a wrong checksum")
                 _verified.add(identity)
-        except FileNotFoundError:  # not damaged, but replaced by a longer one, or pruned
+        except FileNotFoundError:  # not damaged, but replaced by a longer chunk, or pruned
             raise
         except (SafetensorError, OSError, ValueError) as error:
             raise DamagedChunk(f"cannot be read ({error})") from None
@@ -70,35 +73,39 @@ class Chunk:
         return cls(digests=digests, features=features, kept=kept, skipped=skipped)
 
     def to_bytes(self) -> bytes:
-        """The contents of its file."""
-        metadata = {"format": keys.FEATURES, "skipped": json.dumps([asdict(sample) for sample in self.skipped])}
+        """Return the contents of the chunk's file."""
+        skipped = [asdict(sample) for sample in self.skipped]
+        metadata = {"format": keys.FEATURES, "skipped": json.dumps(skipped)}
         metadata["checksum"] = _checksum(metadata, self.features, self.kept, self.digests)
         return save({"digests": self.digests, "features": self.features, "kept": self.kept}, metadata)
 
     def head(self, count: int) -> Chunk:
-        """Its first `count` samples."""
+        """Return the first `count` samples."""
         kept = self.kept[:count]
-        return replace(self, digests=self.digests[:count], kept=kept, skipped=self.skipped[: int((~kept).sum())])
+        number_skipped = int((~kept).sum())
+        return replace(self, digests=self.digests[:count], kept=kept, skipped=self.skipped[:number_skipped])
 
 
 def sample_digests(samples: Iterable[tuple[str, str]]) -> NDArray[np.uint8]:
-    """(n, 16): ids of samples and fingerprints of their images, hashed one by one."""
-    digests = (hashlib.sha256(json.dumps(sample).encode()).digest()[:16] for sample in samples)
+    """Return (n, 16) hashes of sample ids with the fingerprints of their images."""
+    digests = [hashlib.sha256(json.dumps(sample).encode()).digest()[:16] for sample in samples]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
 def chunk_path(folder: Path, number: int, digests: NDArray[np.uint8]) -> Path:
-    """The file of a dataset's chunk `number`, counted from 0, when it holds these samples."""
+    """Return the file of a dataset's chunk `number`, counted from 0, for samples with these digests."""
     return folder / f"{number:05d}-{hashlib.sha256(digests.tobytes()).hexdigest()[:16]}{SUFFIX}"
 
 
 def find_chunk(folder: Path, number: int, digests: NDArray[np.uint8], report: Callable[[str], None]) -> Chunk | None:
-    """The chunk with these samples, if there is one; `report` is called with a line for each damaged file.
+    """Return the chunk with these samples, if it is on disk; call `report` with a line for each damaged file.
 
-    Fewer than CHUNK samples may also be the first ones of a longer chunk, written by a run on more of the dataset.
+    Fewer than CHUNK samples may also be the first samples of a longer chunk, written by a run on more of the dataset.
     """
-    longer = sorted(_files(folder, number)) if len(digests) < CHUNK else []
-    for path in dict.fromkeys([chunk_path(folder, number, digests), *longer]):
+    candidates = [chunk_path(folder, number, digests)]
+    if len(digests) < CHUNK:
+        candidates += sorted(_files(folder, number))
+    for path in dict.fromkeys(candidates):
         try:
             chunk = Chunk.read(path).head(len(digests))
         except FileNotFoundError:
@@ -112,16 +119,16 @@ def find_chunk(folder: Path, number: int, digests: NDArray[np.uint8], report: Ca
 
 
 def remove_superseded(folder: Path, number: int, digests: NDArray[np.uint8]) -> None:
-    """Remove a written chunk's other files, if they are damaged or hold only the first of its samples."""
-    for other in set(_files(folder, number)) - {chunk_path(folder, number, digests)}:
+    """Remove a written chunk's other files that are damaged or hold only the first of its samples."""
+    for path in set(_files(folder, number)) - {chunk_path(folder, number, digests)}:
         try:
-            shorter = Chunk.read(other).digests
+            shorter = Chunk.read(path).digests
         except FileNotFoundError:
             continue
         except DamagedChunk:
             shorter = digests[:0]
         if len(shorter) < len(digests) and np.array_equal(shorter, digests[: len(shorter)]):
-            other.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _files(folder: Path, number: int) -> Iterable[Path]:
@@ -129,7 +136,7 @@ def _files(folder: Path, number: int) -> Iterable[Path]:
 
 
 def _checksum(metadata: dict[str, str], *arrays: NDArray[Any]) -> str:
-    """Of everything in the file but the checksum."""
+    """Return a hash of everything in the file except the checksum."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([metadata["format"], metadata.get("skipped")]).encode())
     for array in arrays:

@@ -1,7 +1,7 @@
-"""The views of several images drawn at once on the model's device, from decoded bytes and plans.
+"""The views of several images rendered at once on the model's device, from decoded bytes and plans.
 
-The pixels are those of `views.make_views` to the last bit, on every device: what is computed here and what Pillow
-computes may stand beside each other in one file of features.
+The pixels are those of `views.make_views` to the last bit on every device where that was tested, so that features of
+both may be in one cache file.
 """
 
 from __future__ import annotations
@@ -16,103 +16,124 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import Runner, eagerly
 from fpp_sweep.core.compute.memory import halving
-from fpp_sweep.core.images.augmix import Mixing
-from fpp_sweep.core.images.distorting import chains, mixed
-from fpp_sweep.core.images.fused_kernels import fused
-from fpp_sweep.core.images.resampling import pack, resize, unpack
-from fpp_sweep.core.images.views import Plan, centre_crop, normalised, ready
+from fpp_sweep.core.images.augmix import MixingPlan
+from fpp_sweep.core.images.distorting import apply_chains, mix
+from fpp_sweep.core.images.fused_kernels import fused_runner
+from fpp_sweep.core.images.resampling import Crops, pack, resize, unpack
+from fpp_sweep.core.images.views import ViewPlan, as_tower_input, centre_crop, normalize
 from fpp_sweep.core.models.clip import Preprocess
 
-EAGER_IMAGES = 512  # drawn by a process before it compiles, which takes a minute
+EAGER_IMAGES = 512  # rendered by a process before it compiles the kernels, which takes a minute
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Planned:
-    """A decoded image, its plain view, and the plan of the others: what travels to the device that draws them."""
+class PlannedImage:
+    """A decoded image, its plain view, and the plan of its other views: the input of a renderer on a device."""
 
     data: Tensor  # (n, 3) bytes: the image's pixels, then those of the plain view
     width: int
-    plan: Plan
+    plan: ViewPlan
 
     @classmethod
-    def of(cls, image: Image.Image, plan: Plan, size: int) -> Planned:
-        parts = [np.asarray(each).reshape(-1, 3) for each in (image, centre_crop(image, size))]
-        return cls(torch.from_numpy(np.concatenate(parts)), image.width, plan)
+    def of(cls, image: Image.Image, plan: ViewPlan, size: int) -> PlannedImage:
+        pixels = np.asarray(image).reshape(-1, 3)
+        plain_view = np.asarray(centre_crop(image, size)).reshape(-1, 3)
+        return cls(torch.from_numpy(np.concatenate([pixels, plain_view])), image.width, plan)
 
-    def pin_memory(self) -> Planned:
-        """Itself in memory that a GPU can fetch from; torch's loader asks for it."""
+    def pin_memory(self) -> PlannedImage:
+        """Return the image in memory that a GPU can fetch from; torch's loader calls this method."""
         return replace(self, data=self.data.pin_memory())
 
 
-class Drawer:
-    """Brings what readers give to the model's device as normalised views."""
+class ViewRenderer:
+    """A renderer that turns what readers give into normalised views on the model's device."""
 
     def __init__(self, preprocess: Preprocess, device: torch.device) -> None:
         self.preprocess = preprocess
         self.device = device
-        self._left = EAGER_IMAGES
+        self._rendered = 0
         self._run: Runner = eagerly
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._copy_stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._copy_stream = torch.cuda.Stream(device)
 
-    def fill(self, pixels: Tensor, group: Mapping[int, Tensor | Planned]) -> None:
+    def fill(self, pixels: Tensor, group: Mapping[int, Tensor | PlannedImage]) -> None:
         """Write some rows of (images, views, 3, size, size) on the device."""
-        planned = {row: each for row, each in group.items() if isinstance(each, Planned)}
-        if planned:
-            self._count(len(planned))
-            sent = [replace(each, data=self._sent(each.data)) for each in planned.values()]
-            drawn = halving(lambda part: draw(part, self.preprocess, self._run), sent, len(sent))
-            for row, views in zip(planned, drawn, strict=True):  # a list of rows would have to wait for the device
-                pixels[row] = views
-        for row, each in group.items():
-            if isinstance(each, Tensor):
-                pixels[row] = ready(self._sent(each), self.preprocess)
+        planned_rows: list[int] = []
+        planned_images: list[PlannedImage] = []
+        for row, views in group.items():
+            if isinstance(views, PlannedImage):
+                planned_rows.append(row)
+                planned_images.append(replace(views, data=self._to_device(views.data)))
+            else:
+                pixels[row] = as_tower_input(self._to_device(views), self.preprocess)
+        if planned_images:
+            self._render(pixels, planned_rows, planned_images)
 
-    def _count(self, images: int) -> None:
-        """Compile once that pays; where it cannot be had, all stays as it was."""
-        if self._beside and self._left > 0 >= self._left - images:
-            self._run = fused(self.device)
-        self._left -= images
+    def _render(self, pixels: Tensor, rows: Sequence[int], images: Sequence[PlannedImage]) -> None:
+        self._compile_once_it_pays(len(images))
 
-    def _sent(self, data: Tensor) -> Tensor:
-        """On a GPU, copied while that still computes on what came before."""
-        if self._beside is None:
+        def render_part(part: Sequence[PlannedImage]) -> Tensor:
+            return render(part, self.preprocess, self._run)
+
+        rendered = halving(render_part, images, len(images))
+        for row, views in zip(rows, rendered, strict=True):  # indexing by a list of rows would wait for the device
+            pixels[row] = views
+
+    def _compile_once_it_pays(self, images: int) -> None:
+        before = self._rendered
+        self._rendered += images
+        if self._copy_stream is not None and before < EAGER_IMAGES <= self._rendered:
+            self._run = fused_runner(self.device)
+
+    def _to_device(self, data: Tensor) -> Tensor:
+        """Copy to a GPU while it still computes the group before; on a CPU return the data."""
+        if self._copy_stream is None:
             return data
-        here = torch.cuda.current_stream(self.device)
-        with torch.cuda.stream(self._beside):
-            sent = data.to(self.device, non_blocking=True)
-        here.wait_stream(self._beside)
-        sent.record_stream(here)
-        return sent
+        compute_stream = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._copy_stream):
+            copy = data.to(self.device, non_blocking=True)
+        compute_stream.wait_stream(self._copy_stream)
+        copy.record_stream(compute_stream)
+        return copy
 
 
-def draw(images: Sequence[Planned], preprocess: Preprocess, run: Runner = eagerly) -> Tensor:
-    """(images, 1 + V, 3, size, size) normalised float32 views, where the images' data are."""
-    size, plans = preprocess.size, [each.plan for each in images]
+def render(images: Sequence[PlannedImage], preprocess: Preprocess, run: Runner = eagerly) -> Tensor:
+    """Return (images, 1 + V, 3, size, size) normalised float32 views, on the device of the images' data."""
+    size = preprocess.size
+    plans = [image.plan for image in images]
     count = len(plans[0].boxes)
-    words = pack(torch.cat([each.data for each in images]))
-    ends = np.cumsum([len(each.data) for each in images])
-    plain = torch.stack([words[end - size * size : end] for end in ends.tolist()])
-    origins = np.repeat(np.concatenate([[0], ends[:-1]]), count)
-    strides = np.repeat([each.width for each in images], count)
-    boxes, mirrored = (np.concatenate([getattr(each, name) for each in plans]) for name in ("boxes", "mirrored"))
-    crops = resize(words, origins, strides, boxes, mirrored, size, run)
+    words = pack(torch.cat([image.data for image in images]))
+    ends = np.cumsum([len(image.data) for image in images])
+    beginnings = np.concatenate([[0], ends[:-1]])
+    crops = Crops(
+        origins=np.repeat(beginnings, count),
+        strides=np.repeat([image.width for image in images], count),
+        boxes=np.concatenate([plan.boxes for plan in plans]),
+        mirrored=np.concatenate([plan.mirrored for plan in plans]),
+    )
+    plain_views = torch.stack([words[end - size * size : end] for end in ends.tolist()])
+    random_views = _mix(resize(words, crops, size, run), plans, run)
     views = torch.empty(len(images), 1 + count, 3, size, size, device=words.device)
-    views[:, 0] = _planes(plain).view(len(images), 3, size, size)
-    views[:, 1:] = _finished(crops, plans, run).view(len(images), count, 3, size, size)
-    return normalised(views, preprocess)
+    views[:, 0] = _planes(plain_views).view(len(images), 3, size, size)
+    views[:, 1:] = random_views.view(len(images), count, 3, size, size)
+    return normalize(views, preprocess)
 
 
-def _finished(crops: Tensor, plans: Sequence[Plan], run: Runner) -> Tensor:
-    """(V, 3, S, S) mixed with distortions of themselves, where the plans say so."""
-    mixings = [each.mixing for each in plans if each.mixing]
+def _mix(crops: Tensor, plans: Sequence[ViewPlan], run: Runner) -> Tensor:
+    """Return (V, 3, S, S) crops, mixed with distortions of themselves where the plans say so."""
+    mixings = [plan.mixing for plan in plans if plan.mixing is not None]
     if not mixings:
         return _planes(crops)
-    parts = zip(*((each.weights, each.operations, each.levels) for each in mixings), strict=True)
-    mixing = Mixing(*map(np.concatenate, parts))
-    shares = torch.from_numpy(mixing.weights).to(crops.device, non_blocking=True)
-    return run(mixed, crops, chains(crops, mixing, run), shares)
+    mixing = MixingPlan(
+        weights=np.concatenate([mixing.weights for mixing in mixings]),
+        operations=np.concatenate([mixing.operations for mixing in mixings]),
+        levels=np.concatenate([mixing.levels for mixing in mixings]),
+    )
+    weights = torch.from_numpy(mixing.weights).to(crops.device, non_blocking=True)
+    return run(mix, crops, apply_chains(crops, mixing, run), weights)
 
 
 def _planes(words: Tensor) -> Tensor:
-    """(V, ...) words to (V, 3, ...) bytes."""
+    """Return (V, ...) words as (V, 3, ...) bytes."""
     return unpack(words).movedim(-1, 1)

@@ -1,7 +1,7 @@
-"""AugMix's plans carried out by torch on many views at once, with the bytes of `augmix.py`, on any device.
+"""AugMix's plans carried out by torch on many views at once, on any device, with the bytes that `augmix.py` gives.
 
-Four operations are tables of 256 values a channel, five are maps of places, a shift by whole pixels among them. Places
-and what lies between pixels are float64, as in Pillow; no product and sum may be rounded as one.
+Four operations are tables of 256 values a channel. Five are affine maps, a shift by whole pixels among them. Positions
+and interpolation are in float64, as in Pillow; no product and sum may be rounded as one.
 """
 
 from __future__ import annotations
@@ -15,95 +15,108 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import Runner, eagerly
 from fpp_sweep.core.images import augmix
-from fpp_sweep.core.images.resampling import channel, joined, unpack
+from fpp_sweep.core.images.resampling import channel, join_channels, unpack
 
-TABLES = (augmix.AUTOCONTRAST, augmix.EQUALIZE, augmix.POSTERIZE, augmix.SOLARIZE)
+TABLE_OPERATIONS = (augmix.AUTOCONTRAST, augmix.EQUALIZE, augmix.POSTERIZE, augmix.SOLARIZE)
 
 
-def chains(words: Tensor, mixing: augmix.Mixing, run: Runner = eagerly) -> Tensor:
-    """(V, 3, S, S) words: the three chains of (V, S, S)."""
+def apply_chains(words: Tensor, plan: augmix.MixingPlan, run: Runner = eagerly) -> Tensor:
+    """Return (V, 3, S, S) words: the three chains of each view (V, S, S)."""
     views, size, _ = words.shape
-    moving = words.repeat_interleave(augmix.CHAINS, 0)
-    depth = augmix.MAX_DEPTH
-    steps = zip(mixing.operations.reshape(-1, depth).T, mixing.levels.reshape(-1, depth).T, strict=True)
-    for operation, level in steps:
-        _distort(moving, operation, level, run)
-    return moving.view(views, augmix.CHAINS, size, size)
+    images = words.repeat_interleave(augmix.CHAINS, 0)
+    operations = plan.operations.reshape(-1, augmix.MAX_DEPTH)
+    levels = plan.levels.reshape(-1, augmix.MAX_DEPTH)
+    for depth in range(augmix.MAX_DEPTH):
+        _distort(images, operations[:, depth], levels[:, depth], run)
+    return images.view(views, augmix.CHAINS, size, size)
 
 
 def _distort(words: Tensor, operations: NDArray[np.int64], levels: NDArray[np.float64], run: Runner) -> None:
-    """One operation at its level on each of (N, S, S)."""
+    """Apply one operation at its level to each image of (N, S, S), in the same memory."""
+    uses_table = np.isin(operations, TABLE_OPERATIONS)
+    moved: list[int] = []
+    matrices: list[augmix.Matrix] = []
+    for index in np.flatnonzero((operations != augmix.NO_OPERATION) & ~uses_table).tolist():
+        matrix = augmix.affine_matrix(operations[index], levels[index], words.shape[-1])
+        if matrix is not None:
+            moved.append(index)
+            matrices.append(matrix)
+    if moved:
+        rows = _on_device(np.array(moved), words)
+        words[rows] = run(transform, words, rows, _on_device(np.array(matrices, np.float64), words))
+    changed = np.flatnonzero(uses_table)
+    if len(changed):
+        rows = _on_device(changed, words)
+        words[rows] = run(apply_tables, words, rows, make_tables(words, changed, operations[changed], levels[changed]))
+
+
+def _on_device(values: NDArray[np.generic], like: Tensor) -> Tensor:
+    return torch.from_numpy(values).to(like.device, non_blocking=True)
+
+
+def transform(words: Tensor, rows: Tensor, matrices: Tensor) -> Tensor:
+    """Return (N, S, S) words: images `rows` under (N, 6) matrices, bilinear, black outside."""
     size = words.shape[-1]
-    tabled = np.flatnonzero(np.isin(operations, TABLES))
-    moved = np.flatnonzero((operations != augmix.NOTHING) & ~np.isin(operations, TABLES))
-    maps = [augmix.matrix(operations[row], levels[row], size) for row in moved.tolist()]
-    moved = moved[[each is not None for each in maps]]
-    if len(moved):
-        rows = _sent(moved, words)
-        words[rows] = run(affine, words, rows, _sent(np.array([each for each in maps if each]), words))
-    if len(tabled):
-        rows = _sent(tabled, words)
-        tables = tables_of(words, tabled, operations[tabled], levels[tabled])
-        words[rows] = run(look_up, words, rows, tables)
-
-
-def _sent(values: NDArray[np.generic], to: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(to.device, non_blocking=True)
-
-
-def affine(words: Tensor, rows: Tensor, matrices: Tensor) -> Tensor:
-    """(N, S, S) words: images `rows` under (N, 6) matrices, bilinear, black outside."""
-    size = words.shape[-1]
-    place = torch.arange(size, device=words.device, dtype=torch.float64) + 0.5
+    position = torch.arange(size, device=words.device, dtype=torch.float64) + 0.5
     a, b, c, d, e, f = matrices[:, :, None, None].unbind(1)
-    x = a * place + b * place[:, None] + c
-    y = d * place + e * place[:, None] + f
+    x = a * position + b * position[:, None] + c
+    y = d * position + e * position[:, None] + f
     inside = (x >= 0) & (x < size) & (y >= 0) & (y < size)
     x, y = x - 0.5, y - 0.5
     left, top = x.floor(), y.floor()
-    right_share, low_share = x - left, y - top
-    columns = [(left.long() + shift).clamp(0, size - 1) for shift in (0, 1)]
-    lines = [(top.long() + shift).clamp(0, size - 1) for shift in (0, 1)]
-    near = [words[rows[:, None, None], line, column] for line in lines for column in columns]
+    right_share, lower_share = x - left, y - top
+    first_column, second_column = left.long().clamp(0, size - 1), (left.long() + 1).clamp(0, size - 1)
+    first_line, second_line = top.long().clamp(0, size - 1), (top.long() + 1).clamp(0, size - 1)
+    images = rows[:, None, None]
+    upper_left, upper_right = words[images, first_line, first_column], words[images, first_line, second_column]
+    lower_left, lower_right = words[images, second_line, first_column], words[images, second_line, second_column]
 
-    def between(number: int) -> Tensor:
-        p, q, r, s = (channel(pixel, number).double() for pixel in near)
-        upper = p + (q - p) * right_share
-        lower = r + (s - r) * right_share
-        return (upper + (lower - upper) * low_share).to(torch.int32)  # cut off, not rounded
+    def interpolate(left_words: Tensor, right_words: Tensor, number: int) -> Tensor:
+        left_values, right_values = channel(left_words, number).double(), channel(right_words, number).double()
+        return left_values + (right_values - left_values) * right_share
 
-    return torch.where(inside, joined([between(number) for number in range(3)]), 0)
+    channels = []
+    for number in range(3):
+        upper = interpolate(upper_left, upper_right, number)
+        lower = interpolate(lower_left, lower_right, number)
+        channels.append((upper + (lower - upper) * lower_share).to(torch.int32))  # cut off, not rounded
+    return torch.where(inside, join_channels(channels), 0)
 
 
-def tables_of(
+def make_tables(
     words: Tensor, rows: NDArray[np.int64], operations: NDArray[np.int64], levels: NDArray[np.float64]
 ) -> Tensor:
-    """(N, 3, 256) int32 tables of operations on images `rows` of (.., S, S) words."""
+    """Return (N, 3, 256) int32 tables of operations on images `rows` of (.., S, S) words."""
     values = torch.arange(256, device=words.device, dtype=torch.int32)
-    edges = [augmix.solarized_from(level) for level in levels.tolist()]
-    edge = _sent(np.array(edges, np.int32), words)[:, None, None]
-    tables = torch.where(values >= edge, 255 - values, values).repeat(1, 3, 1)
-    tables[_sent(np.flatnonzero(operations == augmix.POSTERIZE), words)] = values & 0xF0
-    makers: dict[int, Callable[[Tensor], Tensor]] = {augmix.AUTOCONTRAST: stretched, augmix.EQUALIZE: equalized}
-    for operation, make in makers.items():
-        own = np.flatnonzero(operations == operation)
-        if len(own):
-            tables[_sent(own, words)] = make(histograms(words[_sent(rows[own], words)]))
+    thresholds = np.array([augmix.solarize_threshold(level) for level in levels.tolist()], np.int32)
+    threshold = _on_device(thresholds, words)[:, None, None]
+    tables = torch.where(values >= threshold, 255 - values, values).repeat(1, 3, 1)
+    tables[_on_device(np.flatnonzero(operations == augmix.POSTERIZE), words)] = values & 0xF0
+    from_histograms: dict[int, Callable[[Tensor], Tensor]] = {
+        augmix.AUTOCONTRAST: autocontrast_tables,
+        augmix.EQUALIZE: equalize_tables,
+    }
+    for operation, make in from_histograms.items():
+        indices = np.flatnonzero(operations == operation)
+        if len(indices):
+            images = words[_on_device(rows[indices], words)]
+            tables[_on_device(indices, words)] = make(count_values(images))
     return tables
 
 
-def histograms(words: Tensor) -> Tensor:
-    """(N, 3, 256) counts: whole numbers, so that no order of additions matters."""
+def count_values(words: Tensor) -> Tensor:
+    """Return (N, 3, 256) histograms: whole numbers, so that the order of additions does not matter."""
     values = unpack(words).reshape(len(words), -1, 3).long()
-    places = torch.arange(3 * len(words), device=words.device).view(-1, 1, 3) * 256
+    offsets = torch.arange(3 * len(words), device=words.device).view(-1, 1, 3) * 256
     counts = torch.zeros(3 * 256 * len(words), dtype=torch.int64, device=words.device)
-    ones = counts.new_ones(()).expand(values.numel())
-    return counts.scatter_add_(0, (values + places).flatten(), ones).view(-1, 3, 256)
+    increments = counts.new_ones(()).expand(values.numel())
+    return counts.scatter_add_(0, (values + offsets).flatten(), increments).view(-1, 3, 256)
 
 
-def stretched(counts: Tensor) -> Tensor:
-    """Autocontrast's tables: from the least value there is to 0, from the greatest to 255."""
-    low, high = (each.double() for each in _extremes(counts))
+def autocontrast_tables(counts: Tensor) -> Tensor:
+    """Return tables that stretch values: the smallest that occurs becomes 0, the greatest 255."""
+    smallest, greatest = _extremes(counts)
+    low, high = smallest.double(), greatest.double()
     full = torch.full((), 255, dtype=torch.float64, device=counts.device)
     scale = torch.where(low < high, full / (high - low).clamp(min=1), 1.0)
     offset = torch.where(low < high, -low * scale, 0.0)
@@ -111,33 +124,35 @@ def stretched(counts: Tensor) -> Tensor:
     return (values * scale + offset).clamp(0, 255).to(torch.int32)
 
 
-def equalized(counts: Tensor) -> Tensor:
-    _, high = _extremes(counts)
-    step = (counts.sum(-1, keepdim=True) - counts.gather(-1, high)) // 255
+def equalize_tables(counts: Tensor) -> Tensor:
+    """Return tables that make all values about equally frequent."""
+    _, greatest = _extremes(counts)
+    step = (counts.sum(-1, keepdim=True) - counts.gather(-1, greatest)) // 255
     levels = (step // 2 + counts.cumsum(-1) - counts) // step.clamp(min=1)
     values = torch.arange(256, device=counts.device)
     return torch.where(step > 0, levels.clamp(max=255), values).to(torch.int32)
 
 
 def _extremes(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """(.., 1) the least and the greatest value with a count."""
+    """Return (.., 1) the smallest and the greatest value that occurs."""
     present = (counts > 0).to(torch.int32)
     return present.argmax(-1, keepdim=True), 255 - present.flip(-1).argmax(-1, keepdim=True)
 
 
-def look_up(words: Tensor, rows: Tensor, tables: Tensor) -> Tensor:
-    """(N, S, S) words: the values of images `rows` replaced from (N, 3, 256) tables."""
+def apply_tables(words: Tensor, rows: Tensor, tables: Tensor) -> Tensor:
+    """Return (N, S, S) words: the values of images `rows` replaced from (N, 3, 256) tables."""
     table = torch.arange(len(rows), device=words.device)[:, None, None]
-    picked = words[rows]
-    return joined([tables[:, number][table, channel(picked, number)] for number in range(3)])
+    images = words[rows]
+    return join_channels([tables[:, number][table, channel(images, number)] for number in range(3)])
 
 
-def mixed(words: Tensor, moved: Tensor, weights: Tensor) -> Tensor:
-    """(V, 3, S, S) float32: views and their chains (V, 3, S, S), weighted; added in the order of `augmix.mix`."""
-    parts, shares = [words, *moved.unbind(1)], weights[:, :, None, None].unbind(1)
-
-    def plane(number: int) -> Tensor:
-        first, *others = (channel(part, number).float() * share for part, share in zip(parts, shares, strict=True))
-        return sum(others, start=first)
-
-    return torch.stack([plane(number) for number in range(3)], 1)
+def mix(words: Tensor, chains: Tensor, weights: Tensor) -> Tensor:
+    """Return (V, 3, S, S) float32: views and their chains (V, 3, S, S) by weights (V, 4), added as in `mix_views`."""
+    view_weight, *chain_weights = weights[:, :, None, None].unbind(1)
+    planes = []
+    for number in range(3):
+        plane = channel(words, number).float() * view_weight
+        for chain, weight in zip(chains.unbind(1), chain_weights, strict=True):
+            plane = plane + channel(chain, number).float() * weight
+        planes.append(plane)
+    return torch.stack(planes, 1)

@@ -1,6 +1,6 @@
 """Image features of all views of a dataset: taken from the cache, and computed where they are missing.
 
-The features of an image are the same bits however a run is cut: its place in its chunk decides its row in the image
+The features of an image are the same bits however a run is cut: its position in its chunk decides its row in the image
 tower's batch, and every batch has the same size, also at the end of a chunk. They do not depend on the number of
 workers, on what else is cached, or on whether the run was on a dataset's first samples or on all of them.
 """
@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -29,7 +29,7 @@ from fpp_sweep.core.compute.memory import halving
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import BadImageError, Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
-from fpp_sweep.core.images.choose_renderer import faster
+from fpp_sweep.core.images.choose_renderer import choose_renderer
 from fpp_sweep.core.images.chunks import (
     CHUNK,
     Chunk,
@@ -39,8 +39,15 @@ from fpp_sweep.core.images.chunks import (
     remove_superseded,
     sample_digests,
 )
-from fpp_sweep.core.images.device_views import Drawer
-from fpp_sweep.core.images.reading import Read, Reader, read, watched
+from fpp_sweep.core.images.device_views import PlannedImage, ViewRenderer
+from fpp_sweep.core.images.reading import (
+    Reader,
+    ReadResult,
+    Renderer,
+    UnreadableImage,
+    dead_process_as_machine_error,
+    read_views,
+)
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
@@ -54,10 +61,10 @@ _log = logging.getLogger(__name__)
 
 
 class Features:
-    """The features of a dataset's views, mapped from disk; only what is asked for is in memory."""
+    """The features of a dataset's views, mapped from disk; only the requested part is in memory."""
 
     def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool, cost: Mapping[str, float] | None = None) -> None:
-        """`chunks` by number, in order; `cost` of what was not at hand: how many images, and seconds by step."""
+        """Take chunks by number, in order, and the cost of those that were computed: images, and seconds by stage."""
         self.cost = cost or {}
         self._chunks = chunks
         self._exact = exact
@@ -69,22 +76,28 @@ class Features:
         return len(self.kept)
 
     def batch(self, start: int, stop: int) -> Tensor:
-        """(stop - start, views, D) unit features in float32 of the samples `kept[start:stop]`."""
+        """Return (stop - start, views, D) unit features in float32 of the samples `kept[start:stop]`."""
         return self.of(self.kept[start:stop])
 
     def of(self, indices: NDArray[np.int64]) -> Tensor:
-        """The same of any samples that have features, by their indices."""
+        """Return (n, views, D) unit features in float32 of samples that have features, by their indices."""
         numbers = indices // CHUNK
-        where, blocks = [], []
+        positions: list[NDArray[np.int64]] = []  # in `indices`, chunk by chunk
+        blocks: list[NDArray[np.generic]] = []
         for number in np.unique(numbers).tolist():
-            where.append(np.flatnonzero(numbers == number))
-            rows = indices[where[-1]] - number * CHUNK
-            blocks.append(self._chunks[number].features[rows.min() : rows.max() + 1][rows - rows.min()])
-        if not blocks:  # no samples, but views and D
-            return torch.from_numpy(next(iter(self._chunks.values())).features[:0].astype(np.float32))
-        back = np.concatenate(where).argsort()
-        features = torch.from_numpy(np.concatenate(blocks)[back].astype(np.float32))
-        return features if self._exact else F.normalize(features, dim=-1)
+            in_chunk = np.flatnonzero(numbers == number)
+            rows = indices[in_chunk] - number * CHUNK
+            first, last = rows.min(), rows.max()
+            positions.append(in_chunk)
+            blocks.append(self._chunks[number].features[first : last + 1][rows - first])
+        if not blocks:  # no samples, but the right number of views and D
+            any_chunk = next(iter(self._chunks.values()))
+            return torch.from_numpy(any_chunk.features[:0].astype(np.float32))
+        order = np.concatenate(positions).argsort()
+        features = torch.from_numpy(np.concatenate(blocks)[order].astype(np.float32))
+        if self._exact:
+            return features
+        return F.normalize(features, dim=-1)
 
 
 class FeatureCache:
@@ -93,8 +106,8 @@ class FeatureCache:
     def __init__(self, root: Path, *, exact: bool = False) -> None:
         self.root = root
         self.exact = exact
-        self._drawers: dict[tuple[Preprocess, str], Drawer] = {}  # each compiles once, after many images
-        self._ways: dict[tuple[int, bool, int], bool] = {}  # whether readers draw: by views, AugMix and workers
+        self._view_renderers: dict[tuple[Preprocess, str], ViewRenderer] = {}  # each compiles once, after many images
+        self._renderer_choices: dict[tuple[int, bool, int], Renderer] = {}  # by views, AugMix and workers
 
     def features(
         self,
@@ -110,118 +123,161 @@ class FeatureCache:
         batch: int = BATCH,
         progress: Bar | None = None,
     ) -> Features:
-        """Features of all views of a dataset; computes what is not cached.
+        """Return features of all views of a dataset; compute those that are not cached.
 
-        With `samples`, some indices, only the chunks that hold those are computed and opened. `batch` is a number of
-        views. With `workers`, that many processes read images and draw views. An image that cannot be read fails the
-        run or is skipped; one that an earlier run has skipped is tried again.
+        With `samples`, some indices, only the chunks that hold these samples are computed and opened. `batch` is a
+        number of views. `workers` processes read images and render views. An image that cannot be read fails the run
+        or is skipped; an image that an earlier run has skipped is tried again.
         """
         if not len(dataset):
             raise InputError(f"{dataset.name}, split {dataset.split}: no images")
         reader = Reader.of(dataset, config, clip.preprocess, seed)
-        key = FeatureKey(
-            image_digest=clip.image_digest,
-            dataset=dataset.name,
-            split=dataset.split,
-            count=config.count,
-            min_area=config.min_area,
-            max_area=config.max_area,
-            augmix=reader.augmix,
-            flip=reader.flip,
-            seed=seed,
-            dtype="float32" if self.exact else "float16",
-            compute=computed_in(precision, clip.device) + clip.bits,
-        )
-        images = at_once(config.count, batch)
-        place = clip.preprocess, str(clip.device)
-        if place not in self._drawers:
-            self._drawers[place] = Drawer(clip.preprocess, clip.device)
+        key = self._key(clip, reader, precision)
         with open_entry(self.root, key.name()) as entry:
             entry.describe({"model": clip.name, **asdict(key)})
             filling = _Filling(
                 entry=entry,
-                clip=clip,
                 reader=reader,
-                drawer=self._drawers[place],
-                ways=self._ways,
-                digests=_digests(dataset, range(len(dataset)) if samples is None else samples),
+                tower=_BatchedTower.of(clip, precision, images_per_batch(config.count, batch), config.count),
+                view_renderer=self._view_renderer(clip),
+                renderer_choices=self._renderer_choices,
+                digests=_chunk_digests(dataset, samples),
                 exact=self.exact,
-                precision=precision,
-                images=images,
-                views=clip.text.room.batch(images * config.count, view_bytes(clip)),
                 workers=workers,
                 on_bad_image=on_bad_image,
                 progress=progress,
             )
             return Features(filling.run(), exact=self.exact, cost=filling.cost())
 
+    def _key(self, clip: Clip, reader: Reader, precision: Precision) -> FeatureKey:
+        dtype = "float16"
+        if self.exact:
+            dtype = "float32"
+        return FeatureKey(
+            image_digest=clip.image_digest,
+            dataset=reader.dataset.name,
+            split=reader.dataset.split,
+            count=reader.config.count,
+            min_area=reader.config.min_area,
+            max_area=reader.config.max_area,
+            augmix=reader.augmix,
+            flip=reader.flip,
+            seed=reader.seed,
+            dtype=dtype,
+            compute=arithmetic_label(precision, clip.device) + clip.arithmetic_suffix,
+        )
 
-def at_once(views: int, batch: int = BATCH) -> int:
-    """Images of so many views that go through the image tower together; fewer take it as long."""
+    def _view_renderer(self, clip: Clip) -> ViewRenderer:
+        key = clip.preprocess, str(clip.device)
+        if key not in self._view_renderers:
+            self._view_renderers[key] = ViewRenderer(clip.preprocess, clip.device)
+        return self._view_renderers[key]
+
+
+def images_per_batch(views: int, batch: int = BATCH) -> int:
+    """Return how many images of so many views go through the image tower together; fewer take as long."""
     return max(1, min(batch // views, CHUNK))
 
 
 @lru_cache(maxsize=8)
 def view_bytes(clip: Clip) -> float:
-    """About what a view takes in the image tower: a block's widest layer, and what stands beside it."""
+    """Estimate the memory of a view in the image tower: a block's widest layer, and what is held beside it."""
     widest = 0
 
-    def seen(module: nn.Module, given: object, found: object) -> None:
+    def measure(module: nn.Module, inputs: object, output: object) -> None:
         nonlocal widest
-        widest = max(widest, found.nbytes if isinstance(found, Tensor) else 0)
+        if isinstance(output, Tensor):
+            widest = max(widest, output.nbytes)
 
     if math.isinf(clip.text.room.device):
         return 0.0
+    size = clip.preprocess.size
     with torch.no_grad(), ExitStack() as hooks:
         for module in clip.visual.modules():
-            hooks.callback(module.register_forward_hook(seen).remove)
-        clip.visual(torch.zeros(1, 3, *[clip.preprocess.size] * 2, device=clip.device))
+            hooks.callback(module.register_forward_hook(measure).remove)
+        clip.visual(torch.zeros(1, 3, size, size, device=clip.device))
     return 4.0 * widest
 
 
-def computed_in(precision: Precision, device: torch.device) -> str:
-    """What a key says of the tower's arithmetic: float32 is the same everywhere, half precision by kind of device."""
+def arithmetic_label(precision: Precision, device: torch.device) -> str:
+    """Return how a feature key names the image tower's arithmetic.
+
+    float32 and tf32 have one name for all devices; half precision is named by kind of device. To keep the features of
+    CPUs and GPUs apart, add `device.type` here.
+    """
     if precision != "fp16":
         return precision
-    return "float16" if device.type == "cuda" else f"float16 on {device.type}"
+    if device.type == "cuda":
+        return "float16"
+    return f"float16 on {device.type}"
 
 
-def _samples(number: int) -> slice:
-    """Where the samples of a chunk stand in the dataset."""
+def _samples_of_chunk(number: int) -> slice:
     return slice(number * CHUNK, (number + 1) * CHUNK)
 
 
-def _digests(dataset: Dataset, samples: Iterable[int]) -> dict[int, NDArray[np.uint8]]:
-    """The digests of all samples of each chunk that holds some of these, by the chunk's number."""
-    return {
-        number: sample_digests((sample, dataset.fingerprint(sample)) for sample in dataset.ids[_samples(number)])
-        for number in sorted({sample // CHUNK for sample in samples})
-    }
+def _chunk_digests(dataset: Dataset, samples: Iterable[int] | None) -> dict[int, NDArray[np.uint8]]:
+    """Return the digests of all samples of each chunk that holds some of `samples`, by the chunk's number.
+
+    None means all samples.
+    """
+    if samples is None:
+        samples = range(len(dataset))
+    numbers = {sample // CHUNK for sample in samples}
+    digests = {}
+    for number in sorted(numbers):
+        ids = dataset.ids[_samples_of_chunk(number)]
+        digests[number] = sample_digests((sample_id, dataset.fingerprint(sample_id)) for sample_id in ids)
+    return digests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _BatchedTower:
+    """An image tower whose batches have one size; where memory is short, a batch goes through it in parts."""
+
+    clip: Clip
+    precision: Precision
+    images: int  # in a batch
+    views_at_once: int
+
+    @classmethod
+    def of(cls, clip: Clip, precision: Precision, images: int, views: int) -> _BatchedTower:
+        views_at_once = clip.text.room.batch(images * views, view_bytes(clip))
+        return cls(clip=clip, precision=precision, images=images, views_at_once=views_at_once)
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Return (N, D) features of (N, 3, size, size) views."""
+        return halving(self._features_of_part, pixels, self.views_at_once)
+
+    def _features_of_part(self, pixels: Tensor) -> Tensor:
+        run = eagerly  # a rest of another size is not compiled
+        if len(pixels) == self.views_at_once:
+            run = self.clip.image_run
+        with computing(self.precision, self.clip.device):
+            return self.clip.image_features(pixels, run=run)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Filling:
-    """One run over the wanted chunks of an entry: finds those on disk, computes and writes the others."""
+    """One run over the requested chunks of an entry: finds those on disk, computes and writes the others."""
 
     entry: Entry
-    clip: Clip
     reader: Reader
-    drawer: Drawer
-    ways: dict[tuple[int, bool, int], bool]
-    digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each wanted chunk, by its number
+    tower: _BatchedTower
+    view_renderer: ViewRenderer
+    renderer_choices: dict[tuple[int, bool, int], Renderer]
+    digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each requested chunk, by its number
     exact: bool
-    precision: Precision
-    images: int  # that are drawn at once
-    views: int  # that go through the image tower at once
     workers: int
     on_bad_image: OnBadImage
     progress: Bar | None
-    chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are done
-    reported: set[str] = field(default_factory=set)
-    done: int = 0  # images
-    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by stage
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # that are on disk
+    notes: set[str] = field(default_factory=set)
+    images_computed: int = 0
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
 
     def run(self) -> dict[int, Chunk]:
+        """Return all requested chunks, in order."""
         began = perf_counter()
         missing = [number for number in self.digests if not self._find(number)]
         if missing:
@@ -232,17 +288,20 @@ class _Filling:
                 # other processes compute these: wait for the first, with no lock held meanwhile, then look again
                 with self.entry.lock(missing[0], blocking=True):
                     pass
-        if self.progress and perf_counter() - began > LOG and self.spent:
-            self.progress.note(f"image features: time went to {shares(self.spent)}")
+        if self.progress and perf_counter() - began > LOG and self.seconds:
+            self.progress.note(f"image features: time went to {shares(self.seconds)}")
         return dict(sorted(self.chunks.items()))
 
     def cost(self) -> dict[str, float]:
-        return {"images": float(self.done), **self.spent} if self.done else {}
+        """Return images and seconds by stage of what was computed; empty if all was cached."""
+        if not self.images_computed:
+            return {}
+        return {"images": float(self.images_computed), **self.seconds}
 
     def _find(self, number: int) -> bool:
         """Take a chunk from disk, unless it lacks an image that can be read by now."""
         digests = self.digests[number]
-        chunk = find_chunk(self.entry.folder, number, digests, self._report)
+        chunk = find_chunk(self.entry.folder, number, digests, self._note_once)
         if chunk is None or any(self._can_be_read(sample.sample_id) for sample in chunk.skipped):
             return False
         self.chunks[number] = chunk
@@ -250,129 +309,136 @@ class _Filling:
             self.progress.found(len(digests))
         return True
 
-    def _can_be_read(self, sample: str) -> bool:
+    def _can_be_read(self, sample_id: str) -> bool:
         try:
-            self.reader.dataset.source.image(sample)
+            self.reader.dataset.source.image(sample_id)
         except BadImageError as error:
             self._fail_or_skip(str(error))
             return False
         return True
 
     def _compute_unlocked(self, missing: list[int]) -> list[int]:
-        """Compute the chunks that no other process is computing; returns the others.
-
-        A chunk is locked when its first image is asked for. Workers read ahead of the tower, so that the next chunk may
-        be locked while one is computed.
-        """
+        """Compute the chunks that no other process is computing; return the others."""
         locked: deque[tuple[int, ExitStack]] = deque()
         busy: list[int] = []
         with ExitStack() as locks:
-
-            def lock_chunks() -> Iterator[int]:
-                """Lock one chunk after the other; yields the indices of their samples."""
-                for number in missing:
-                    lock = locks.enter_context(ExitStack())
-                    if not lock.enter_context(self.entry.lock(number, blocking=False)):
-                        busy.append(number)
-                    elif self._find(number):  # another process has finished it meanwhile
-                        lock.close()
-                    else:
-                        locked.append((number, lock))
-                        yield from range(len(self.reader.dataset.ids))[_samples(number)]
-
-            indices = lock_chunks()
+            indices = self._lock_chunks(missing, locks, locked, busy)
             first = next(indices, None)
-            if first is None:  # nothing to read: start no workers
-                return busy
-            pin = self.clip.device.type == "cuda"
-            reader = self._chosen(first)
-            loader = read(reader, chain([first], indices), workers=self.workers, pin=pin)
-            reading, rest = ("reading and drawing", "tower") if reader.draws else ("reading", "drawing and tower")
-            views = self._waited(reading, loader)
-            began, before = perf_counter(), sum(self.spent.values())
-            with watched(loader):
-                for first_views in views:
-                    number, lock = locked.popleft()
-                    self._write(number, self._compute(number, chain([first_views], views)))
-                    lock.close()
-            self.spent[rest] += perf_counter() - began - (sum(self.spent.values()) - before)
+            if first is not None:  # else there is nothing to read, and no workers start
+                self._compute_locked(first, chain([first], indices), locked)
         return busy
 
-    def _chosen(self, index: int) -> Reader:
-        """A reader that draws, or leaves it to the device: measured once."""
-        key = self.reader.config.count, self.reader.augmix, self.workers
-        if key not in self.ways:
-            tower = partial(halving, self._tower, at_once=self.views)
-            chosen = faster(tower, self.reader, self.drawer, index, self.workers, self.progress)
-            self.ways[key] = chosen.draws
-        return replace(self.reader, draws=self.ways[key])
+    def _lock_chunks(
+        self, missing: list[int], locks: ExitStack, locked: deque[tuple[int, ExitStack]], busy: list[int]
+    ) -> Iterator[int]:
+        """Lock one chunk after the other; yield the indices of their samples.
 
-    def _compute(self, number: int, views: Iterator[Read]) -> Chunk:
-        """The features of a chunk; takes the views of its samples, and no more, from the iterator."""
-        ids = self.reader.dataset.ids[_samples(number)]
-        count, size = self.reader.config.count, self.reader.preprocess.size
-        pixels = torch.zeros(self.images, count, 3, size, size, device=self.drawer.device)
+        A chunk is locked when its first index is requested. Workers read ahead of the tower, so that the next chunk
+        may be locked while one is computed.
+        """
+        all_indices = range(len(self.reader.dataset))
+        for number in missing:
+            lock = locks.enter_context(ExitStack())
+            if not lock.enter_context(self.entry.lock(number, blocking=False)):
+                busy.append(number)
+            elif self._find(number):  # another process has finished it meanwhile
+                lock.close()
+            else:
+                locked.append((number, lock))
+                yield from all_indices[_samples_of_chunk(number)]
+
+    def _compute_locked(self, first: int, indices: Iterator[int], locked: deque[tuple[int, ExitStack]]) -> None:
+        """Compute and write the chunks of these indices, the first of which is `first`."""
+        reader = replace(self.reader, renderer=self._choose_renderer(first))
+        reading_stage, computing_stage = "reading and rendering", "tower"
+        if reader.renderer == "device":
+            reading_stage, computing_stage = "reading", "rendering and tower"
+        pin = self.tower.clip.device.type == "cuda"
+        loader = read_views(reader, indices, workers=self.workers, pin=pin)
+        results = self._timed(reading_stage, loader)
+        began, seconds_before = perf_counter(), sum(self.seconds.values())
+        with dead_process_as_machine_error(loader):
+            for first_result in results:
+                number, lock = locked.popleft()
+                self._write(number, self._compute(number, chain([first_result], results)))
+                lock.close()
+        in_other_stages = sum(self.seconds.values()) - seconds_before
+        self.seconds[computing_stage] += perf_counter() - began - in_other_stages
+
+    def _choose_renderer(self, index: int) -> Renderer:
+        """Return the renderer that was faster when it was measured, once for a kind of views."""
+        key = self.reader.config.count, self.reader.augmix, self.workers
+        if key not in self.renderer_choices:
+            self.renderer_choices[key] = choose_renderer(
+                self.tower.features, self.reader, self.view_renderer, index, self.workers, self.progress
+            )
+        return self.renderer_choices[key]
+
+    def _compute(self, number: int, results: Iterator[ReadResult]) -> Chunk:
+        """Compute a chunk; take what was read of its samples, and no more, from the iterator."""
+        ids = self.reader.dataset.ids[_samples_of_chunk(number)]
+        images, count, size = self.tower.images, self.reader.config.count, self.reader.preprocess.size
+        pixels = torch.zeros(images, count, 3, size, size, device=self.view_renderer.device)
         kept = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
         blocks: list[Tensor] = []
-        for start in range(0, len(ids), self.images):
-            in_batch = len(ids[start : start + self.images])
-            group = {}
-            for row, views_or_reason in enumerate(islice(views, in_batch)):
-                if isinstance(views_or_reason, str):
-                    self._fail_or_skip(views_or_reason)
-                    skipped.append(Skipped(sample_id=ids[start + row], reason=views_or_reason))
+        for start in range(0, len(ids), images):
+            batch_ids = ids[start : start + images]
+            group: dict[int, Tensor | PlannedImage] = {}
+            for row, result in enumerate(islice(results, len(batch_ids))):
+                if isinstance(result, UnreadableImage):
+                    self._fail_or_skip(result.reason)
+                    skipped.append(Skipped(sample_id=batch_ids[row], reason=result.reason))
                 else:
-                    group[row] = views_or_reason
+                    group[row] = result
                     kept[start + row] = True
-            self.drawer.fill(pixels, group)
+            self.view_renderer.fill(pixels, group)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
-            features = halving(self._tower, pixels.flatten(0, 1), self.views)
-            blocks.append(features.view(self.images, count, -1)[:in_batch])
-            self.done += in_batch
+            features = self.tower.features(pixels.flatten(0, 1))
+            blocks.append(features.view(images, count, -1)[: len(batch_ids)])
+            self.images_computed += len(batch_ids)
             if self.progress:
-                self.progress.advance(in_batch)
-        features = torch.cat(blocks).cpu()  # all at once: a GPU is waited for once in a chunk
+                self.progress.advance(len(batch_ids))
+        return self._make_chunk(number, torch.cat(blocks).cpu(), kept, skipped)  # waits for a GPU once in a chunk
+
+    def _make_chunk(self, number: int, features: Tensor, kept: NDArray[np.bool_], skipped: list[Skipped]) -> Chunk:
         if not features.isfinite().all():
-            raise FloatingPointError(f"{self.clip.name}: the image tower gave features that are not finite")
+            raise FloatingPointError(f"{self.tower.clip.name}: the image tower gave features that are not finite")
         features[torch.from_numpy(~kept)] = 0
-        values = features.numpy().astype(np.float32 if self.exact else np.float16)
+        values = features.numpy()
+        if not self.exact:
+            values = values.astype(np.float16)
         return Chunk(digests=self.digests[number], features=values, kept=kept, skipped=tuple(skipped))
 
-    def _waited(self, name: str, views: Iterator[Read]) -> Iterator[Read]:
-        """The same, with the clock running."""
+    def _timed(self, stage: str, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
+        """Yield the same results, and count the seconds that they are waited for."""
         while True:
             began = perf_counter()
-            found = next(views, None)
-            self.spent[name] += perf_counter() - began
-            if found is None:
+            result = next(results, None)
+            self.seconds[stage] += perf_counter() - began
+            if result is None:
                 return
-            yield found
-
-    def _tower(self, pixels: Tensor) -> Tensor:
-        run = self.clip.image_run if len(pixels) == self.views else eagerly  # whatever is left over is not compiled
-        with computing(self.precision, self.clip.device):
-            return self.clip.image_features(pixels, run=run)
+            yield result
 
     def _write(self, number: int, chunk: Chunk) -> None:
         """Put a chunk on disk, and go on with a map of its file."""
         path = chunk_path(self.entry.folder, number, chunk.digests)
         began = perf_counter()
         self.entry.write(path, chunk.to_bytes(), left=len(self.digests) - len(self.chunks) - 1)
-        self.spent["disk"] += perf_counter() - began
+        self.seconds["disk"] += perf_counter() - began
         remove_superseded(self.entry.folder, number, chunk.digests)
         self.chunks[number] = Chunk.read(path)
 
     def _fail_or_skip(self, reason: str) -> None:
         if self.on_bad_image == "fail":
-            raise InputError(f"{reason}; mend or remove the image, or leave it out with --on-bad-image skip")
+            raise InputError(f"{reason}; repair or remove the image, or skip it with --on-bad-image skip")
 
-    def _report(self, line: str) -> None:
-        """Say a line once, though a chunk may be looked for several times."""
-        if line in self.reported:
+    def _note_once(self, line: str) -> None:
+        """Show a line once, though a chunk may be looked for several times."""
+        if line in self.notes:
             return
-        self.reported.add(line)
+        self.notes.add(line)
         if self.progress:
             self.progress.note(line)
         else:

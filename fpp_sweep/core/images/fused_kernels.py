@@ -1,7 +1,11 @@
-"""Drawing with fewer kernels: torch.compile, with every product and sum rounded as they are one by one."""
+"""Rendering with fewer kernels: torch.compile, with every product and sum rounded one by one as in eager code.
+
+A failure is never silent: it is logged, and from then on functions run eagerly, with the same results.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,46 +14,56 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import P, Runner, T, eagerly
 
-APART = {"emulate_precision_casts": True}  # on a GPU a compiler makes one rounding of a product and a sum otherwise
-WHOLE = {"realize_reads_threshold": 1000, "realize_opcount_threshold": 10000}  # else long sums are cut into kernels
+# without it a compiler for GPUs rounds a product and the sum that follows only once
+ROUND_EACH_STEP = {"emulate_precision_casts": True}
+# without them long sums are cut into several kernels
+ONE_KERNEL_PER_SUM = {"realize_reads_threshold": 1000, "realize_opcount_threshold": 10000}
 PROBES = 4096  # random products and sums; some in ten differ where they are fused
 
+_log = logging.getLogger(__name__)
 
-def fused(device: torch.device) -> Runner:
-    """Runs functions through torch.compile; eagerly where that cannot be had, or would give other bits."""
-    runner = _Fused()
-    numbers = torch.rand(3, PROBES, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
-    for values in (numbers, numbers.float()):
-        if not torch.equal(runner(_product_and_sum, *values), _product_and_sum(*values)):
+
+def fused_runner(device: torch.device) -> Runner:
+    """Return a runner that compiles functions; the eager runner where compiling fails or would change bits."""
+    runner = FusedRunner()
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.rand(3, PROBES, dtype=torch.float64, generator=generator).to(device)
+    for operands in (numbers, numbers.float()):
+        fused = runner(_product_and_sum, *operands)
+        if not torch.equal(fused, _product_and_sum(*operands)):
+            _log.warning("torch.compile rounds a product and a sum together on %s; views are rendered eagerly", device)
             return eagerly
-    return eagerly if runner.failed else runner
+    if runner.failure:
+        return eagerly
+    return runner
 
 
 def _product_and_sum(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return a * b + c
 
 
-class _Fused:
-    """Compiles a function at its first call, for any number of rows; after a failure it compiles nothing more."""
+class FusedRunner:
+    """A runner that compiles a function at its first call, for any number of rows; after a failure it runs eagerly."""
 
     def __init__(self) -> None:
-        self.failed = ""
+        self.failure = ""  # the first line of the error
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        if self.failed:
+        if self.failure:
             return function(*arguments, **named)
-        compiled = self._compiled.setdefault(
-            function, torch.compile(function, fullgraph=True, options={**APART, **WHOLE})
-        )
-        for each in arguments:
-            if isinstance(each, Tensor) and len(each) > 1:  # torch has a form of its own for one row
-                torch._dynamo.maybe_mark_dynamic(each, 0)
+        if function not in self._compiled:
+            options: dict[str, Any] = {**ROUND_EACH_STEP, **ONE_KERNEL_PER_SUM}
+            self._compiled[function] = torch.compile(function, fullgraph=True, options=options)
+        for argument in arguments:
+            if isinstance(argument, Tensor) and len(argument) > 1:  # torch has a separate form for one row
+                torch._dynamo.maybe_mark_dynamic(argument, 0)
         try:
-            result: T = compiled(*arguments, **named)
+            result: T = self._compiled[function](*arguments, **named)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # no compiler, a GPU that is too old, too many shapes
-            self.failed = str(error).partition("\n")[0]
+            self.failure = str(error).partition("\n")[0] or type(error).__name__
+            _log.warning("torch.compile failed, views are rendered eagerly from now on: %s", self.failure)
             return function(*arguments, **named)
         return result

@@ -1,4 +1,4 @@
-"""Reading images and drawing their views, in this process or ahead of it in worker processes."""
+"""Reading images and rendering their views, in this process or ahead of it in worker processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,23 +18,34 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from fpp_sweep.core.datasets import BadImageError, Dataset
-from fpp_sweep.core.images.device_views import Planned
-from fpp_sweep.core.images.views import draw, normalised, plan, sample_rng
+from fpp_sweep.core.images.device_views import PlannedImage
+from fpp_sweep.core.images.views import normalize, plan_views, render_with_pillow, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import Auto, ViewConfig
 from fpp_sweep.spec.errors import MachineError
 
-Read = Tensor | Planned | str
+Renderer = Literal["pillow", "device"]
 
-DEAD = "DataLoader worker", "Pin memory thread"  # which torch's line begins with; the latter fetches for a GPU
+# beginnings of torch's message when a process of its loader is dead; the second one's thread fetches for a GPU
+DEAD_PROCESS = ("DataLoader worker", "Pin memory thread")
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableImage:
+    """The reason why an image cannot be read."""
+
+    reason: str
+
+
+ReadResult = Tensor | PlannedImage | UnreadableImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reader(TorchDataset["Read"]):
-    """Views of samples by index, or the reason why an image cannot be read; picklable, for worker processes.
+class Reader(TorchDataset[ReadResult]):
+    """Views of samples by index; picklable, for worker processes.
 
-    Views with AugMix are normalised float32; others are bytes, a quarter of that to hand over. Where they are drawn
-    later, it gives decoded images and plans.
+    Views with AugMix are normalised float32, others bytes, a quarter of that to hand over. With `renderer="device"` the
+    reader gives decoded images and plans instead, to be rendered where the model is.
     """
 
     dataset: Dataset
@@ -42,45 +54,55 @@ class Reader(TorchDataset["Read"]):
     seed: int
     augmix: bool
     flip: bool
-    draws: bool = True  # here, by Pillow
+    renderer: Renderer = "pillow"
 
     @classmethod
     def of(cls, dataset: Dataset, config: ViewConfig, preprocess: Preprocess, seed: int) -> Reader:
-        """A reader that has AugMix and mirror images on where the config, or else the dataset, says so."""
-        augmix, flip = resolve(config, dataset)
+        """Return a reader with AugMix and mirror images as the config, or else the dataset, says."""
+        augmix, flip = resolve_switches(config, dataset)
         return cls(dataset=dataset, config=config, preprocess=preprocess, seed=seed, augmix=augmix, flip=flip)
 
-    def __getitem__(self, index: int) -> Read:
-        sample = self.dataset.ids[index]
+    def __getitem__(self, index: int) -> ReadResult:
+        sample_id = self.dataset.ids[index]
         try:
-            image = self.dataset.source.image(sample)
+            image = self.dataset.source.image(sample_id)
         except BadImageError as error:
-            return str(error)
-        rng = sample_rng(self.seed, self.dataset.name, self.dataset.split, sample)
-        chosen = plan(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
-        if not self.draws:
-            return Planned.of(image, chosen, self.preprocess.size)
-        views = torch.from_numpy(draw(image, chosen, self.preprocess.size))
-        return normalised(views, self.preprocess) if self.augmix else views
+            return UnreadableImage(str(error))
+        rng = sample_rng(self.seed, self.dataset.name, self.dataset.split, sample_id)
+        plan = plan_views(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
+        if self.renderer == "device":
+            return PlannedImage.of(image, plan, self.preprocess.size)
+        views = torch.from_numpy(render_with_pillow(image, plan, self.preprocess.size))
+        if self.augmix:
+            return normalize(views, self.preprocess)
+        return views
 
 
-def resolve(config: ViewConfig, dataset: Dataset) -> tuple[bool, bool]:
-    """Whether AugMix and mirror images are on; `auto` leaves it to the dataset."""
-    return _switch(config.augmix, dataset.augmix), _switch(config.flip, dataset.flip)
+def resolve_switches(config: ViewConfig, dataset: Dataset) -> tuple[bool, bool]:
+    """Return whether AugMix and mirror images are on; `auto` leaves the choice to the dataset."""
+    return _is_on(config.augmix, dataset.augmix), _is_on(config.flip, dataset.flip)
 
 
-def _switch(setting: Auto, default: bool) -> bool:
-    return default if setting == "auto" else setting == "on"
+def _is_on(setting: Auto, default: bool) -> bool:
+    if setting == "auto":
+        return default
+    return setting == "on"
 
 
-def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[Read]:
-    """What the reader gives for these indices, in order; with workers, some indices are taken ahead of time."""
+def read_views(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> Iterator[ReadResult]:
+    """Return an iterator over what the reader gives for these indices, in order.
+
+    With workers, some indices are taken from the iterable ahead of time.
+    """
+    context = None
+    if workers:
+        context = "spawn"
     loader = DataLoader(
         reader,
         batch_size=None,
         sampler=indices,
         num_workers=workers,
-        multiprocessing_context="spawn" if workers else None,
+        multiprocessing_context=context,
         pin_memory=workers > 0 and pin,
         worker_init_fn=silence_lost_parent,
         generator=torch.Generator(),  # the default would draw a seed from the global stream
@@ -90,22 +112,24 @@ def read(reader: Reader, indices: Iterable[int], *, workers: int, pin: bool) -> 
 
 
 @contextmanager
-def watched(views: Iterator[Read]) -> Iterator[None]:
-    """A MachineError where a worker process that `read` has started dies during the block."""
+def dead_process_as_machine_error(views: Iterator[ReadResult]) -> Iterator[None]:
+    """Raise MachineError if a worker process of `read_views` dies during the block."""
     try:
         yield
-    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two where it died while it handed over
-        reason = str(error).partition(". ")[0]
-        told_by_it = reason.startswith("Caught ")  # what happened in it, and it lives
-        if told_by_it or (isinstance(error, RuntimeError) and not reason.startswith(DEAD)):
+    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed views over
+        message = str(error)
+        raised_in_worker = message.startswith("Caught ")  # the process itself lives
+        other_error = isinstance(error, RuntimeError) and not message.startswith(DEAD_PROCESS)
+        if raised_in_worker or other_error:
             raise
         _shut_down(views)
+        reason = message.partition(". ")[0]
         advice = "where memory ran out, start fewer with --loaders or work.loaders"
         raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
 
 
-def _shut_down(views: Iterator[Read]) -> None:
-    """End the others; until that is done, torch's handler in the main thread raises again at each that ends."""
+def _shut_down(views: Iterator[ReadResult]) -> None:
+    """End the other processes; torch's handler in the main thread raises for each that ends, so it is off meanwhile."""
     if threading.current_thread() is not threading.main_thread():
         views._shutdown_workers()  # type: ignore[attr-defined]
         return
@@ -118,7 +142,7 @@ def _shut_down(views: Iterator[Read]) -> None:
 
 
 def silence_lost_parent(worker: int) -> None:
-    """In a worker process: no traceback when the parent process ends while the worker exchanges data with it."""
+    """Print no traceback in a worker process whose parent ends while they exchange data."""
     print_traceback = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -130,7 +154,7 @@ def silence_lost_parent(worker: int) -> None:
 
 @contextmanager
 def ctrl_c_for_parent_only(workers: int) -> Iterator[None]:
-    """Processes that start in this block ignore Ctrl-C; it is raised in this process when the block ends.
+    """Let processes that start in this block ignore Ctrl-C, and raise it in this process when the block ends.
 
     A terminal sends Ctrl-C to every process of a command. The parent ends its workers; each of them would print a
     traceback if it reacted too.
@@ -139,10 +163,14 @@ def ctrl_c_for_parent_only(workers: int) -> Iterator[None]:
     if not workers or not in_main_thread or not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # it unblocks the signal when it starts, which would be with the first worker
+    resource_tracker.ensure_running()  # the tracker unblocks the signal when it starts, so start it first
     received: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
     # blocked in this thread only: the signal may reach another one, and Python then calls the handler in this one
-    handler = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    handler = signal.signal(signal.SIGINT, remember)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by child processes
     try:
         yield

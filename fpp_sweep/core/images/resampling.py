@@ -1,14 +1,15 @@
-"""Pillow's resizing of many crops at once, in whole numbers: the same bytes, on any device torch has.
+"""Pillow's resizing of many crops at once, in whole numbers: the same bytes on any device that torch has.
 
 An image is a row of words, one for each pixel, with its three bytes in the lowest bits. Pillow weights pixels by whole
-numbers with 22 fractional bits and rounds to bytes after each side. Its weights come from float64, of which no product
-and sum may be rounded as one, and nothing is divided by a plain number: a GPU would multiply by the reciprocal.
+numbers with 22 fractional bits and rounds to bytes after each side. Its weights come from float64. So no product and
+sum may be rounded as one, and divisors must be tensors: a GPU multiplies by the reciprocal of a plain number.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,81 +19,104 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import Runner, eagerly
 
-Filter = tuple[Tensor, Tensor]  # (V, out) the first pixel that each output takes, (V, out, taps) int32 weights from it
+Filter = tuple[Tensor, Tensor]  # (V, out) the first pixel of each output, (V, out, taps) int32 weights from there on
 
-BITS = 22  # of a weight's fraction
-TAPS = (
-    3,
-    5,
-    9,
-    17,
-)  # numbers of weights that are filled up to, so that few forms of the loop are compiled; more stay eager
+FRACTION_BITS = 22  # of a weight
+# numbers of weights that shorter filters are padded to, so that few forms of the loop are compiled; longer stay eager
+PADDED_TAPS = (3, 5, 9, 17)
 
 
 def pack(pixels: Tensor) -> Tensor:
-    """(..., 3) bytes to (...) words."""
+    """Pack (..., 3) bytes into (...) words."""
     padded = pixels.new_zeros(*pixels.shape[:-1], 4)
     padded[..., :3] = pixels
     return padded.view(torch.int32).squeeze(-1)
 
 
 def unpack(words: Tensor) -> Tensor:
-    """(...) words to (..., 3) bytes."""
+    """Unpack (...) words into (..., 3) bytes."""
     return words.contiguous().view(torch.uint8).view(*words.shape, 4)[..., :3]
 
 
 def channel(words: Tensor, number: int) -> Tensor:
+    """Return one channel of words."""
     return (words >> (8 * number)) & 255
 
 
-def joined(channels: list[Tensor]) -> Tensor:
+def join_channels(channels: list[Tensor]) -> Tensor:
+    """Return words from their three channels."""
     red, green, blue = channels
     return red | (green << 8) | (blue << 16)
 
 
-def resize(
-    words: Tensor,
-    origins: NDArray[np.int64],
-    strides: NDArray[np.int64],
-    boxes: NDArray[np.int64],
-    mirrored: NDArray[np.bool_],
-    size: int,
-    run: Runner = eagerly,
-) -> Tensor:
-    """(V, size, size) words: each box of its image, resized with the bilinear filter as `views.resize` does it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Crops:
+    """V boxes of images that stand one after the other in a row of words."""
 
-    View v's image begins at word origins[v] and has rows of strides[v]. The lines of all crops are one list. Crops that
-    are shrunk in height first have columns for lines.
-    """
-    left, top, right, bottom = boxes.T
+    origins: NDArray[np.int64]  # (V,) the word where a box's image begins
+    strides: NDArray[np.int64]  # (V,) words in a row of that image
+    boxes: NDArray[np.int64]  # (V, 4): left, top, right, bottom
+    mirrored: NDArray[np.bool_]  # (V,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lines:
+    """The lines of all crops as one list, on the device; the lines of a crop that is shrunk in height are columns."""
+
+    corner: Tensor  # (V,) the first word of a crop
+    step: Tensor  # (V,) from a pixel to the next along a line
+    gap: Tensor  # (V,) from a line to the next
+    length: Tensor  # (V,) pixels of a line
+    count: Tensor  # (V,) lines of a crop
+    start: Tensor  # (V,) a crop's first line in the list
+    upright: Tensor  # (V,) 1 where lines are columns
+    mirrored: Tensor  # (V,) 1 where the crop is mirrored
+
+
+def resize(words: Tensor, crops: Crops, size: int, run: Runner = eagerly) -> Tensor:
+    """Return (V, size, size) words: each crop resized with the bilinear filter as `views.resize` does it."""
+    left, top, right, bottom = crops.boxes.T
     widths, heights = right - left, bottom - top
     upright = heights - size > 2 * np.maximum(widths - size, 0)
     lengths, counts = np.where(upright, heights, widths), np.where(upright, widths, heights)
-    host = (
-        origins + left + top * strides,
-        np.where(upright, strides, 1),
-        np.where(upright, 1, strides),
-        *(lengths, counts, counts.cumsum() - counts, upright, mirrored),
+    table = (
+        crops.origins + left + top * crops.strides,
+        np.where(upright, crops.strides, 1),
+        np.where(upright, 1, crops.strides),
+        lengths,
+        counts,
+        counts.cumsum() - counts,
+        upright,
+        crops.mirrored,
     )
-    table = torch.from_numpy(np.stack([np.asarray(row, np.int64) for row in host]))
-    corner, step, gap, length, count, start, upended, mirror = table.to(words.device, non_blocking=True)
+    # one transfer for all rows
+    on_device = torch.from_numpy(np.stack(table, dtype=np.int64, casting="unsafe")).to(words.device, non_blocking=True)
+    lines = _Lines(*on_device)
     total = int(counts.sum())
-    view = torch.repeat_interleave(torch.arange(len(boxes), device=words.device), count, output_size=total)
-    base = corner[view] + (torch.arange(total, device=words.device) - start[view]) * gap[view]
-    taps, more = _taps(lengths, size), _taps(counts, size)
-    run = run if max(taps, more) <= TAPS[-1] else eagerly
-    lines = run(_lines, words, base, view, step, length - 1, *_filter(length, size, taps))
-    return run(_squares, lines, start, count - 1, upended > 0, mirror > 0, *_filter(count, size, more))
+    crop_numbers = torch.arange(len(crops.boxes), device=words.device)
+    view = torch.repeat_interleave(crop_numbers, lines.count, output_size=total)
+    base = lines.corner[view] + (torch.arange(total, device=words.device) - lines.start[view]) * lines.gap[view]
+    first_taps, second_taps = _taps(lengths, size), _taps(counts, size)
+    if max(first_taps, second_taps) > PADDED_TAPS[-1]:
+        run = eagerly
+    first_filter = _filter(lines.length, size, first_taps)
+    second_filter = _filter(lines.count, size, second_taps)
+    resized = run(_resize_lines, words, base, view, lines.step, lines.length - 1, *first_filter)
+    turned, mirrored = lines.upright > 0, lines.mirrored > 0
+    return run(_resize_across, resized, lines.start, lines.count - 1, turned, mirrored, *second_filter)
 
 
 def _taps(sides: NDArray[np.int64], out: int) -> int:
-    """Pixels that an output can be made of, at most; from the host's numbers, so that no device is waited for."""
+    """Return how many pixels an output consists of at most; from the host's numbers, to not wait for the device."""
     taps = 2 * math.ceil(np.max(sides, initial=out) / out) + 1
-    return next((number for number in TAPS if number >= taps), taps)
+    for padded in PADDED_TAPS:
+        if padded >= taps:
+            return padded
+    return taps
 
 
 def _filter(sides: Tensor, out: int, taps: int) -> Filter:
-    """Pillow's bilinear filters from sides (V,) to `out` pixels."""
+    """Return Pillow's bilinear filters from sides (V,) to `out` pixels."""
     exact: Any = {"device": sides.device, "dtype": torch.float64}
     side, one = sides.double()[:, None], torch.ones((), **exact)
     scale = side / torch.full((), out, **exact)
@@ -102,48 +126,56 @@ def _filter(sides: Tensor, out: int, taps: int) -> Filter:
     end = torch.minimum((centre + support + 0.5).trunc(), side)
     pixel = first[..., None] + torch.arange(taps, **exact)
     distance = ((pixel - centre[..., None] + 0.5) * (one / support)[..., None]).abs()
-    amounts = torch.where(pixel < end[..., None], (1 - distance).clamp(min=0), 0.0)
+    weights = torch.where(pixel < end[..., None], (1 - distance).clamp(min=0), 0.0)
     total = torch.zeros_like(centre)
     for tap in range(taps):  # one after the other, as C adds them
-        total = total + amounts[..., tap]
-    whole = (amounts / total[..., None] * float(1 << BITS) + 0.5).trunc()
+        total = total + weights[..., tap]
+    whole = (weights / total[..., None] * float(1 << FRACTION_BITS) + 0.5).trunc()
     return first.long(), whole.to(torch.int32)
 
 
-def _sum(taps: int, pixel: Callable[[int], Tensor], weight: Callable[[int], Tensor]) -> Tensor:
-    """Words of weighted sums."""
-    totals: list[Tensor | int] = [1 << (BITS - 1)] * 3
+def _weighted_sum(taps: int, pixel: Callable[[int], Tensor], weight: Callable[[int], Tensor]) -> Tensor:
+    """Return words of weighted sums, rounded to bytes."""
+    half = 1 << (FRACTION_BITS - 1)
+    totals: list[Any] = [half, half, half]
     for tap in range(taps):
         words, amount = pixel(tap), weight(tap)
-        totals = [total + channel(words, number) * amount for number, total in enumerate(totals)]
-    return joined([(total >> BITS).clamp(0, 255) for total in totals])  # type: ignore[union-attr]
+        for number in range(3):
+            totals[number] = totals[number] + channel(words, number) * amount
+    return join_channels([(total >> FRACTION_BITS).clamp(0, 255) for total in totals])
 
 
-def _lines(
-    words: Tensor, base: Tensor, view: Tensor, step: Tensor, limit: Tensor, first: Tensor, amounts: Tensor
+def _resize_lines(
+    words: Tensor, base: Tensor, view: Tensor, step: Tensor, limit: Tensor, first: Tensor, weights: Tensor
 ) -> Tensor:
-    """(lines, out) words: the first side. Line r is of view[r] and begins at base[r]."""
+    """Return (lines, out) words, the first side resized. Line r belongs to crop view[r] and begins at base[r]."""
     start, gap, end = first[view], step[view][:, None], limit[view][:, None]
 
     def pixel(tap: int) -> Tensor:
         return words[base[:, None] + torch.minimum(start + tap, end) * gap]
 
-    return _sum(amounts.shape[-1], pixel, lambda tap: amounts[..., tap][view])
+    def weight(tap: int) -> Tensor:
+        return weights[..., tap][view]
+
+    return _weighted_sum(weights.shape[-1], pixel, weight)
 
 
-def _squares(
-    lines: Tensor, start: Tensor, limit: Tensor, upended: Tensor, mirror: Tensor, first: Tensor, amounts: Tensor
+def _resize_across(
+    lines: Tensor, start: Tensor, limit: Tensor, turned: Tensor, mirrored: Tensor, first: Tensor, weights: Tensor
 ) -> Tensor:
-    """(V, out, out) words: the second side, turned and mirrored."""
+    """Return (V, out, out) words, the second side resized, turned and mirrored."""
     views, out = first.shape
-    place = torch.arange(out, device=lines.device)
+    position = torch.arange(out, device=lines.device)
     view = torch.arange(views, device=lines.device)[:, None, None]
-    x = torch.where(mirror[:, None, None], out - 1 - place, place)
-    y, turned = place[:, None], upended[:, None, None]
-    along, across = torch.where(turned, x, y), torch.where(turned, y, x)
+    x = torch.where(mirrored[:, None, None], out - 1 - position, position)
+    y, is_turned = position[:, None], turned[:, None, None]
+    along, across = torch.where(is_turned, x, y), torch.where(is_turned, y, x)
     head, begin, end = first[view, along], start[:, None, None], limit[:, None, None]
 
     def pixel(tap: int) -> Tensor:
         return lines[begin + torch.minimum(head + tap, end), across]
 
-    return _sum(amounts.shape[-1], pixel, lambda tap: amounts[..., tap][view, along])
+    def weight(tap: int) -> Tensor:
+        return weights[..., tap][view, along]
+
+    return _weighted_sum(weights.shape[-1], pixel, weight)

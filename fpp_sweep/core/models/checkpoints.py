@@ -26,13 +26,16 @@ from torch import Tensor
 
 from fpp_sweep.spec.errors import InputError
 
-# which code wrote a checkpoint, where the file shows it
+# the code that wrote a checkpoint, where the file shows it
 Origin = Literal["openai", "open_clip", "unknown"]
 
-# buffers of OpenAI's archives that are settings, not weights; only their state dicts have them
+# buffers of OpenAI's archives that are settings, not weights; no other state dicts have them
 OPENAI_SETTINGS = frozenset({"input_resolution", "context_length", "vocab_size"})
 
-# what OpenAI's own conversion (`convert_weights`) stores in half precision; the rest of a text tower stays single
+# keys of a checkpoint of open_clip's training
+OPEN_CLIP_KEYS = {"state_dict", "epoch", "name"}
+
+# weights that OpenAI's own conversion (`convert_weights`) stores in half precision; the rest of a text tower is single
 OPENAI_HALF = re.compile(
     r"text_projection|transformer\.resblocks\.\d+\.(attn\.(in_proj_\w+|out_proj\.\w+)|mlp\.c_\w+\.\w+)"
 )
@@ -60,32 +63,38 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A model's checkpoint in any of the four formats; raises InputError for everything else."""
+    """Read a model's checkpoint in any of the four formats; raise InputError for everything else."""
     with _as_input_errors(path):
         if _is_torchscript(path):
             return Checkpoint(_weights(_archive_tensors(path)), "openai")
         content = _content(path)
-        trained = {"state_dict", "epoch", "name"} <= content.keys()  # as open_clip's training saves it
         state = content.get("state_dict", content)
         if not isinstance(state, Mapping) or not any(isinstance(value, Tensor) for value in state.values()):
-            raise InputError("holds no state dict (names and tensors), so it is no model's checkpoint")
-        if state.keys() & OPENAI_SETTINGS:
-            return Checkpoint(_weights(state), "openai")
+            raise InputError("holds no state dict (names and tensors), so it is not a model's checkpoint")
         weights = _weights(state)
-        if trained:
-            return Checkpoint(weights, "open_clip")
-        return Checkpoint(weights, "openai" if _stored_as_openai_does(weights) else "unknown")
+        return Checkpoint(weights, _origin(content, state, weights))
+
+
+def _origin(content: Mapping[Any, Any], state: Mapping[Any, Any], weights: Mapping[str, Tensor]) -> Origin:
+    if state.keys() & OPENAI_SETTINGS:
+        return "openai"
+    if content.keys() >= OPEN_CLIP_KEYS:
+        return "open_clip"
+    if _has_openai_precisions(weights):
+        return "openai"
+    return "unknown"
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a safetensors or `torch.save` file; names of nested ones are joined by dots."""
+    """Return every tensor of a safetensors or `torch.save` file; nested names are joined by dots."""
     with _as_input_errors(path):
         return dict(_flatten(_content(path)))
 
 
 def _archive_tensors(path: Path) -> dict[str, Tensor]:
+    """Return every tensor of a TorchScript archive."""
     with zipfile.ZipFile(path) as archive:
-        (pickled,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", name))
+        (pickled,) = [name for name in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", name)]
         if _computes_gelu(archive):
             raise InputError(
                 "a TorchScript archive that computes with GELU, so none of OpenAI's; give its state dict instead"
@@ -98,17 +107,17 @@ def _archive_tensors(path: Path) -> dict[str, Tensor]:
 
 
 class Placeholder:
-    """Replaces an object of any class: keeps the attributes it was saved with and does nothing."""
+    """A replacement for an object of any class, which keeps the saved attributes and does nothing."""
 
     def __init__(self, *_: object) -> None:
-        """Takes any arguments."""
+        """Accept any arguments."""
 
     def __setstate__(self, state: object) -> None:
         self.attributes = state
 
 
 class _ArchiveUnpickler(pickle.Unpickler):
-    """Reads a TorchScript archive's attributes: tensors, plain values, and modules as placeholders."""
+    """An unpickler of a TorchScript archive's attributes: tensors, plain values, and modules as placeholders."""
 
     def __init__(self, file: Any, archive: zipfile.ZipFile, folder: str) -> None:
         super().__init__(file)
@@ -125,16 +134,19 @@ class _ArchiveUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """A storage: ("storage", its dtype, its key, a device, a length)."""
+        """Return a storage from ("storage", dtype, key, device, length)."""
         _, dtype, key, *_ = pid
         if key not in self._storages:
             content = bytearray(self._archive.read(f"{self._folder}/{key}"))
-            self._storages[key] = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
+            if content:
+                self._storages[key] = torch.frombuffer(content, dtype=dtype)
+            else:
+                self._storages[key] = torch.empty(0, dtype=dtype)
         return self._storages[key]
 
 
 def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
-    """A tensor from its storage; torch checks the bounds."""
+    """Return a tensor of a storage; torch checks the bounds."""
     return storage.as_strided(size, stride, offset)
 
 
@@ -152,7 +164,7 @@ _ARCHIVE_GLOBALS: dict[tuple[str, str], Any] = {
 
 @contextlib.contextmanager
 def _as_input_errors(path: Path) -> Iterator[None]:
-    """Turns every error of the block into an InputError of one line that begins with the path."""
+    """Turn every error of the block into an InputError of one line that begins with the path."""
     try:
         if not path.exists():
             raise InputError("no such file")
@@ -179,12 +191,12 @@ def _reason(error: Exception) -> str:
 
 
 def _content(path: Path) -> Mapping[Any, Any]:
-    """What a safetensors or `torch.save` file holds."""
+    """Return the contents of a safetensors or `torch.save` file."""
     if path.suffix == ".safetensors":
         return load_file(path)
-    mapped = zipfile.is_zipfile(path)  # so that an optimizer's state is never read from disk
+    can_be_mapped = zipfile.is_zipfile(path)  # then an optimizer's state is never read from disk
     with torch.serialization.safe_globals(_PLACEHOLDERS):
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=can_be_mapped)
     if not isinstance(content, Mapping):
         raise InputError(f"holds no names and tensors, but one {type(content).__name__}")
     return content
@@ -194,30 +206,40 @@ def _empty(*_: object) -> dict[Any, Any]:
     return {}
 
 
-# CoOp's checkpoints hold a scheduler and its optimizer as objects; their classes are replaced
-_PLACEHOLDERS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
-    (_empty, "collections.defaultdict"),
-    (_empty, "builtins.dict"),
-    *(
-        (Placeholder, f"{cls.__module__}.{cls.__qualname__}")
-        for module in (torch.optim, torch.optim.lr_scheduler)
-        for _, cls in inspect.getmembers(module, inspect.isclass)
-        if cls.__module__.startswith("torch.optim.")
-    ),
-]
+Replacement = Callable[..., Any] | tuple[Callable[..., Any], str]
+
+
+def _replacements() -> list[Replacement]:
+    """Return what replaces the classes of optimizers and schedulers, which CoOp's checkpoints hold as objects."""
+    replacements: list[Replacement] = [(_empty, "collections.defaultdict"), (_empty, "builtins.dict")]
+    for module in (torch.optim, torch.optim.lr_scheduler):
+        for _, cls in inspect.getmembers(module, inspect.isclass):
+            if cls.__module__.startswith("torch.optim."):
+                replacements.append((Placeholder, f"{cls.__module__}.{cls.__qualname__}"))
+    return replacements
+
+
+_PLACEHOLDERS = _replacements()
 
 
 def _flatten(content: object, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of nested mappings and placeholders, with its name."""
     if isinstance(content, Tensor):
         yield prefix, content
-    values = content.__dict__.get("attributes") if isinstance(content, Placeholder) else content
-    if isinstance(values, Mapping):
-        for name in (name for name in values if isinstance(name, str | int)):
-            yield from _flatten(values[name], f"{prefix}.{name}" if prefix else str(name))
+    if isinstance(content, Placeholder):
+        content = content.__dict__.get("attributes")
+    if not isinstance(content, Mapping):
+        return
+    for name, value in content.items():
+        if isinstance(name, str | int):
+            full_name = str(name)
+            if prefix:
+                full_name = f"{prefix}.{name}"
+            yield from _flatten(value, full_name)
 
 
 def _weights(state: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """Plain tensors under the model's names, without a data-parallel wrapper's prefix and OpenAI's settings."""
+    """Return plain tensors under the model's names, without a data-parallel wrapper's prefix and OpenAI's settings."""
     weights = {str(name): value for name, value in state.items() if name not in OPENAI_SETTINGS}
     for name, value in weights.items():
         if not _is_plain(value):
@@ -237,7 +259,9 @@ def _is_plain(value: object) -> bool:
 
 
 def _kind(value: object) -> str:
-    return f"a {value.layout} tensor on {value.device}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        return f"a {value.layout} tensor on {value.device}"
+    return f"a {type(value).__name__}"
 
 
 def _is_torchscript(path: Path) -> bool:
@@ -248,14 +272,24 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _computes_gelu(archive: zipfile.ZipFile) -> bool:
-    """Whether the archive's code calls the GELU that OpenAI's models never used."""
-    code = (name for name in archive.namelist() if "/code/" in name and name.endswith(".py"))
-    return any(b"torch.gelu(" in archive.read(name) for name in code)
+    """Return True if the archive's code calls the GELU that OpenAI's models never used."""
+    for name in archive.namelist():
+        is_code = "/code/" in name and name.endswith(".py")
+        if is_code and b"torch.gelu(" in archive.read(name):
+            return True
+    return False
 
 
-def _stored_as_openai_does(state: Mapping[str, Tensor]) -> bool:
-    """Whether the text tower mixes half and single precision the way OpenAI's conversion does."""
-    text = {name: value.dtype for name, value in state.items() if not name.startswith(("visual.", "logit_scale"))}
-    return any(map(OPENAI_HALF.fullmatch, text)) and all(
-        dtype == (torch.float16 if OPENAI_HALF.fullmatch(name) else torch.float32) for name, dtype in text.items()
-    )
+def _has_openai_precisions(state: Mapping[str, Tensor]) -> bool:
+    """Return True if the text tower mixes half and single precision the way OpenAI's conversion does."""
+    has_half = False
+    for name, value in state.items():
+        if name.startswith(("visual.", "logit_scale")):
+            continue
+        expected = torch.float32
+        if OPENAI_HALF.fullmatch(name):
+            expected = torch.float16
+            has_half = True
+        if value.dtype != expected:
+            return False
+    return has_half

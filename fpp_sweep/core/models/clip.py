@@ -10,26 +10,26 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute.compiling import Compiler, Runner, eagerly
 from fpp_sweep.core.compute.precision import full
-from fpp_sweep.core.models.class_token import ClassTokenBlock
-from fpp_sweep.core.models.maple import DeepPrompts, digest_with, prompted
+from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_prompts
+from fpp_sweep.core.models.maple import DeepPrompts, digest_with
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
 from fpp_sweep.spec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocess:
-    """How an image becomes the tower's input."""
+    """The steps from an image to the image tower's input: resize and crop to a square, then normalise."""
 
-    size: int
+    size: int  # pixels of a side
     mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)  # CLIP's
     std: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clip:
-    """Everything frozen, in evaluation mode, on one device."""
+    """A CLIP on one device, frozen and in evaluation mode."""
 
-    name: str  # as given to --model
+    name: str  # as passed to --model
     visual: nn.Module
     text: TextTower
     tokenizer: Tokenizer
@@ -37,59 +37,67 @@ class Clip:
     preprocess: Preprocess
     embedding_scale: float  # the scale of its token embeddings relative to those of OpenAI's ViT-B/16
     image_digest: str  # of the image tower's weights, prompts and preprocessing; part of the keys of cached features
-    digest: str  # of all weights, prompts not among them
-    trained_tokens: frozenset[int] | None = None  # None: all were
-    image_run: Runner = eagerly  # for what goes through the image tower again and again in one shape
+    digest: str  # of all weights, without prompts
+    trained_tokens: frozenset[int] | None = None  # None: all tokens
+    image_run: Runner = eagerly  # for batches of the image tower that all have one shape
 
     @property
     def device(self) -> torch.device:
         return self.text.device
 
-    def compiled(self) -> Clip:
-        """The same model with both towers going through torch.compile; InputError where that cannot be used."""
-        image = Compiler(self.device, [], constant_types=(nn.Module,), eager_calls=0, graphs=False)
-        return replace(self, text=self.text.compiled(), image_run=image)
-
     @property
-    def bits(self) -> str:
-        """What moves last bits of features, as keys name it; empty for image towers as open_clip runs them."""
-        alone = any(isinstance(each, ClassTokenBlock) for each in self.visual.modules())
-        return ", class token alone" * alone + ", compiled towers" * (self.image_run is not eagerly)
+    def arithmetic_suffix(self) -> str:
+        """The suffix in keys for an image tower whose last bits differ from open_clip's."""
+        suffix = ""
+        if has_short_last_block(self.visual):
+            suffix += ", class token alone"
+        if self.image_run is not eagerly:
+            suffix += ", compiled towers"
+        return suffix
+
+    def compiled(self) -> Clip:
+        """Return the same model with both towers compiled; raise InputError if torch.compile cannot be used."""
+        image_run = Compiler(self.device, [], constant_types=(nn.Module,), eager_calls=0, graphs=False)
+        return replace(self, text=self.text.compiled(), image_run=image_run)
 
     def with_deep(self, prompts: DeepPrompts, *, image: bool) -> Clip:
-        """The same model with a MaPLe checkpoint's prompts in deeper layers of the text and, if asked, in the image."""
+        """Return the model with MaPLe's prompts in deeper layers of the text tower, and if `image` of both towers."""
         clip = replace(self, text=self.text.with_deep(prompts.text))
         if not image:
             return clip
-        visual = prompted(self.visual, prompts.visual, self.name)
+        visual = with_visual_prompts(self.visual, prompts.visual, self.name)
         return replace(clip, visual=visual, image_digest=digest_with(self.image_digest, prompts.visual))
 
     def has_untrained_words(self, text: str) -> bool:
-        """Whether the text has words that the model was never trained on."""
-        trained = self.trained_tokens
-        return trained is not None and not trained.issuperset(self.tokenizer.encode(text.replace("_", " ")))
+        """Return True if the text has words that the model was never trained on."""
+        if self.trained_tokens is None:
+            return False
+        tokens = self.tokenizer.encode(text.replace("_", " "))
+        return not self.trained_tokens.issuperset(tokens)
 
     @torch.no_grad()
     def image_features(self, pixels: Tensor, run: Runner = eagerly) -> Tensor:
-        """(N, 3, size, size) normalised pixels -> (N, D) unit features in float32."""
+        """Return (N, D) unit features in float32 of (N, 3, size, size) normalised pixels."""
         pixels = pixels.to(self.device, non_blocking=True)
         if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return F.normalize(full(run(_through, self.visual, pixels)), dim=-1)
+        return F.normalize(full(run(_apply, self.visual, pixels)), dim=-1)
 
 
-def _through(visual: nn.Module, pixels: Tensor) -> Tensor:
+def _apply(visual: nn.Module, pixels: Tensor) -> Tensor:
     features: Tensor = visual(pixels)
     return features
 
 
 def choose_device(name: str) -> str:
-    """A device by name; `auto` is a GPU where there is one."""
+    """Return a device by name, `auto` for a GPU if there is one; raise InputError if it cannot be used."""
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        if torch.cuda.is_available():
+            return "cuda"
+        return "cpu"
     try:
         torch.zeros(1, device=name).cpu()
-    except (RuntimeError, AssertionError) as error:  # torch raises the latter where it has no CUDA at all
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
         reason = str(error).splitlines()[0].partition(". ")[0]
         raise InputError(f"device {name!r} cannot be used: {reason}") from error
     return name

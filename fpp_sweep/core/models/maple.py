@@ -1,8 +1,8 @@
-"""MaPLe's prompts of deeper layers: read from its checkpoint, and given to an image tower.
+"""MaPLe's prompts of deeper layers, read from its checkpoint.
 
 MaPLe (multi-modal prompt learning) learns a context of the text, text prompts that replace its states at the input of
-blocks 1, 2, ..., and a linear layer for each of these that makes a visual prompt of it. All of them are frozen here:
-what a method learns is the context alone. Visual prompts are those that the checkpoint's own context makes.
+blocks 1, 2, ..., and a linear layer for each of these that makes a visual prompt of it. All of them are frozen here: a
+method learns the context alone. Visual prompts are those that the checkpoint's own context makes.
 """
 
 from __future__ import annotations
@@ -10,133 +10,122 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, takewhile
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.spec.errors import InputError
 
-WORDS = ("a", "photo", "of", "a")  # MaPLe's texts begin with these; the context stands in the place of the first n
+WORDS = ("a", "photo", "of", "a")  # MaPLe's texts begin with these; the context replaces the first n of them
 LEARNER = "state_dict.prompt_learner."
-PARTS = (f"{LEARNER}proj.", f"{LEARNER}compound_", "state_dict.image_encoder.")  # what CoOp's checkpoints do not have
+# beginnings of names that CoOp's checkpoints do not have
+MAPLE_PREFIXES = (f"{LEARNER}proj.", f"{LEARNER}compound_", "state_dict.image_encoder.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeepPrompts:
     """Frozen prompts beside a context of n tokens; W is the width of the text tower, V that of the image tower."""
 
-    text: tuple[Tensor, ...]  # (n, W) each, in place of the context at the input of the text's blocks 1, 2, ...
-    visual: tuple[Tensor, ...]  # (n, V) each: after an image's patches, then in its place at blocks 1, 2, ...
+    text: tuple[Tensor, ...]  # (n, W) each, replacing the context at the input of the text's blocks 1, 2, ...
+    visual: tuple[Tensor, ...]  # (n, V) each: after an image's patches, then replaced at blocks 1, 2, ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """By the names that a saved prompt's file has for them."""
-        named = {"text": self.text, "visual": self.visual}
-        return {f"deep.{side}.{index}": value for side in named for index, value in enumerate(named[side])}
+        """Return all prompts under their names in the file of a saved prompt."""
+        named = {}
+        for index, prompt in enumerate(self.text):
+            named[f"deep.text.{index}"] = prompt
+        for index, prompt in enumerate(self.visual):
+            named[f"deep.visual.{index}"] = prompt
+        return named
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> DeepPrompts | None:
-        """The prompts among a saved prompt's tensors; None where it has none."""
+        """Return the prompts among a saved prompt's tensors; None if it has none."""
+        text = _numbered(tensors, "deep.text", device)
+        visual = _numbered(tensors, "deep.visual", device)
+        if not text and not visual:
+            return None
+        return cls(text=text, visual=visual)
 
-        def side(name: str) -> tuple[Tensor, ...]:
-            names = takewhile(tensors.__contains__, (f"deep.{name}.{index}" for index in count()))
-            return tuple(tensors[key].float().to(device) for key in names)
 
-        found = cls(text=side("text"), visual=side("visual"))
-        return found if found.tensors() else None
+def _numbered(tensors: Mapping[str, Tensor], prefix: str, device: torch.device) -> tuple[Tensor, ...]:
+    """Return the tensors `prefix.0`, `prefix.1`, ... up to the first number that is missing."""
+    numbered = []
+    for index in count():
+        tensor = tensors.get(f"{prefix}.{index}")
+        if tensor is None:
+            break
+        numbered.append(tensor.float().to(device))
+    return tuple(numbered)
 
 
 def is_maple(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a checkpoint is MaPLe's (or of its family, and then incomplete) rather than CoOp's."""
-    return any(name.startswith(PARTS) for name in tensors)
+    """Return True for a checkpoint of MaPLe, or of its family, and False for CoOp's."""
+    return any(name.startswith(MAPLE_PREFIXES) for name in tensors)
 
 
 def read_maple(tensors: Mapping[str, Tensor], path: Path) -> tuple[Tensor, str, DeepPrompts]:
-    """The context, the words between it and a class name, and the deeper prompts; the rest is the model's weights.
+    """Return the context, the words between it and a class name, and the deeper prompts of a checkpoint.
 
     Visual prompts are computed in double precision, so that their digest is the same on every machine.
     """
-    learner = {name.removeprefix(LEARNER): value for name, value in tensors.items() if name.startswith(LEARNER)}
-    compound = {name.split(".")[1] for name in learner if name.startswith("compound_") and "." in name}
-
-    def part(name: str, *shape: int | None) -> Tensor:
-        if name not in learner:
-            raise InputError(f"{path}: not a whole MaPLe checkpoint, prompt_learner.{name} is missing")
-        found = tuple(learner[name].shape)
-        fits = len(found) == len(shape) and all(map(_fits, found, shape))
-        if not fits:
-            wanted = ", ".join("any" if size is None else str(size) for size in shape)
-            raise InputError(f"{path}: prompt_learner.{name} has shape {found}, MaPLe's is ({wanted})")
-        return learner[name].double()
-
-    context = part("ctx", None, None)
+    parts = _LearnerParts(tensors, path)
+    context = parts.get("ctx", None, None)
     width = context.shape[1]
-    outside = len(part("proj.weight", None, width))
-    text = [part(f"compound_prompts_text.{index}", *context.shape) for index in range(len(compound))]
-    layers = ["proj", *(f"compound_prompt_projections.{index}" for index in range(len(compound)))]
-    visual = [
-        F.linear(prompt, part(f"{layer}.weight", outside, width), part(f"{layer}.bias", outside))
-        for prompt, layer in zip([context, *text], layers, strict=True)
-    ]
-    deep = DeepPrompts(text=tuple(map(Tensor.float, text)), visual=tuple(map(Tensor.float, visual)))
+    visual_width = len(parts.get("proj.weight", None, width))
+    text = [parts.get(f"compound_prompts_text.{index}", *context.shape) for index in range(parts.compound_count())]
+    layers = ["proj"] + [f"compound_prompt_projections.{index}" for index in range(len(text))]
+    visual = []
+    for layer, prompt in zip(layers, [context, *text], strict=True):
+        weight = parts.get(f"{layer}.weight", visual_width, width)
+        bias = parts.get(f"{layer}.bias", visual_width)
+        visual.append(F.linear(prompt, weight, bias))
+    deep = DeepPrompts(text=tuple(prompt.float() for prompt in text), visual=tuple(prompt.float() for prompt in visual))
     return context.float(), " ".join(WORDS[len(context) :]), deep
 
 
-def _fits(size: int, wanted: int | None) -> bool:
-    return size > 0 and wanted in (None, size)
+class _LearnerParts:
+    """The tensors of a checkpoint's prompt learner, each checked when it is read."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], path: Path) -> None:
+        self.path = path
+        self.tensors: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            if name.startswith(LEARNER):
+                self.tensors[name.removeprefix(LEARNER)] = tensor
+
+    def compound_count(self) -> int:
+        """Return the number of deeper layers, from the numbers in names such as `compound_prompts_text.1`."""
+        numbers = set()
+        for name in self.tensors:
+            if name.startswith("compound_") and "." in name:
+                numbers.add(name.split(".")[1])
+        return len(numbers)
+
+    def get(self, name: str, *shape: int | None) -> Tensor:
+        """Return a part in double precision; raise InputError unless it has that shape, where None is any size."""
+        if name not in self.tensors:
+            raise InputError(f"{self.path}: not a whole MaPLe checkpoint, prompt_learner.{name} is missing")
+        part = self.tensors[name]
+        if not _fits(part, shape):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            raise InputError(f"{self.path}: prompt_learner.{name} has shape {tuple(part.shape)}, MaPLe's is ({sizes})")
+        return part.double()
 
 
-class PromptedVisual(nn.Module):
-    """open_clip's vision transformer with prompts: one after the patches, others in its place at blocks 1, 2, ..."""
-
-    def __init__(self, visual: Any, prompts: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.visual = visual
-        self.count = len(prompts)
-        self.tokens = len(prompts[0])
-        # LayerNorm treats tokens one by one, so the first prompt can be normalised apart from the image
-        for index, prompt in enumerate([visual.ln_pre(prompts[0]), *prompts[1:]]):
-            self.register_buffer(f"prompt{index}", prompt)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        visual = self.visual
-        states = self._with_prompt(visual._embeds(pixels), 0)
-        for index, block in enumerate(visual.transformer.resblocks):
-            if 0 < index < self.count:
-                states = self._with_prompt(states[:, : -self.tokens], index)
-            states = block(states)
-        pooled, _ = visual._pool(states)
-        features: Tensor = pooled @ visual.proj
-        return features
-
-    def _with_prompt(self, states: Tensor, index: int) -> Tensor:
-        prompt: Tensor = getattr(self, f"prompt{index}")
-        return torch.cat([states, prompt.to(states.dtype).expand(len(states), -1, -1)], dim=1)
-
-
-def prompted(visual: nn.Module, prompts: Sequence[Tensor], model: str) -> PromptedVisual:
-    """An image tower with visual prompts; InputError where it takes none, or none of that width or number."""
-    from open_clip.transformer import VisionTransformer
-
-    tower: Any = visual
-    if not isinstance(visual, VisionTransformer) or tower.pool_type != "tok" or tower.attn_pool is not None:
-        raise InputError(f"the image tower of {model} is not CLIP's ViT, which deep=both needs; set deep=text")
-    given, width = prompts[0].shape[1], len(tower.class_embedding)
-    if given != width:
-        raise InputError(f"has visual prompts of width {given}, but the image tower of {model} has width {width}")
-    layers = len(tower.transformer.resblocks)
-    if len(prompts) > layers:
-        raise InputError(f"has visual prompts for {len(prompts)} layers, but the image tower of {model} has {layers}")
-    return PromptedVisual(visual, prompts).eval().requires_grad_(False)
+def _fits(tensor: Tensor, shape: Sequence[int | None]) -> bool:
+    if tensor.ndim != len(shape) or 0 in tensor.shape:
+        return False
+    return all(expected in (None, size) for size, expected in zip(tensor.shape, shape, strict=True))
 
 
 def digest_with(image_digest: str, prompts: Sequence[Tensor]) -> str:
-    """An image tower's digest with visual prompts."""
-    hashed = hashlib.sha256(image_digest.encode())
+    """Return the digest of an image tower with visual prompts."""
+    digest = hashlib.sha256(image_digest.encode())
     for prompt in prompts:
-        hashed.update(f" {tuple(prompt.shape)} ".encode())
-        hashed.update(prompt.cpu().contiguous().numpy().tobytes())
-    return hashed.hexdigest()
+        digest.update(f" {tuple(prompt.shape)} ".encode())
+        digest.update(prompt.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

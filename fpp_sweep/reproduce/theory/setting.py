@@ -12,7 +12,7 @@ from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.reading import Reader
-from fpp_sweep.core.images.views import ready
+from fpp_sweep.core.images.views import as_tower_input
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.text.classes import ClassTexts
@@ -104,5 +104,5 @@ def _pictures(clip: Clip, config: TrialConfig, seed: int, samples: int) -> Tenso
     dataset = open_dataset("scenes", "test", None).head(samples)
     reader = Reader.of(dataset, config.views, clip.preprocess, seed)
     pixels = [reader[index] for index in range(len(dataset))]
-    views = [ready(each, clip.preprocess) for each in pixels if isinstance(each, Tensor)]
+    views = [as_tower_input(each, clip.preprocess) for each in pixels if isinstance(each, Tensor)]
     return torch.stack([clip.image_features(each) for each in views])

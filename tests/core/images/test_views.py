@@ -1,4 +1,4 @@
-"""Views: the protocol's distributions, torchvision's pixels, and streams that only names decide."""
+"""Views: the protocol's distributions, torchvision's pixels, and random streams that depend on names alone."""
 
 import hashlib
 import itertools
@@ -15,13 +15,13 @@ from scipy import stats
 from torchvision import transforms
 
 from fpp_sweep.core.images import augmix
-from fpp_sweep.core.images.reading import resolve
+from fpp_sweep.core.images.reading import resolve_switches
 from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
 from tests.painted import painted
 
-TWENTY_TWO = 22  # draws of a crop: ten tries of two, and the place
+CROP_DRAWS = 22  # of a crop: ten tries of two, and the position
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -64,7 +64,7 @@ def test_view_0_ignores_the_random_stream():
 
 
 @pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (2, 200)])
-def test_a_line_of_pixels_is_cropped_without_being_resized_whole(shape):
+def test_a_line_of_pixels_is_cropped_without_resizing_all_of_it(shape):
     image = noise(*shape)
     ours = torch.from_numpy(np.asarray(centre_crop(image, 48), np.float32))
     whole = transforms.CenterCrop(48)(transforms.Resize(48, transforms.InterpolationMode.BICUBIC)(image))
@@ -89,7 +89,7 @@ def test_resizing_gives_the_same_bytes_with_every_pillow():
 
 def test_crops_are_distributed_as_torchvisions():
     image, rng = noise(500, 375), np.random.default_rng(0)
-    ours = np.array([random_box(image.size, (0.08, 1.0), row) for row in rng.random((4000, TWENTY_TWO)).tolist()])
+    ours = np.array([random_box(image.size, (0.08, 1.0), row) for row in rng.random((4000, CROP_DRAWS)).tolist()])
     torch.manual_seed(0)
     parameters = [transforms.RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(4000)]
     theirs = np.array([(left, top, left + width, top + height) for top, left, height, width in parameters])
@@ -98,34 +98,34 @@ def test_crops_are_distributed_as_torchvisions():
         width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
         return width * height, width / height, boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
 
-    for mine, other in zip(measures(ours), measures(theirs), strict=True):
-        assert stats.ks_2samp(mine, other).pvalue > 0.01
+    for our_measure, their_measure in zip(measures(ours), measures(theirs), strict=True):
+        assert stats.ks_2samp(our_measure, their_measure).pvalue > 0.01
 
 
 def test_crop_areas_and_log_ratios_are_uniform_where_every_try_fits():
     rng = np.random.default_rng(1)
-    boxes = np.array([random_box((1000, 1000), (0.1, 0.5), row) for row in rng.random((3000, TWENTY_TWO)).tolist()])
+    boxes = np.array([random_box((1000, 1000), (0.1, 0.5), row) for row in rng.random((3000, CROP_DRAWS)).tolist()])
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     assert stats.kstest(width * height / 1e6, stats.uniform(0.1, 0.4).cdf).pvalue > 0.01
     low = math.log(3 / 4)
     assert stats.kstest(np.log(width / height), stats.uniform(low, -2 * low).cdf).pvalue > 0.01
 
 
-def test_a_crop_stands_in_every_place_equally_often():
+def test_every_position_of_a_crop_is_equally_likely():
     rng = np.random.default_rng(2)
-    boxes = [random_box((8, 8), (0.2, 0.3), row) for row in rng.random((4000, TWENTY_TWO)).tolist()]
+    boxes = [random_box((8, 8), (0.2, 0.3), row) for row in rng.random((4000, CROP_DRAWS)).tolist()]
     for low, high in ((0, 2), (1, 3)):
-        places = Counter(box[low] for box in boxes if box[high] - box[low] == 4)
-        assert set(places) == {0, 1, 2, 3, 4}
-        assert stats.chisquare(list(places.values())).pvalue > 0.01
+        positions = Counter(box[low] for box in boxes if box[high] - box[low] == 4)
+        assert set(positions) == {0, 1, 2, 3, 4}
+        assert stats.chisquare(list(positions.values())).pvalue > 0.01
 
 
 @given(
     st.integers(1, 400),
     st.integers(1, 400),
-    st.lists(st.floats(0, 1, exclude_max=True), min_size=TWENTY_TWO, max_size=TWENTY_TWO),
+    st.lists(st.floats(0, 1, exclude_max=True), min_size=CROP_DRAWS, max_size=CROP_DRAWS),
 )
-def test_a_crop_lies_within_any_image(width, height, draws):
+def test_a_crop_lies_inside_any_image(width, height, draws):
     left, top, right, bottom = random_box((width, height), (0.08, 1.0), draws)
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
@@ -136,18 +136,18 @@ def test_without_a_fitting_try_the_crop_is_torchvisions_central_one():
         image = noise(*shape)
         torch.manual_seed(0)
         top, left, height, width = transforms.RandomResizedCrop.get_params(image, [0.9, 1.0], [3 / 4, 4 / 3])
-        box = random_box(image.size, (0.9, 1.0), [0.5] * TWENTY_TWO)
+        box = random_box(image.size, (0.9, 1.0), [0.5] * CROP_DRAWS)
         assert box == (left, top, left + width, top + height)
 
 
 def test_a_plain_view_has_the_pixels_of_torchvision_for_the_same_box():
     image, count = noise(130, 97), 6
     views = views_of(image, count=count, mix=False, flip=False)
-    rows = sample_rng(0, "dtd", "test", "a.jpg").random((count - 1, TWENTY_TWO + 1 + augmix.DRAWS)).tolist()
+    rows = sample_rng(0, "dtd", "test", "a.jpg").random((count - 1, CROP_DRAWS + 1 + augmix.N_DRAWS)).tolist()
     preprocess = Preprocess(size=48)
     finish = transforms.Compose([transforms.ToTensor(), transforms.Normalize(preprocess.mean, preprocess.std)])
     for view, row in zip(views[1:], rows, strict=True):
-        left, top, right, bottom = random_box(image.size, (0.08, 1.0), row[:TWENTY_TWO])
+        left, top, right, bottom = random_box(image.size, (0.08, 1.0), row[:CROP_DRAWS])
         crop = transforms.functional.resized_crop(image, top, left, bottom - top, right - left, [48, 48])
         assert (view - finish(crop)).abs().max() < 1.01 / 255 / min(preprocess.std)  # a level: Pillow's order of sides
 
@@ -176,10 +176,10 @@ def test_operations_are_drawn_equally_and_depths_uniformly(monkeypatch):
         return record
 
     monkeypatch.setattr(augmix, "OPERATIONS", tuple(recorder(index) for index in range(9)))
-    mixing = augmix.plan(np.random.default_rng(0).random((2000, augmix.DRAWS)))
+    mixing = augmix.plan_mixing(np.random.default_rng(0).random((2000, augmix.N_DRAWS)))
     for operations, levels in zip(mixing.operations.reshape(-1, 3), mixing.levels.reshape(-1, 3), strict=True):
         applied.append([])
-        augmix.distort(np.zeros((2, 2, 3), np.uint8), operations, levels)
+        augmix.apply_chain(np.zeros((2, 2, 3), np.uint8), operations, levels)
     depths = Counter(len(chain) for chain in applied)
     assert set(depths) == {1, 2, 3}
     assert stats.chisquare(list(depths.values())).pvalue > 0.01
@@ -192,15 +192,15 @@ def test_operations_are_drawn_equally_and_depths_uniformly(monkeypatch):
 
 
 def test_shares_and_weights_are_beta_and_dirichlet(monkeypatch):
-    """Chains are replaced by three known images, so that a mixed pixel tells its coefficients."""
+    """Chains are replaced by three images of one colour, so that a mixed pixel shows its coefficients."""
     black, red, green, blue = (np.zeros((1, 1, 3), np.uint8) for _ in range(4))
     red[..., 0] = green[..., 1] = blue[..., 2] = 200
     images = itertools.cycle([red, green, blue])
-    monkeypatch.setattr(augmix, "distort", lambda pixels, operations, levels: next(images))
-    mixing = augmix.plan(np.random.default_rng(0).random((3000, augmix.DRAWS)))
-    found = [mixed[0, 0] / 200 for mixed in augmix.mix([black] * 3000, mixing)]  # (1 - m) w
-    rest = np.sum(found, axis=1)
-    weights = np.array(found) / rest[:, None]
+    monkeypatch.setattr(augmix, "apply_chain", lambda pixels, operations, levels: next(images))
+    mixing = augmix.plan_mixing(np.random.default_rng(0).random((3000, augmix.N_DRAWS)))
+    mixed_pixels = [mixed[0, 0] / 200 for mixed in augmix.mix_views([black] * 3000, mixing)]  # (1 - m) w
+    rest = np.sum(mixed_pixels, axis=1)
+    weights = np.array(mixed_pixels) / rest[:, None]
     assert stats.kstest(rest, "uniform").pvalue > 0.01
     for weight in weights.T:
         assert stats.kstest(weight, stats.beta(1, 2).cdf).pvalue > 0.01  # the margins of Dirichlet(1, 1, 1)
@@ -215,13 +215,13 @@ def test_mixing_equals_the_literal_form_on_normalised_images():
     def normalised(values):
         return (np.asarray(values, np.float64) / 255 - mean) / std
 
-    rows = np.random.default_rng(0).random((20, augmix.DRAWS))
-    mixing = augmix.plan(rows)
-    for number, mixed in enumerate(augmix.mix([pixels] * 20, mixing)):
+    rows = np.random.default_rng(0).random((20, augmix.N_DRAWS))
+    mixing = augmix.plan_mixing(rows)
+    for number, mixed in enumerate(augmix.mix_views([pixels] * 20, mixing)):
         share, exponentials = rows[number, 0], -np.log1p(-rows[number, 1:4])
         weights = exponentials / exponentials.sum()
         distorted = [
-            augmix.distort(pixels, *chain)
+            augmix.apply_chain(pixels, *chain)
             for chain in zip(mixing.operations[number], mixing.levels[number], strict=True)
         ]
         mixture = sum(weight * normalised(image) for weight, image in zip(weights, distorted, strict=True))
@@ -264,7 +264,7 @@ def test_an_operation_equals_pillows_own_at_224_pixels(operation, prepare):
             assert np.array_equal(ours, literal), (level, sign)
 
 
-def test_equalising_leaves_an_image_of_few_pixels_as_pillow_does():
+def test_equalizing_an_image_of_few_pixels_equals_pillows():
     image = noise(9, 9)
     assert np.array_equal(augmix._equalize(np.asarray(image), 0.05), np.asarray(ImageOps.equalize(image)))
 
@@ -290,7 +290,7 @@ def test_the_same_names_give_the_same_views_in_any_order():
     assert all(torch.equal(forth[name], back[name]) for name in "abc")
 
 
-def test_another_sample_seed_dataset_or_split_gives_other_draws():
+def test_another_sample_seed_dataset_or_split_gives_other_random_numbers():
     streams = [
         (0, "dtd", "test", "a"),
         (1, "dtd", "test", "a"),
@@ -317,8 +317,8 @@ def test_streams_are_the_same_on_every_machine():
         (False, "9b9bceb735fc96b1fc4d7cbd63b2fd4e6c0fa005c5a7e5ed0887310a945141cd"),
     ],
 )
-def test_the_same_names_give_the_same_pixels_as_ever(mix, digest):
-    """Features that are cached stay valid; what changes this raises `keys.VIEWS`."""
+def test_the_pixels_of_views_are_the_recorded_ones(mix, digest):
+    """Cached features stay valid; a change of these digests must raise `keys.VIEWS`."""
     shapes = [(60, 50), (9, 200), (201, 48), (1, 1)]
     views = [views_of(noise(*shape), mix=mix, sample=f"{shape}") for shape in shapes]
     assert hashlib.sha256(torch.cat(views).numpy().tobytes()).hexdigest() == digest
@@ -355,9 +355,9 @@ def test_any_shape_of_image_gives_finite_views(width, height, mix):
     assert views.isfinite().all()
 
 
-def test_switches_follow_the_dataset_unless_they_are_set():
+def test_auto_switches_follow_the_dataset():
     on, off = painted(1, augmix=True, flip=True), painted(1, augmix=False, flip=False)
-    assert resolve(ViewConfig(), on) == (True, True)
-    assert resolve(ViewConfig(), off) == (False, False)
-    assert resolve(ViewConfig(augmix="on", flip="on"), off) == (True, True)
-    assert resolve(ViewConfig(augmix="off", flip="off"), on) == (False, False)
+    assert resolve_switches(ViewConfig(), on) == (True, True)
+    assert resolve_switches(ViewConfig(), off) == (False, False)
+    assert resolve_switches(ViewConfig(augmix="on", flip="on"), off) == (True, True)
+    assert resolve_switches(ViewConfig(augmix="off", flip="off"), on) == (False, False)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from fpp_sweep.core.models import loading
 from fpp_sweep.core.models.clip import Clip, Preprocess
 
 SMALL: dict[str, Any] = {
@@ -56,10 +55,18 @@ def save_openai_archive(path: Path, *, seed: int = 0, quick_gelu: bool = True) -
 
 def small_vit(**settings: Any) -> Clip:
     """A random CLIP whose image tower is open_clip's ViT, three blocks on either side, as workers hold one."""
+    from fpp_sweep.core.models.building import BpeTokenizer, make_clip  # imports open_clip
+
     vision = {**SMALL["vision_cfg"], "layers": 3}
     model = small_clip(vision_cfg=vision, text_cfg={**SMALL["text_cfg"], "layers": 3}, quick_gelu=True, **settings)
-    return loading._make_clip(
-        "small-vit", model, vision, loading.BpeTokenizer(), Preprocess(size=vision["image_size"]), 1.0, "cpu"
+    return make_clip(
+        name="small-vit",
+        model=model,
+        vision=vision,
+        tokenizer=BpeTokenizer(),
+        preprocess=Preprocess(size=vision["image_size"]),
+        embedding_scale=1.0,
+        device="cpu",
     )
 
 

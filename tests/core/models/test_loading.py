@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.models import loading as models
+from fpp_sweep.core.models import open_clip_models
+from fpp_sweep.core.models.building import BpeTokenizer
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.loading import BpeTokenizer, ModelSpec, load, names, parse
+from fpp_sweep.core.models.loading import ModelSpec, load, names, parse
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.spec.errors import InputError
 from tests.core.models.clip_files import OPENAI_SETTINGS, SMALL, halved, save_openai_archive, small_clip
@@ -299,7 +300,7 @@ def test_an_activation_that_contradicts_the_tag_is_an_error(spec: str, expected:
 
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-16-quickgelu", "RN50", "ViT-L-14-336"])
 def test_real_openai_tags_are_known_to_be_quick(name: str) -> None:
-    assert models._tag_recipe(ModelSpec(name=name, tag="openai"))["quick_gelu"] is True
+    assert open_clip_models._tag_recipe(ModelSpec(name=name, tag="openai"))["quick_gelu"] is True
 
 
 # --- names and tags

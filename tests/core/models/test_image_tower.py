@@ -1,4 +1,4 @@
-"""The last block for the class token alone: the same features, a fraction of the work, and names of their own."""
+"""The last block for the class token alone: the same features, less work, and keys that name it."""
 
 import json
 from dataclasses import replace
@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.images.features import FeatureCache
-from fpp_sweep.core.models.class_token import ClassTokenBlock, class_token_alone
+from fpp_sweep.core.models.building import digest_weights
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.models.loading import _digest
-from fpp_sweep.core.models.maple import prompted
+from fpp_sweep.core.models.image_tower import ClassTokenBlock, shorten_last_block, with_visual_prompts
 from fpp_sweep.spec.config import ViewConfig
 from tests.core.models.clip_files import SMALL, small_clip, small_vit
 from tests.painted import painted
@@ -48,13 +47,13 @@ def shortened(visual):
 )
 def test_features_are_those_of_the_whole_block(vision, precision, tolerance):
     whole = features(tower(**vision), precision)
-    found = features(visual := class_token_alone(tower(**vision)), precision)
+    found = features(visual := shorten_last_block(tower(**vision)), precision)
     assert shortened(visual)
     torch.testing.assert_close(found, whole, atol=tolerance, rtol=0)
 
 
 def test_all_but_keys_and_values_is_computed_for_one_token():
-    visual, seen = class_token_alone(tower()), []
+    visual, seen = shorten_last_block(tower()), []
     blocks = visual.transformer.resblocks
     for block in (blocks[0], blocks[-1].block):
         block.mlp.register_forward_hook(lambda module, given, found: seen.append(given[0].shape[1]))
@@ -66,15 +65,15 @@ def test_all_but_keys_and_values_is_computed_for_one_token():
 @pytest.mark.parametrize("vision", OTHER_TOWERS.values(), ids=OTHER_TOWERS)
 def test_towers_that_use_other_tokens_or_blocks_are_left_as_they_are(vision):
     whole = tower(**vision)(PIXELS)
-    visual = class_token_alone(tower(**vision))
+    visual = shorten_last_block(tower(**vision))
     assert not shortened(visual)
     assert torch.equal(visual(PIXELS), whole)
 
 
 def test_visual_prompts_are_among_what_the_class_token_sees():
     prompts = [torch.randn(2, 64, generator=torch.Generator().manual_seed(n)) for n in range(2)]
-    whole, short = tower(), class_token_alone(tower())
-    found, expected = (features(prompted(each, prompts, "small")) for each in (short, whole))
+    whole, short = tower(), shorten_last_block(tower())
+    found, expected = (features(with_visual_prompts(each, prompts, "small")) for each in (short, whole))
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     assert (found - features(whole)).abs().max() > 1e-3
 
@@ -83,14 +82,14 @@ def test_a_model_keeps_its_digests_so_that_saved_prompts_still_fit():
     vision = {**SMALL["vision_cfg"], "layers": 3}
     state = small_clip(vision_cfg=vision, quick_gelu=True).visual.state_dict()
     facts = [json.dumps(vision, sort_keys=True), "quick_gelu", Preprocess(size=32)]
-    assert small_vit().image_digest == _digest(facts, state)
+    assert small_vit().image_digest == digest_weights(facts, state)
 
 
 def test_features_of_the_whole_block_are_not_taken_for_these(tmp_path):
     """Whoever has them from before keeps them under their name, and they are in nobody's way."""
     short, views = small_vit(), ViewConfig(count=3)
     whole = replace(short, visual=small_clip(vision_cfg={**SMALL["vision_cfg"], "layers": 3}, quick_gelu=True).visual)
-    assert (whole.bits, short.bits) == ("", ", class token alone")
+    assert (whole.arithmetic_suffix, short.arithmetic_suffix) == ("", ", class token alone")
     for clip in (whole, short):
         FeatureCache(tmp_path).features(clip, painted(3), views, 0)
     assert isinstance(whole.visual, nn.Module)

@@ -1,0 +1,300 @@
+"""The embedded model, and models of open_clip with published weights or those of a file.
+
+The activation is the one that the weights were trained with. Where neither the tag nor the file determines it, and
+open_clip has the architecture with both, the user has to name it; a contradiction is an error.
+
+For weights from a file, images are preprocessed as CLIP's (bicubic, shorter side, CLIP's mean and deviation), unless
+all tags of the architecture share other settings. This module imports open_clip, which takes ten seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from open_clip import get_model_config
+from open_clip.model import CLIP, CustomTextCLIP
+from open_clip.pretrained import download_pretrained, get_pretrained_cfg
+from torch import Tensor, nn
+
+from fpp_sweep.core.models.building import BpeTokenizer, make_clip
+from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
+from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.models.loading import ACTIVATIONS, EMBEDDED, ModelSpec, names, tags
+from fpp_sweep.core.text.tower import Activation
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.tiny import model as tiny
+
+QUICK_SUFFIX = "-quickgelu"  # open_clip's names for its architectures with OpenAI's activation
+IMAGE_SIZE = 224  # open_clip's default
+EOS_ID = 2  # open_clip's default
+
+# settings of an open_clip config that may have any value
+_ANY_VALUE = {
+    "model": {"embed_dim", "vision_cfg", "text_cfg", "custom_text", "quick_gelu", "init_logit_scale"},
+    "text_cfg": {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id"},
+}
+# values that other settings may have, besides those that turn them off
+_SUPPORTED_VALUES = {"pool_type": ("argmax", "eos"), "proj_type": ("linear",)}
+
+_TEXT_PARTS = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
+_CONSTANTS = {"attn_mask"}  # the causal mask, which TorchScript archives list among the weights
+
+
+def load_embedded(device: str) -> Clip:
+    """Load the embedded model."""
+    model, metadata = tiny.load()
+    clip = make_clip(
+        name=EMBEDDED,
+        model=model,
+        vision={EMBEDDED: True},
+        tokenizer=BpeTokenizer(),
+        preprocess=Preprocess(size=tiny.IMAGE_SIZE, mean=tiny.IMAGE_MEAN, std=tiny.IMAGE_STD),
+        embedding_scale=float(metadata["embedding_scale"]),
+        device=device,
+    )
+    return replace(clip, trained_tokens=tiny.trained_ids())
+
+
+def load_open_clip(spec: str, wanted: ModelSpec, device: str) -> Clip:
+    """Load an architecture of open_clip with its published weights or those of a file."""
+    config: dict[str, Any] = get_model_config(wanted.name)
+    tokenizer = BpeTokenizer()
+    _require_supported(wanted.name, config, tokenizer)
+    requested = _requested_activation(spec, wanted, config)
+    if wanted.path is not None:
+        preprocess = _preprocess(wanted.name, _shared_recipe(wanted.name), config)
+        checkpoint = read_checkpoint(wanted.path.expanduser())
+        activation = _activation_of_file(spec, wanted, requested, checkpoint, config)
+    else:
+        recipe = _tag_recipe(wanted)
+        preprocess = _preprocess(spec, recipe, config)
+        activation = _check_activation(spec, requested, _activation_setting(recipe), f"tag {wanted.tag!r}")
+        checkpoint = read_checkpoint(_download(wanted, recipe))
+    model = _build(config, activation)
+    _load_weights(model, checkpoint.state, f"{wanted.path or spec}: does not fit {wanted.name}")
+    return make_clip(
+        name=spec,
+        model=model,
+        vision=config["vision_cfg"],
+        tokenizer=tokenizer,
+        preprocess=preprocess,
+        embedding_scale=1.0,
+        device=device,
+    )
+
+
+# --- which architectures are supported
+
+
+def _require_supported(name: str, config: Mapping[str, Any], tokenizer: BpeTokenizer) -> None:
+    """Refuse text towers that differ from CLIP's: causal, pooled at EOT, projected without bias, CLIP's tokenizer."""
+    text = config["text_cfg"]
+    unsupported = [*_unsupported_settings("model", config), *_unsupported_settings("text_cfg", text)]
+    if config["vision_cfg"].get("output_tokens"):
+        unsupported.append("vision_cfg.output_tokens=True")
+    eos_id = text.get("eos_id", EOS_ID)
+    if text.get("pool_type") == "eos" and eos_id != tokenizer.eot:
+        unsupported.append(f"text_cfg.eos_id={eos_id}, where CLIP's EOT is {tokenizer.eot}")
+    if text.get("vocab_size", tokenizer.vocabulary) != tokenizer.vocabulary:
+        unsupported.append(f"text_cfg.vocab_size={text['vocab_size']}, where CLIP has {tokenizer.vocabulary}")
+    if unsupported:
+        raise InputError(f"model {name!r} is not supported, its text tower is not CLIP's: {'; '.join(unsupported)}")
+
+
+def _unsupported_settings(section: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield `key=value` of settings that change what a tower computes."""
+    prefix = ""
+    if section != "model":
+        prefix = f"{section}."
+    for key, value in settings.items():
+        is_off = not value
+        if is_off or key in _ANY_VALUE[section] or value in _SUPPORTED_VALUES.get(key, ()):
+            continue
+        shown = value
+        if isinstance(value, dict):
+            shown = "..."
+        yield f"{prefix}{key}={shown}"
+
+
+def _preprocess(model: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocess:
+    size = config["vision_cfg"].get("image_size", IMAGE_SIZE)
+    for key, supported in (("interpolation", "bicubic"), ("resize_mode", "shortest")):
+        if recipe.get(key, supported) != supported:
+            raise InputError(
+                f"model {model!r} is not supported: its images need {key}={recipe[key]}, we do {supported}"
+            )
+    if not isinstance(size, int):
+        raise InputError(f"model {model!r} is not supported: its images are not square but {size}")
+    statistics = {key: tuple(recipe[key]) for key in ("mean", "std") if key in recipe}
+    return Preprocess(size=size, **statistics)
+
+
+# --- which activation
+
+
+def _activation_setting(settings: Mapping[str, Any]) -> Activation:
+    """Return the activation in an open_clip config or in the settings of a tag."""
+    if settings.get("quick_gelu"):
+        return "quick_gelu"
+    return "gelu"
+
+
+def _requested_activation(spec: str, wanted: ModelSpec, config: Mapping[str, Any]) -> Activation | None:
+    """Return the activation that the name asks for, by +gelu, +quickgelu or an architecture with QuickGELU."""
+    if not config.get("quick_gelu"):
+        return wanted.activation
+    return _check_activation(spec, wanted.activation, "quick_gelu", wanted.name)
+
+
+def _check_activation(spec: str, requested: Activation | None, actual: Activation, source: str) -> Activation:
+    """Return the actual activation; raise InputError if another one was requested."""
+    if requested not in (None, actual):
+        words = {activation: word for word, activation in ACTIVATIONS.items()}
+        raise InputError(
+            f"model {spec!r}: {source} computes with {words[actual]}, which the name contradicts; "
+            f"leave {words[requested or actual]} out of it"
+        )
+    return actual
+
+
+def _activation_of_file(
+    spec: str, wanted: ModelSpec, requested: Activation | None, checkpoint: Checkpoint, config: Mapping[str, Any]
+) -> Activation:
+    """Return the activation of a file's weights, from the file or as requested."""
+    if checkpoint.origin == "openai":
+        return _check_activation(spec, requested, "quick_gelu", f"OpenAI's checkpoint {wanted.path}")
+    if requested is not None:
+        return requested
+    if checkpoint.origin == "unknown" and f"{wanted.name}{QUICK_SUFFIX}" in names():
+        raise InputError(
+            f"{wanted.path} does not tell which activation it was trained with; write "
+            f"{wanted.name}+gelu:{wanted.path} or {wanted.name}+quickgelu:{wanted.path}"
+        )
+    return _activation_setting(config)
+
+
+# --- published weights
+
+
+def _tag_recipe(wanted: ModelSpec) -> dict[str, Any]:
+    """Return open_clip's settings of a tag: address, preprocessing, activation."""
+    recipe: dict[str, Any] = get_pretrained_cfg(wanted.name, wanted.tag)
+    if recipe:
+        return recipe
+    base = wanted.name.removesuffix(QUICK_SUFFIX)
+    if get_pretrained_cfg(base, wanted.tag):
+        raise InputError(
+            f"model '{wanted.name}/{wanted.tag}': these weights were trained with gelu; write {base}/{wanted.tag}"
+        )
+    known_tags = tags(wanted.name)
+    if not known_tags:
+        raise InputError(f"model {wanted.name!r} has no tags in open_clip; write {wanted.name}:PATH of a checkpoint")
+    raise unknown(f"tag of {wanted.name}", wanted.tag or "", known_tags)
+
+
+def _shared_recipe(name: str) -> dict[str, Any]:
+    """Return the preprocessing that all tags of an architecture share; empty if they differ or there are none."""
+    keys = ("mean", "std", "interpolation", "resize_mode")
+    settings = []
+    for tag in tags(name):
+        recipe = get_pretrained_cfg(name, tag)
+        settings.append({key: recipe[key] for key in keys})
+    if settings and all(recipe == settings[0] for recipe in settings):
+        return settings[0]
+    return {}
+
+
+def _download(wanted: ModelSpec, recipe: dict[str, Any]) -> Path:
+    """Return the file of a tag's weights; download it unless it is cached."""
+    try:
+        with _quiet():
+            return Path(download_pretrained(recipe))
+    except Exception as error:  # from the hub's client, the network or the disk
+        raise InputError(
+            f"model '{wanted.name}/{wanted.tag}': could not fetch its weights; connect to the network, "
+            f"or download them elsewhere and write {wanted.name}:PATH"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Run open_clip and its hub client without progress bars, warnings and log lines."""
+    hub: Any = importlib.import_module("huggingface_hub.utils")  # a dependency of open_clip
+    bars_enabled = not hub.are_progress_bars_disabled()
+    log_level = logging.root.manager.disable
+    hub.disable_progress_bars()
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(log_level)
+        if bars_enabled:
+            hub.enable_progress_bars()
+
+
+# --- the model and its weights
+
+
+def _build(config: Mapping[str, Any], activation: Activation) -> nn.Module:
+    """Build the architecture; initialising it leaves the caller's random state as it was."""
+    settings = {key: value for key, value in config.items() if key != "custom_text"}
+    settings["vision_cfg"] = {**config["vision_cfg"], "timm_model_pretrained": False}
+    settings["quick_gelu"] = activation == "quick_gelu"
+    architecture: type[nn.Module] = CLIP
+    if config.get("custom_text"):
+        architecture = CustomTextCLIP
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        return architecture(**settings)
+
+
+def _load_weights(model: nn.Module, state: Mapping[str, Tensor], failure: str) -> None:
+    """Load weights that fit in every name and shape; nothing is resized."""
+    needed = model.state_dict()
+    weights = _named_as(model, state)
+    if "logit_scale" in weights and weights["logit_scale"].numel() == 1:  # shape () or (1,), by version
+        weights["logit_scale"] = weights["logit_scale"].reshape(needed["logit_scale"].shape)
+    for name, value in needed.items():
+        if name in weights:
+            _require_fit(name, weights[name], value, failure)
+    missing = [name for name in needed if name not in weights]
+    extra = [name for name in weights if name not in needed]
+    problems = []
+    if missing:
+        problems.append(f"{len(missing)} weights missing ({missing[0]})")
+    if extra:
+        problems.append(f"{len(extra)} weights too many ({extra[0]})")
+    if problems:
+        raise InputError(f"{failure}: {', '.join(problems)}")
+    model.load_state_dict(weights)
+
+
+def _named_as(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights under the model's names: open_clip has text towers with and without a prefix."""
+    has_text_module = hasattr(model, "text")
+    weights = {}
+    for name, value in state.items():
+        bare_name = name.removeprefix("text.")
+        if bare_name in _CONSTANTS:
+            continue
+        if has_text_module and bare_name.startswith(_TEXT_PARTS):
+            weights[f"text.{bare_name}"] = value
+        else:
+            weights[bare_name] = value
+    return weights
+
+
+def _require_fit(name: str, weight: Tensor, needed: Tensor, failure: str) -> None:
+    if weight.shape != needed.shape:
+        raise InputError(f"{failure}: {name} has shape {tuple(weight.shape)} instead of {tuple(needed.shape)}")
+    if weight.is_floating_point() != needed.is_floating_point():
+        raise InputError(f"{failure}: {name} holds {weight.dtype}, not {needed.dtype}")

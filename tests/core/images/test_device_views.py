@@ -1,0 +1,200 @@
+"""Views rendered by torch have Pillow's bytes for any box, size, operation and level."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmarks.device_views import NAMES, Count, operations, picture, resizes, subjects, whole_views
+from fpp_sweep.core.compute.compiling import eagerly
+from fpp_sweep.core.images import augmix, device_views, fused_kernels, views
+from fpp_sweep.core.images.device_views import PlannedImage, ViewRenderer
+from fpp_sweep.core.images.distorting import mix
+from fpp_sweep.core.images.resampling import pack, unpack
+from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.spec.config import ViewConfig
+
+ROOT = Path(__file__).parents[3]
+CPU = torch.device("cpu")
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+DEVICES = pytest.mark.parametrize("device_name", ["cpu", GPU])
+
+
+@DEVICES
+def test_random_boxes_of_any_image_are_resized_as_by_pillow(device_name):
+    """Sides of a pixel, 4,000 x 3,000, a thousand times as long as wide; shrunk and enlarged."""
+    rng, count = np.random.default_rng(1), Count()
+    for _, (pixels, size) in zip(range(60), subjects(rng), strict=False):
+        resizes(rng, pixels, min(size, 96), 4 if pixels.size > 1e6 else 8, torch.device(device_name), eagerly, count)
+    assert count.cases > 400
+    assert count.differ == 0
+
+
+@DEVICES
+def test_every_operation_gives_pillows_bytes(device_name):
+    rng, counts = np.random.default_rng(2), {name: Count() for name in NAMES}
+    for size in (8, 33, 48):
+        operations(rng, size, torch.device(device_name), eagerly, counts)
+    assert {name: (count.cases, count.differ) for name, count in counts.items()} == dict.fromkeys(NAMES, (192, 0))
+
+
+@DEVICES
+def test_whole_views_of_several_images_are_equal_to_the_last_bit(device_name):
+    rng, count = np.random.default_rng(3), Count()
+    while count.cases < 200:
+        whole_views(rng, torch.device(device_name), eagerly, count)
+    assert count.differ == 0
+
+
+@DEVICES
+@pytest.mark.parametrize("augmixed", [True, False])
+def test_rows_are_filled_with_the_same_bits_by_both_renderers(device_name, augmixed):
+    """From pinned memory on a stream of its own, where there is one; a group while the one before may be under way."""
+    rng, preprocess = np.random.default_rng(7), Preprocess(size=33)
+    config, renderer = ViewConfig(count=4), ViewRenderer(preprocess, torch.device(device_name))
+    pixels = torch.zeros(2, 4, 3, 33, 33, device=device_name)
+    for number in range(12):
+        image = Image.fromarray(picture(rng, *rng.integers(1, 300, 2).tolist()))
+        stream, again = (views.sample_rng(number, "any", "test", "0") for _ in range(2))
+        expected = views.make_views(image, config, preprocess, augmix=augmixed, flip=True, rng=stream)
+        chosen = views.plan_views(image.size, config, augmix=augmixed, flip=True, rng=again)
+        bytes_or_mixed = torch.from_numpy(views.render_with_pillow(image, chosen, 33))
+        by_pillow = views.normalize(bytes_or_mixed, preprocess) if augmixed else bytes_or_mixed
+        planned = PlannedImage.of(image, chosen, 33)
+        if device_name == "cuda":
+            planned, by_pillow = planned.pin_memory(), by_pillow.pin_memory()
+        renderer.fill(pixels, {0: planned, 1: by_pillow})
+        for row in pixels.clone().cpu():
+            assert torch.equal(row.view(torch.int32), expected.view(torch.int32))
+
+
+def test_the_benchmark_counts_a_case_that_differs_in_one_bit():
+    count = Count()
+    expected = np.zeros((3, 2, 2), np.uint8)
+    found = torch.zeros(3, 2, 2, dtype=torch.uint8)
+    found[1, 0, 0] = 1
+    count.add(found, expected)
+    assert (count.cases, count.differ) == (3, 1)
+
+
+def test_mixing_rounds_each_product_and_each_sum():
+    """A product and a sum in one rounding would differ in a tenth of the values."""
+    rng = np.random.default_rng(4)
+    pictures = np.stack([picture(rng, 33, 33) for _ in range(40)])
+    mixing = augmix.plan_mixing(rng.random((10, augmix.N_DRAWS)))
+    words = pack(torch.from_numpy(pictures)).view(4, 10, 33, 33)
+    found = mix(words[0], words[1:].transpose(0, 1), torch.from_numpy(mixing.weights))
+    parts = pictures.reshape(4, 10, 33, 33, 3).astype(np.float32)
+    weights = mixing.weights.T[..., None, None, None]
+    expected = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        expected = expected + part * weight
+    assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
+    in_one = (parts.astype(np.float64) * weights).sum(0).astype(np.float32)
+    assert (in_one != expected).mean() > 0.1
+
+
+def test_packing_and_unpacking_return_the_same_bytes():
+    pixels = torch.from_numpy(picture(np.random.default_rng(5), 7, 5))
+    assert torch.equal(unpack(pack(pixels)), pixels)
+
+
+@pytest.mark.parametrize("device_name", [pytest.param("cpu", marks=pytest.mark.slow), GPU])
+def test_fused_kernels_give_the_same_bytes(device_name):
+    device = torch.device(device_name)
+    runner = fused_kernels.fused_runner(device)
+    assert runner is not eagerly
+    rng, resized = np.random.default_rng(6), Count()
+    for width, height in ((60, 50), (40, 2000)):  # the second stays eager
+        for _ in range(8):
+            resizes(rng, picture(rng, width, height), 48, 8, device, runner, resized)
+    counts = {name: Count() for name in NAMES}
+    if device_name != "cpu":  # where that takes minutes: `python -m benchmarks.device_views --fused`
+        operations(rng, 48, device, runner, counts)
+        whole_views(rng, device, runner, counts[NAMES[0]], size=48)
+    assert resized.cases > 0
+    assert [count.differ for count in (resized, *counts.values())] == [0] * (1 + len(NAMES))
+    assert not runner.failure
+
+
+@pytest.mark.slow
+def test_a_compiler_that_rounds_products_and_sums_together_is_not_used(monkeypatch, caplog):
+    monkeypatch.setattr(fused_kernels, "ROUND_EACH_STEP", {"cpp.enable_floating_point_contract_flag": "fast"})
+    assert fused_kernels.fused_runner(CPU) is eagerly
+    assert "torch.compile rounds a product and a sum together on cpu" in caplog.text
+
+
+@pytest.mark.slow
+def test_without_a_compiler_views_are_rendered_eagerly_and_the_log_says_so(tmp_path):
+    code = """
+        import torch
+        from fpp_sweep.core.images.fused_kernels import fused_runner
+        from fpp_sweep.core.compute.compiling import eagerly
+        assert fused_runner(torch.device("cpu")) is eagerly
+    """
+    environment = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "CXX": "none"}
+    line = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "torch.compile failed, views are rendered eagerly from now on" in done.stderr
+
+
+def test_a_compiled_kernel_that_fails_is_logged_once_and_eager_code_takes_over(monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("out of registers\nmore lines")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
+    runner = fused_kernels.FusedRunner()
+    values = torch.arange(3.0)
+    for _ in range(2):
+        assert torch.equal(runner(torch.neg, values), -values)
+    assert runner.failure == "out of registers"
+    expected = "torch.compile failed, views are rendered eagerly from now on: out of registers"
+    assert [record.getMessage() for record in caplog.records] == [expected]
+
+
+def test_a_kernel_that_runs_out_of_memory_is_no_failure_of_the_compiler(monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
+    runner = fused_kernels.FusedRunner()
+    with pytest.raises(torch.OutOfMemoryError):
+        runner(torch.neg, torch.arange(3.0))
+    assert not runner.failure
+
+
+def test_kernels_are_compiled_once_and_only_on_a_gpu(monkeypatch):
+    """A renderer with a copy stream behaves as on a GPU."""
+    monkeypatch.setattr(device_views, "EAGER_IMAGES", 5)
+    monkeypatch.setattr(device_views, "fused_runner", lambda device: object())
+    for copy_stream, is_eager in ((None, [True] * 4), (object(), [True, True, False, False])):
+        renderer = ViewRenderer(Preprocess(size=8), CPU)
+        renderer._copy_stream = copy_stream
+        runners = []
+        for _ in range(4):
+            renderer._compile_once_it_pays(2)
+            runners.append(renderer._run)
+        assert [runner is eagerly for runner in runners] == is_eager
+        assert len({id(runner) for runner in runners}) == len(set(is_eager))
+
+
+def test_the_benchmark_runs_where_only_torch_numpy_and_pillow_are_installed():
+    code = """
+        import sys
+        for name in ("ray", "mlflow", "open_clip", "optuna", "timm", "yaml", "sklearn", "safetensors", "plotly",
+                     "pyarrow", "matplotlib", "torchvision"):
+            sys.modules[name] = None
+        from benchmarks.device_views import main
+        main(["--quick", "--threads", "1"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all bytes are Pillow's" in done.stdout

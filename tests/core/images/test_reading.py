@@ -1,0 +1,122 @@
+"""Reading images in other processes: the same features, and errors when a process dies."""
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fpp_sweep.core.images.reading import dead_process_as_machine_error, silence_lost_parent
+from fpp_sweep.spec.errors import InputError, MachineError
+from tests.core.images.caches import everything, files, fill
+from tests.painted import Painter, painted
+
+
+def test_the_global_random_stream_is_unchanged(tmp_path):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    fill(tmp_path, painted(3))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.slow
+def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
+    dataset = painted(150, augmix=True)
+    inline, _ = fill(tmp_path / "0", dataset, exact=True)
+    for workers in (1, 2):
+        parallel, log = fill(tmp_path / f"{workers}", dataset, exact=True, workers=workers)
+        assert log.computed == 150
+        assert torch.equal(everything(inline), everything(parallel))
+
+
+@pytest.mark.slow
+def test_a_bad_image_fails_a_run_with_workers_too(tmp_path):
+    with pytest.raises(InputError, match=r"/images/66.png"):
+        fill(tmp_path, painted(70, bad=frozenset({"66.png"})), workers=2)
+    assert files(tmp_path, "*.lock") == []
+    assert len(files(tmp_path)) == 1
+
+
+# --- processes that die
+
+
+class Deadly(Painter):
+    """Its reading process is killed at an image, as when memory runs out."""
+
+    def image(self, sample_id):
+        if sample_id == "66.png" and multiprocessing.parent_process():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Painter.image(self, sample_id)
+
+
+@pytest.mark.slow
+def test_a_dead_reading_process_is_a_machine_error_and_the_run_can_be_repeated(tmp_path):
+    deadly = dataclasses.replace(painted(70), source=Deadly())
+    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--loaders"):
+        fill(tmp_path, deadly, workers=2)
+    assert files(tmp_path, "*.lock") == []
+    for _ in range(3):  # torch would raise again as other processes end
+        subprocess.run(["true"], check=True)
+    assert fill(tmp_path, painted(70), workers=1)[1].computed in (6, 70)  # the first chunk may be whole or not
+
+
+def test_a_dead_pinning_thread_is_a_machine_error():
+    """What torch says then: the thread that pins memory dies of it; without a GPU there is none."""
+    shut_down = []
+    views = SimpleNamespace(_shutdown_workers=lambda: shut_down.append(True))
+    line = r"^a process that reads images has died \(Pin memory thread exited unexpectedly\); "
+    with pytest.raises(MachineError, match=line), dead_process_as_machine_error(views):
+        raise RuntimeError("Pin memory thread exited unexpectedly")
+    assert shut_down
+
+
+def test_a_reading_process_whose_parent_has_ended_prints_no_traceback(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: printed.append(kind))
+    silence_lost_parent(0)
+    for error in (EOFError(), ConnectionResetError(), ValueError()):
+        sys.excepthook(type(error), error, None)
+    assert printed == [ValueError]
+
+
+# --- Ctrl-C
+
+
+STARTS_A_CHILD = """
+import multiprocessing, os, signal
+
+def child(line):
+    line.send("child was not interrupted")
+
+if __name__ == "__main__":
+    from fpp_sweep.core.images.reading import ctrl_c_for_parent_only
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
+    context = multiprocessing.get_context("spawn")
+    line, theirs = context.Pipe()
+    process = context.Process(target=child, args=(theirs,))
+    try:
+        with ctrl_c_for_parent_only(1):
+            process.start()
+            theirs.close()
+            os.kill(process.pid, signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            print("all started")
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(line.recv())
+    process.join()
+"""
+
+
+@pytest.mark.slow  # two interpreters
+def test_ctrl_c_while_processes_start_reaches_the_parent_after_they_have_started(tmp_path):
+    (tmp_path / "starts.py").write_text(STARTS_A_CHILD)
+    done = subprocess.run([sys.executable, tmp_path / "starts.py"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["all started", "interrupted", "child was not interrupted"]
+    assert not done.stderr
