@@ -18,7 +18,7 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.steering import begun, budget_in_force
-from fpp_sweep.search.confirming import require_fresh, with_rounds
+from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.search.racing import require_additive, rungs
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -69,6 +69,7 @@ class Opened:
 
     pool: Pool
     plan: Plan
+    final_plan: Plan | None  # of the final stage and the test split
     gpus_per_worker: float
 
 
@@ -149,7 +150,6 @@ def require_named(space: Space, options: Options) -> None:
     if not options.on_cluster:
         names = require_known(work.datasets, work.data_root, work.dataset_file)
         _require_measured(space, names)
-        require_fresh(space, names)
         for prompt, _ in sorted(_prompts(space)):
             require_prompt(prompt)
         if (asked := precisions(space)) != ["float32"]:
@@ -238,14 +238,18 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
     stage("looking at datasets and prompts")
     try:
         plan = make_plan(space, pool)
+        final = final_plan(plan, space, pool.describe)
         checks = check(space, pool, plan)
     except TaskFailed as error:
         raise InputError(error.reason) from error
     for line in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
         note(line)
-    pool.begin(TaskKeys(model, plan.known(), checks.prompts))
+    datasets = plan.known()
+    if final is not None:
+        datasets.update(final.known())
+    pool.begin(TaskKeys(model, datasets, checks.prompts))
     folder.write_info(with_facts(folder.info(), space, model, plan, checks))
-    return Opened(pool, plan, workers.gpus_per_worker)
+    return Opened(pool, plan, final, workers.gpus_per_worker)
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:
@@ -287,8 +291,7 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     if race:
         require_additive(space.objectives, space.constraints)
         ends = rungs(race, datasets[split])
-    plan = Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
-    return with_rounds(plan, space, models.describe)
+    return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
 
 
 def _require_measured(space: Space, names: Sequence[str]) -> None:

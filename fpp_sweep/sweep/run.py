@@ -140,6 +140,7 @@ class Run:
             folder,
             SweepStudy(folder.study_file, folder.info().name, space, Queue.of(folder, folder.info())),
             plan=opened.plan,
+            final_plan=opened.final_plan,
             watch=self.watch,
             gpus_per_worker=opened.gpus_per_worker,
             on_change=self._changed,
@@ -160,6 +161,7 @@ class Run:
             folder=self.folder,
             executor=self.opened.pool,
             plan=self.opened.plan,
+            final_plan=self.opened.final_plan,
             objectives=self.space.objectives,
             constraints=self.space.constraints,
             search_split=self.space.search.split,
@@ -171,9 +173,6 @@ class Run:
         tags = {"ended": self.conductor.why_stopped or ""}
         if self.space.search.race:
             tags["race"] = saved(self.conductor.records(), self.space.search.split)
-        if self.conductor.confirmation:
-            tags["confirmed"] = self.conductor.confirmation.told()
-            tags["confirmed_front"] = ", ".join(self.conductor.confirmation.front)
         self.folder.write_info(tagged(self.folder.info(), tags))
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")
