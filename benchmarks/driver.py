@@ -162,7 +162,6 @@ def print_overhead(trials: int) -> None:
             space,
             folder,
             SweepStudy(folder.study_file, "driver", space),
-            final_plan=None,
             plan=plan,
             watch=StatusPoller(pool),
             gpus_per_worker=0.0,

@@ -150,6 +150,8 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     if tested:
         pairs = [(trial.name, baseline.name) for trial in finalists for baseline in baselines]
         differences = compare(samples, pairs, tested)
+    if tested and finalists and baselines and not differences:
+        return Answer(reason=f"{min(samples.images.values())} images of a dataset are too few for any test")
     names = [trial.name for trial in finalists]
     recommended, reason = recommend(
         differences,

@@ -104,9 +104,14 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
 def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[TrialRecord]:
     """Return the trials that run in the final stage, at most `count`: the front first, then its closest rivals.
 
-    Trials below the floor are left out as long as there are others: they cannot be recommended.
+    Left out are trials with the settings of a baseline, which runs anyway, and trials below the floor, which cannot be
+    recommended, as long as there are others.
     """
-    candidates = [record for record in front.layers(MAX_COMPARED) if record.feasible]
+    baseline_keys = {baseline.key for baseline in front.baselines}
+    candidates = []
+    for record in front.layers(MAX_COMPARED):
+        if record.feasible and record.key not in baseline_keys:
+            candidates.append(record)
     above_floor = [record for record in candidates if not front.is_below_floor(record)]
     if above_floor:
         candidates = above_floor

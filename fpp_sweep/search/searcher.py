@@ -74,7 +74,7 @@ class SweepSearcher(Searcher):
         study: SweepStudy,
         *,
         plan: Plan,
-        final_plan: Plan | None,
+        final_plan: Plan | None = None,
         watch: StatusPoller,
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],

@@ -53,7 +53,7 @@ def write(folder, world, sides, splits=("val",), *, limit=None, seeds=(0,), **ch
         result = replace(made.results["val"], datasets=by_dataset, average=average, deviation={},
                          by_seed=by_seed if len(seeds) > 1 else {})  # fmt: skip
         made = replace(made, name=made.name if made.kind == "baseline" else name)
-        folder.write_trial(replace(made, results=dict.fromkeys(splits, result)))
+        folder.write_trial(replace(made, key=name, results=dict.fromkeys(splits, result)))
         for split in splits:
             path = folder.artifacts(made.name) / split / BLOCK_STATS_FILE
             path.parent.mkdir(parents=True)

@@ -258,10 +258,7 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
         (["search.race.rung=[1/2]"], "search.race: unknown key 'rung', did you mean 'rungs'?"),
         (["search.race.reserve=0"], "search.race.reserve: must be >= 1, got 0"),
         (["search.race=7"], "search.race: must be a mapping"),
-        (
-            ["base.method=dynaprompt"],
-            "search.race: dynaprompt learns from sample to sample, so that no part of its str",
-        ),
+        (["base.method=dynaprompt"], "search.race: dynaprompt learns from sample to sample, and a part of its stream"),
         (["work.baselines=[dynaprompt]"], "search.race: dynaprompt learns from sample to sample"),
         (["search.patience=0"], "search.patience: must be >= 1, got 0"),
         (["search.patience=5", "work.baselines=[]"], "search.patience: there are neither baselines nor references"),
