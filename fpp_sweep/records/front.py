@@ -114,7 +114,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
         infeasible=tuple(record for record in trials if not record.feasible),
         baselines=tuple(sorted((record for record in complete if record.kind == "baseline"), key=usual_order)),
         reference=None if info.reference is None else tuple(info.reference),
-        confirmed=frozenset(info.tags.get("confirmed_front", "").split(", ")),
+        confirmed=frozenset(info.confirmed_front),
     )
 
 

@@ -55,7 +55,7 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     assert status == 0, errors
     whole = only_sweep(later)
     searched = {name: splits["val"] for name, splits in values(whole).items()}
-    tasks = int(whole.info().tags["work_tasks"])
+    tasks = whole.info().work.tasks
     status, output, errors = run(later, "--resume", "--set", CONFIRM)
     assert status == 0, errors
     assert {name: splits["val"] for name, splits in values(whole).items()} == searched
@@ -63,7 +63,7 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     assert last["ended"] in ("no round is left", "the expected regret is under 0.1 points in every objective")
     rounds = len(steps(whole)) - 1
     assert rounds >= 2
-    told = whole.info().tags["confirmed"]
+    told = whole.info().confirmed
     assert told.startswith(f"on {4 * rounds} fresh images of each dataset: {last['best'][0]} best accuracy ")
     assert f"{rounds} rounds, " in told
     assert f"ended as {last['ended']}" in told
@@ -75,7 +75,7 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     )
     runs = sum(len(step["trials"]) + len(step["baselines"]) for step in steps(whole))
     tested = sum("test" in record.results for record in whole.trials())
-    assert int(whole.info().tags["work_tasks"]) <= tasks + runs + tested  # nothing of the search again
+    assert whole.info().work.tasks <= tasks + runs + tested  # nothing of the search again
 
     with ended(started(killed, "--set", CONFIRM, space=SPACE)) as process:
         wait_for(lambda: [*killed.glob("sweeps/*/confirm.json")] and len(steps(only_sweep(killed))) == 2)
