@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from fpp_sweep.records.records import Command, SplitResult, Step, SweepInfo, TrialRecord, WorkCounts
+from fpp_sweep.records.records import Command, SplitResult, Step, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
@@ -42,7 +42,7 @@ MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
-Made = TypeVar("Made", Command, SplitResult, Step, TrialRecord, SweepInfo, WorkCounts)
+Made = TypeVar("Made", Command, SplitResult, Step, TrialRecord, SweepInfo, WorkTotals)
 
 
 class SweepFolder:
@@ -92,7 +92,7 @@ class SweepFolder:
         with _reading(file) as document:
             with under("objectives"):
                 goals = [Objective.recorded(**as_mapping(fields)) for fields in as_list(document.get("objectives"))]
-            work = _made(WorkCounts, document.get("work", {}), "work")
+            work = _made(WorkTotals, document.get("work", {}), "work")
             return _made(SweepInfo, document | {"objectives": tuple(goals), "work": work})
 
     def restored_info(self) -> tuple[SweepInfo, str | None]:

@@ -126,16 +126,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkCounts:
-    """Counts of what the workers of a sweep did."""
+class WorkTotals:
+    """Work of the workers of a sweep, over all its drivers."""
 
     tasks: int = 0  # tasks that ran to their end
     cached: int = 0  # results that needed no computation
     model_loads: int = 0
     workers_lost: int = 0
 
-    def __add__(self, later: WorkCounts) -> WorkCounts:
-        return WorkCounts(
+    def __add__(self, later: WorkTotals) -> WorkTotals:
+        return WorkTotals(
             tasks=self.tasks + later.tasks,
             cached=self.cached + later.cached,
             model_loads=self.model_loads + later.model_loads,
@@ -178,7 +178,7 @@ class SweepInfo:
 
     # how it went
     end_reason: Text = ""  # why no further trial was started
-    work: WorkCounts = WorkCounts()  # over all drivers
+    work: WorkTotals = WorkTotals()
     race: Text = ""  # how many trials were stopped early, and what that saved
     confirmed: Text = ""  # the outcome of the confirmation, in a sentence
     confirmed_front: Sequence[Text] = ()  # names of the front's members by the confirmation

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import hypervolume
-from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkCounts
+from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
@@ -211,13 +211,13 @@ class Run:
         metrics = [objective.metric for objective in self.space.objectives]
         return {one.name: dict(zip(metrics, one.values or (), strict=True)) for one in self.conductor.front()}
 
-    def _work(self, info: SweepInfo) -> WorkCounts:
+    def _work(self, info: SweepInfo) -> WorkTotals:
         """Return the work of this driver added to that of the drivers before it."""
         self.watch.look()
         status = self.watch.status
         if status is None:
             return info.work
-        return info.work + WorkCounts(
+        return info.work + WorkTotals(
             tasks=status.done, cached=status.at_hand, model_loads=status.loads, workers_lost=status.lost
         )
 

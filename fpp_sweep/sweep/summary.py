@@ -11,7 +11,7 @@ from pathlib import Path
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkCounts
+from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.spec.progress import shares
@@ -117,7 +117,7 @@ def work_done(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
     if info.race:
         yield f"race        {info.race}"
     work = info.work
-    if work != WorkCounts():
+    if work != WorkTotals():
         tasks, results = plural(work.tasks, "task"), plural(work.cached, "cached result")
         loads, lost = plural(work.model_loads, "model load"), plural(work.workers_lost, "worker")
         yield f"work        {tasks} run, {results}, {loads}, {lost} lost"

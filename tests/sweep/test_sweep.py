@@ -9,7 +9,7 @@ import pytest
 
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import WorkCounts
+from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
@@ -383,8 +383,8 @@ def test_the_time_left_is_what_budget_and_trials_leave(tmp_path, under_way, wall
 def test_the_work_of_a_second_driver_is_added_to_that_of_the_first(tmp_path, under_way):
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info("sweep"))
-    for expected in (WorkCounts(tasks=7, cached=5, model_loads=2, workers_lost=1),
-                     WorkCounts(tasks=14, cached=10, model_loads=4, workers_lost=2)):  # fmt: skip
+    for expected in (WorkTotals(tasks=7, cached=5, model_loads=2, workers_lost=1),
+                     WorkTotals(tasks=14, cached=10, model_loads=4, workers_lost=2)):  # fmt: skip
         run = under_way(folder, space())
         run.watch.status = SchedulerStatus(
             workers=2, loads=2, lost=1, pids=(1, 2), queued=0, running=0, done=7, at_hand=5, executions=8,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.records import TrialRecord, WorkCounts
+from fpp_sweep.records.records import TrialRecord, WorkTotals
 from fpp_sweep.report import write_report
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
@@ -135,7 +135,7 @@ def test_a_sweeps_run_has_its_provenance_as_tags():
         INFO,
         plugins={"mine": "01"},
         datasets={"dtd": "ab", "pets": "cd"},
-        work=WorkCounts(tasks=7),
+        work=WorkTotals(tasks=7),
         search_split="test",
     )
     tags = sweep_run(info, [], {}).tags
