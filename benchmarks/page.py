@@ -76,7 +76,8 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
             },
             objectives=objectives,
             search_split="val",
-            tags={"command": "python -m benchmarks.page", "model": "tiny", "seeds": "0"},
+            command="python -m benchmarks.page",
+            model="tiny",
             reference=[50.0, 20.0],
             finished=BEGAN + 60 * trials,
         )

@@ -1,6 +1,6 @@
 """The folder `sweeps/<name>/`, the one record of what has happened in a sweep.
 
-    sweep.json              what the sweep is: space, objectives, tags, state; sweep.json.copy is the same again
+    sweep.json              what the sweep is: space, objectives, provenance, state; sweep.json.copy is the same again
     study.db                the Optuna study, named after the sweep
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
     tasks/                  results of tasks by key, so that no trial computes one again
@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
@@ -36,12 +36,12 @@ from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import no_link, require_inside, set_aside, stamp_of, write_json
 from fpp_sweep.spec.messages import masked
 
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
-Made = TypeVar("Made", Command, SplitResult, TrialRecord, SweepInfo)
+Made = TypeVar("Made", Command, SplitResult, TrialRecord, SweepInfo, WorkTotals)
 
 
 class SweepFolder:
@@ -90,7 +90,8 @@ class SweepFolder:
         with _reading(file) as document:
             with under("objectives"):
                 goals = [Objective.recorded(**as_mapping(fields)) for fields in as_list(document.get("objectives"))]
-            return _made(SweepInfo, document | {"objectives": tuple(goals)})
+            work = _made(WorkTotals, document.get("work", {}), "work")
+            return _made(SweepInfo, document | {"objectives": tuple(goals), "work": work})
 
     def restored_info(self) -> tuple[SweepInfo, str | None]:
         """The same, made again from its copy where it cannot be read, and what to say of that."""

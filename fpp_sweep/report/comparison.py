@@ -149,8 +149,7 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> Comparison:
             notes.append(f"{sweep.label}: {plural(broken, 'trial')} not on the front, for constraints of that sweep")
     paths, named = _named(kept, cut)
     everything = [record for records in named.values() for record in records]
-    tags = {key: told for key, told in kept[0].info.tags.items() if not key.startswith("confirmed")}  # of one sweep
-    info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split, tags=tags)
+    info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split)
     info = replace(info, reference=_corner(goals, everything))
     front = front_of(info, everything)
     evidence = evidence_of(paths.__getitem__, info, front, common)
@@ -204,14 +203,12 @@ def _differing(sweeps: Sequence[Given], common: Common, split: str) -> Iterator[
     for sweep, images in searched[1:]:
         first, known = searched[0]
         alike = [name for name in common.images if images[name] == known[name]]
-        for tag, what in (("datasets_digest", "labels or views"), ("images_digest", "image files (size or time)")):
-            one, other = (_by_dataset(each.info, tag) for each in (sweep, first))
+        for one, other, what in (
+            (sweep.info.datasets, first.info.datasets, "labels or views"),
+            (sweep.info.images, first.info.images, "image files (size or time)"),
+        ):
             if names := [name for name in alike if one.get(name) != other.get(name)]:
                 yield f"{sweep.label}: {what} of {', '.join(names)} differ from {first.label}'s; paired by their names"
-
-
-def _by_dataset(info: SweepInfo, tag: str) -> dict[str, str]:
-    return dict(zip(info.tags.get("datasets", "").split(", "), info.tags.get(tag, "").split(", "), strict=False))
 
 
 def _objectives(sweeps: Sequence[Given], common: Common, split: str) -> tuple[tuple[Objective, ...], list[str]]:
@@ -252,7 +249,7 @@ def _named(
     named: dict[str, list[TrialRecord]] = {sweep.label: [] for sweep in sweeps}
     for sweep in sweeps:
         for one in (one for one in cut[sweep.label] if one is not None):
-            facts = one.key, sweep.info.tags.get("model_digest"), [round(value, 6) for value in values_of(one)]
+            facts = one.key, sweep.info.model_digest, [round(value, 6) for value in values_of(one)]
             own = one.kind == "trial" or first.setdefault(one.name, facts) != facts
             name = "baseline-" * (one.kind == "baseline") + f"{sweep.label}/" * own + one.label
             if name not in paths:

@@ -63,8 +63,6 @@ def verdict(other: str, differences: Mapping[str, tuple[catalogue.Goal, Interval
 
 def sentences(info: SweepInfo, front: Front, evidence: Evidence) -> Iterator[str]:
     """Which members beat which baselines: on images that they were not chosen by where there are any."""
-    if "confirmed" in info.tags:
-        yield f"confirmed {info.tags['confirmed']}"
     others = [split for split in evidence.splits if split != info.search_split]
     split = others[-1] if others else info.search_split  # test, where there is one beside what was confirmed
     found = evidence.splits.get(split)

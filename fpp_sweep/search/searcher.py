@@ -24,7 +24,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH, front_of
 from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import ENDED, FINAL, Command, Kind, TrialRecord
-from fpp_sweep.records.steering import budget_in_force, steered
+from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs
 from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialContext, TrialRunner, ended
@@ -178,8 +178,8 @@ class SweepSearcher(Searcher):
 
     def _applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
         self._folder.has_applied(command, outcome, number)
-        info = self._folder.info()
-        self._folder.write_info(replace(info, tags={**info.tags, **steered(self._folder.commands())}))
+        steered = [command.words for command in self._folder.commands()]
+        self._folder.write_info(replace(self._folder.info(), steered=steered))
 
     def _place_point(self) -> None:
         """The oldest point that was added and waits is the next trial; written before the study hears of it."""

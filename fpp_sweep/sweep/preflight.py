@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fpp_sweep.checks.provenance import commit, plain, tagged, versions
+from fpp_sweep.checks.provenance import git_state, plain, versions
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
@@ -341,20 +341,7 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
     if known is not None:
         first = known.begun or (known.space if plain(space) != known.space else {})
         return replace(known, state="running", finished=None, tracking_uri=uri, space=plain(space), begun=first)
-    tags = {
-        "seeds": ", ".join(map(str, space.work.seeds)),
-        "sampler": space.search.sampler,
-        "sampler_seed": str(space.search.seed),
-        "search_split": space.search.split,
-        "command": options.command,
-        **versions(),
-        **commit(),
-        **options.tags,
-    }
-    if options.plugins:
-        tags["plugins"] = plugin_digests(options)
-    if space.search.split == "test":
-        tags["warning"] = "hyperparameters were searched on the test split, as the paper's were"
+    commit, dirty = git_state()
     return SweepInfo(
         name=folder.path.name,
         created=time.time(),
@@ -362,39 +349,46 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
         space=plain(space),
         objectives=space.objectives,
         search_split=space.search.split,
-        tags=tags,
         tracking_uri=uri,
+        command=options.command,
+        group=options.group,
+        plugins=plugin_digests(options),
+        versions=versions(),
+        git_commit=commit,
+        git_dirty=dirty,
     )
 
 
 def with_facts(info: SweepInfo, space: Space, model: ModelInfo, plan: Plan, checked: Validation) -> SweepInfo:
     """What is known once a worker has opened model, datasets and prompts; it must be what it was."""
-    datasets = plan.datasets[space.search.split]
-    facts = {
-        "model": model.name,
-        "model_digest": model.digest,
-        "embedding_scale": f"{model.embedding_scale:g}",
-        "datasets": ", ".join(facts.name for facts in datasets),
-        "datasets_digest": ", ".join(facts.digest for facts in datasets),
-    }
-    if checked.prompts:
-        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(checked.prompts.items()))
-    for key, what in (
-        ("model_digest", f"model {model.name} has other weights"),
-        ("datasets_digest", "its data differ"),
-        ("prompts_digest", "a prompt file differs"),
+    now = replace(
+        info,
+        model=model.name,
+        model_digest=model.digest,
+        embedding_scale=model.embedding_scale,
+        device=model.device,
+        datasets={dataset.name: dataset.digest for dataset in plan.datasets[space.search.split]},
+        images=_images(space, plan),
+        prompts=dict(sorted(checked.prompts.items())),
+    )
+    if not info.model:  # the first driver, or one that was ended before this
+        return now
+    for before, after, what in (
+        (info.model_digest, now.model_digest, f"model {model.name} has other weights"),
+        (info.datasets, now.datasets, "its data differ"),
+        (info.prompts, now.prompts, "a prompt file differs"),
     ):
-        if info.tags.get(key, facts.get(key)) != facts.get(key):
+        if before != after:
             raise InputError(f"{info.name} cannot be resumed: {what} than when it began; begin a new sweep instead")
-    return tagged(info, {**facts, "device": model.device, "images_digest": _images(space, plan)})
+    return now
 
 
 def changed_images(info: SweepInfo, space: Space, plan: Plan) -> list[str]:
     """A note where image files have another size or time than when the sweep began: finished trials saw the others."""
-    if info.tags.get("images_digest") in (None, _images(space, plan)):
+    if not info.model or info.images == _images(space, plan):
         return []
     return ["image files have changed (size or time) since the sweep began; what is left is computed from those of now"]
 
 
-def _images(space: Space, plan: Plan) -> str:
-    return ", ".join(facts.images for facts in plan.datasets[space.search.split])
+def _images(space: Space, plan: Plan) -> dict[str, str]:
+    return {dataset.name: dataset.images for dataset in plan.datasets[space.search.split]}

@@ -119,9 +119,9 @@ def test_what_a_search_cost_includes_trials_that_lost_a_race(sweeps):
 
 
 def test_what_one_sweep_has_confirmed_is_not_said_of_the_union(capsys, sweeps):
-    tags = {"confirmed": "on fresh images: trial-0002 best accuracy 70.00", "confirmed_front": "trial-0002"}
     far = sweeps["far"]
-    far.write_info(replace(far.info(), tags={**far.info().tags, **tags}))
+    outcome = "on fresh images: trial-0002 best accuracy 70.00"
+    far.write_info(replace(far.info(), confirmed=outcome, confirmed_front=["trial-0002"]))
     assert "fresh images: trial-0002" not in shown(capsys, "far", "better")
 
 
@@ -203,9 +203,9 @@ def test_a_baseline_on_a_part_of_its_images_is_the_same(tmp_path):
 
 
 def test_images_of_one_name_with_other_files_or_labels_are_named(sweeps, tmp_path):
-    for name, images, labels in (("far", "1, 2", "a, b"), ("better", "1, 3", "a, c"), ("few", "4, 5", "d, e")):
-        tags = {"datasets": ", ".join(SETS), "images_digest": images, "datasets_digest": labels}
-        sweeps[name].write_info(replace(sweeps[name].info(), tags=tags))
+    for name, images, labels in (("far", "12", "ab"), ("better", "13", "ac"), ("few", "45", "de")):
+        datasets, files = dict(zip(SETS, labels, strict=True)), dict(zip(SETS, images, strict=True))
+        sweeps[name].write_info(replace(sweeps[name].info(), datasets=datasets, images=files))
     notes = union(sweeps, "far", "better", "few").notes
     assert [note for note in notes if "compared on" not in note] == [
         "better: labels or views of scenes differ from far's; paired by their names",

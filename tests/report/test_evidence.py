@@ -57,7 +57,7 @@ def test_who_is_on_the_confirmed_front_alone_has_a_row_a_config_and_a_mark(tmp_p
     write_report(folder, pages=True)
     assert (best / "trial-0002.yaml").exists()
     assert not (best / "trial-0004.yaml").exists()
-    folder.write_info(replace(folder.info(), tags={**folder.info().tags, "confirmed_front": "trial-0004, trial-0002"}))
+    folder.write_info(replace(folder.info(), confirmed_front=["trial-0004", "trial-0002"]))
     write_report(folder, pages=True)
     front, evidence = read(folder)
     assert [member.name for member in front.members] == ["trial-0002"]
@@ -83,7 +83,7 @@ def test_who_is_on_the_confirmed_front_alone_has_a_row_a_config_and_a_mark(tmp_p
     assert (rival["name"], rival["marks"]) == ("trial-0004", ["confirmed"])
     page = (folder.report / "sweep.html").read_text()
     assert '<button type="button" data-trial="trial-0004">trial-0004</button><small>confirmed</small>' in page
-    folder.write_info(replace(folder.info(), tags={**folder.info().tags, "confirmed_front": ""}))
+    folder.write_info(replace(folder.info(), confirmed_front=[]))
     write_report(folder, pages=False)
     assert not (best / "trial-0004.yaml").exists()
 
