@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_of, on_grid, sums
 from fpp_sweep.spec.errors import InputError
 

@@ -144,6 +144,7 @@ class Worker:
 
     def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.dataset(name, split)
+        file_positions = dataset.file_positions
         return DatasetInfo(
             name=name,
             split=split,
@@ -152,7 +153,7 @@ class Worker:
             size=len(dataset),
             digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
             images=dataset.digest()[:16],
-            places="" if dataset.places is None else keys.digest(dataset.places.argsort().tolist(), length=16),
+            places="" if file_positions is None else keys.digest(file_positions.argsort().tolist(), length=16),
         )
 
     def clip_for(self, config: TrialConfig) -> Clip:
