@@ -129,7 +129,7 @@ def price(
     before, now = rounds
     adapt, pretrain = (math.fsum(_seconds(records[name], split, stage) for name in names) for stage in OWN)
     more = set(now.seeds) - {*before.seeds, *plan.seeds}  # for the others there are prompts
-    configs = {name: TrialConfig.of_record(record.config) for name, record in records.items()}
+    configs = {name: TrialConfig().replace(record.config) for name, record in records.items()}
     views = {name: (views_for(config), config.precision) for name, config in configs.items()}
     alike = [record for name, record in records.items() if views[name] in {views[one] for one in names}]
     features = math.fsum(_seconds(record, split, "features") for record in alike)

@@ -105,7 +105,7 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
     driver = _driver(brief, record, split)
     executor = LoggingExecutor(brief.executor, log, folder, name)
     try:
-        config = TrialConfig.of_record(record.config)
+        config = TrialConfig().replace(record.config)
         plan = brief.plan.of_round(round) if round else brief.plan
         result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
         if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now

@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 
 # most of a trial is pretraining, and prompts are at hand later: a quarter of it pays for all four small rounds
 SPACE = named("""
-base: {method: tpt, fpp.steps: 100, views.count: 2, adapt.selection: 0.5}
+base: {method: tpt, fpp.steps: 100, views.count: 2, adapt.view_fraction: 0.5}
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 objectives: [accuracy, ece]
 search: {trials: 6, concurrency: 1, sampler: random}
