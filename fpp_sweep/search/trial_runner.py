@@ -106,7 +106,7 @@ def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
     driver = _driver(brief, record, split)
     executor = LoggingExecutor(brief.executor, log, folder, name)
     try:
-        config = TrialConfig.of_record(record.config)
+        config = TrialConfig().replace(record.config)
         plan = brief.plan
         if split != brief.search_split and brief.final_plan is not None:
             plan = brief.final_plan.for_config(config, brief.plan.seeds)

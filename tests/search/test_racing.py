@@ -294,7 +294,7 @@ def test_finishing_needs_a_sweep_to_go_on_with():
 
 # two trials that are as good as TPT gets, and four whose steps are so large that they spoil the prompt
 SPACE = named("""
-base: {method: tpt, prompt: a photo of a, views.count: 4, adapt.selection: 0.5}
+base: {method: tpt, prompt: a photo of a, views.count: 4, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
 points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
 objectives: [accuracy, ece]
