@@ -140,19 +140,20 @@ def _read_checkpoint(path: Path) -> Prompt:
 
 
 def with_deep_prompts(clip: Clip, prompt: Prompt, deep: str) -> Clip:
-    """Return the model with a prompt's prompts of deeper layers, as the setting `deep` says.
+    """Return the model with a prompt's prompts of deeper layers, as the setting `deep_prompts` says.
 
     Raise InputError for a prompt without such prompts, and for one that FPP learned with another setting.
     """
     where = prompt.origin.get("file") or f"prompt {prompt.origin.get('words', '')!r}"
-    learned_with = prompt.origin.get("deep", deep)
+    learned_with = prompt.origin.get("deep_prompts", deep)
     if learned_with != deep:
-        raise InputError(f"{where}: was learned with deep={learned_with}, not {deep}; set deep={learned_with}")
+        advice = f"set deep_prompts={learned_with}"
+        raise InputError(f"{where}: was learned with deep_prompts={learned_with}, not {deep}; {advice}")
     if deep == "none":
         return clip
     if prompt.deep is None:
         raise InputError(
-            f"{where} has no prompts of deeper layers; deep={deep} needs a MaPLe checkpoint (model.pth.tar-2)"
+            f"{where} has no prompts of deeper layers; deep_prompts={deep} needs a MaPLe checkpoint (model.pth.tar-2)"
         )
     try:
         return clip.with_deep(prompt.deep, image=deep == "both")

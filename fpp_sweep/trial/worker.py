@@ -158,11 +158,12 @@ class Worker:
 
     def clip_for(self, config: TrialConfig) -> Clip:
         """The model, with a MaPLe checkpoint's prompts of deeper layers where a config asks for them."""
-        if config.deep == "none":
+        if config.deep_prompts == "none":
             return self.clip
-        key = config.source, config.deep
+        key = config.source, config.deep_prompts
         if key not in self._clips:
-            self._clips[key] = with_deep_prompts(self.clip, open_prompt(self.clip, config.source), config.deep)
+            prompt = open_prompt(self.clip, config.source)
+            self._clips[key] = with_deep_prompts(self.clip, prompt, config.deep_prompts)
         return self._clips[key]
 
     def computing(self, config: TrialConfig) -> AbstractContextManager[None]:
@@ -172,7 +173,7 @@ class Worker:
     def check(
         self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
     ) -> Validation:
-        """Fit every method and prompt, each with its setting of `deep`, to the model and to all class names."""
+        """Fit every method and prompt, each with its setting of `deep_prompts`, to the model and to all class names."""
         for name in methods:
             check_method(self.clip, catalogue.method(name))
         texts = {name for facts in datasets for name in facts.classes}

@@ -86,7 +86,9 @@ class PromptedVisual(nn.Module):
 def with_visual_prompts(visual: nn.Module, prompts: Sequence[Tensor], model: str) -> PromptedVisual:
     """Return a tower with visual prompts; raise InputError if it takes none, or not of that width or number."""
     if not _pools_at_class_token(visual):
-        raise InputError(f"the image tower of {model} is not CLIP's ViT, which deep=both needs; set deep=text")
+        raise InputError(
+            f"the image tower of {model} is not CLIP's ViT, which deep_prompts=both needs; set deep_prompts=text"
+        )
     tower: Any = visual
     prompt_width, width = prompts[0].shape[1], len(tower.class_embedding)
     if prompt_width != width:
