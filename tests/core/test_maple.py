@@ -1,4 +1,4 @@
-"""A MaPLe checkpoint gives what the official code computes with it (tests/golden), in every form."""
+"""MaPLe checkpoints: features equal those of the official code (tests/golden)."""
 
 import dataclasses
 import pickle
@@ -30,7 +30,7 @@ FEATURES, LOGITS = 1e-4, 1e-3  # what the measurers allow
 
 @cache
 def clip():
-    """The measured model; its image tower is open_clip's."""
+    """Return the model of the golden file; its image tower is open_clip's."""
     text, vision = (GOLDEN.settings[name] for name in ("text", "vision"))
     settings = {
         "embed_dim": GOLDEN.settings["embed_dim"],
@@ -59,14 +59,14 @@ def clip():
 
 
 def features(model, prompt):
-    """Of the texts and the images."""
+    """Return text features and image features."""
     names = GOLDEN.settings["classnames"]
     texts = ClassTexts.of_names(model.text, model.tokenizer, names, after=prompt.after)
     return texts.features(prompt.context), model.image_features(GOLDEN["images"].float())
 
 
 def worst(found, name):
-    """The largest difference from the measured features, which are not of unit norm."""
+    """Return the largest difference from recorded features, which are not of unit norm."""
     return (found - F.normalize(GOLDEN[f"out/{name}"], dim=-1)).abs().max().item()
 
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_depth_one_has_one_visual_prompt():
     assert_measured(features(with_deep_prompts(clip(), shallow, "both"), shallow), "shallow", "shallow")
 
 
-def test_words_are_as_without_a_checkpoint():
+def test_a_prompt_of_words_gives_plain_features():
     found, _ = features(clip(), open_prompt(clip(), "a photo of a"))
     assert worst(found, "plain.text") < FEATURES
 
@@ -117,7 +117,7 @@ def test_visual_prompts_are_projections_of_the_texts():
 
 
 def test_half_precision_of_the_released_code_is_not_copied():
-    """It rounds deeper prompts; ours are as the checkpoint has them, and within what that rounding moves."""
+    """The released code rounds deep prompts; ours differ from its results by no more than that rounding explains."""
     prompt = open_prompt(clip(), FILE)
     text, image = features(with_deep_prompts(clip(), prompt, "both"), prompt)
     difference = (clip().logit_scale * image @ text.T - GOLDEN["out/half.logits"]).abs().max()
@@ -125,7 +125,7 @@ def test_half_precision_of_the_released_code_is_not_copied():
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_adaptation_is_that_of_the_naive_tower(steps):
+def test_adaptation_with_deep_prompts_equals_the_naive_tower(steps):
     pair = twins(**MAPLE)
     views = pair.views(3, 8)
     method = build_method(TPT, AdaptConfig(steps=steps, view_fraction=0.5), "fine_grained")
@@ -160,7 +160,7 @@ def test_a_checkpoint_gives_context_words_and_frozen_prompts_in_single_precision
 
 
 @pytest.mark.parametrize(("tokens", "after"), [(1, "photo of a"), (3, "a"), (4, ""), (6, "")])
-def test_what_the_context_leaves_of_a_photo_of_a_stays(tmp_path, tokens, after):
+def test_words_that_the_context_does_not_replace_stay_in_the_prompt(tmp_path, tokens, after):
     assert open_prompt(vit(), str(save_maple(tmp_path / "m.pth", tokens=tokens))).after == after
 
 
@@ -183,13 +183,13 @@ def test_what_the_context_leaves_of_a_photo_of_a_stays(tmp_path, tokens, after):
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
-def test_a_checkpoint_that_is_not_whole_or_does_not_fit_is_refused(tmp_path, changes, complaint):
+def test_an_incomplete_checkpoint_or_one_of_another_shape_is_refused(tmp_path, changes, complaint):
     path = save_maple(tmp_path / "m.pth.tar-2", **changes)
-    assert complaint in told(path)
+    assert complaint in refusal(path)
 
 
-def told(path, deep="none", model=None):
-    """The one line on a file that is refused."""
+def refusal(path, deep="none", model=None):
+    """Return the line with which a file is refused."""
     with pytest.raises(InputError) as error:
         with_deep_prompts(model or vit(), open_prompt(model or vit(), str(path)), deep)
     assert str(path) in str(error.value)
@@ -205,21 +205,21 @@ class Bomb:
         return (open, (str(self.path), "w"))
 
 
-def test_code_inside_is_refused_and_not_run(tmp_path):
+def test_code_in_a_maple_checkpoint_is_refused_and_not_run(tmp_path):
     path = save_maple(tmp_path / "m.pth.tar-2")
     content = torch.load(path, weights_only=True)
     torch.save({**content, "optimizer": Bomb(tmp_path / "proof")}, path)
-    assert "refused, reading it would run code" in told(path)
+    assert "refused, reading it would run code" in refusal(path)
     assert not (tmp_path / "proof").exists()
     path.write_bytes(pickle.dumps({"state_dict": Bomb(tmp_path / "proof")}))
-    told(path)
+    refusal(path)
     assert not (tmp_path / "proof").exists()
 
 
 @pytest.mark.parametrize("deep", ["text", "both"])
-def test_prompts_without_deeper_ones_are_refused_where_those_are_asked_for(tmp_path, deep):
+def test_a_prompt_without_deep_prompts_is_refused_where_the_setting_needs_them(tmp_path, deep):
     torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}}, tmp_path / "model.pth.tar-50")
-    assert f"has no prompts of deeper layers; deep_prompts={deep} needs a MaPLe" in told(
+    assert f"has no prompts of deeper layers; deep_prompts={deep} needs a MaPLe" in refusal(
         tmp_path / "model.pth.tar-50", deep
     )
     with pytest.raises(InputError, match="prompt 'a photo of a' has no prompts of deeper layers"):
@@ -233,18 +233,20 @@ def test_prompts_without_deeper_ones_are_refused_where_those_are_asked_for(tmp_p
         ({"depth": 4}, "text", "has prompts for blocks 1 to 3, but the text tower's last block is 2"),
     ],
 )
-def test_deeper_prompts_that_do_not_fit_are_refused_where_they_are_asked_for(tmp_path, changes, deep, complaint):
+def test_deep_prompts_of_another_shape_are_refused_only_where_they_are_needed(
+    tmp_path, changes, deep, complaint
+):
     path = save_maple(tmp_path / "m.pth.tar-2", **changes)
     assert with_deep_prompts(vit(), open_prompt(vit(), str(path)), "none") is vit()
-    assert complaint in told(path, deep)
+    assert complaint in refusal(path, deep)
 
 
-def test_other_image_towers_take_the_texts_prompts_alone(tmp_path):
+def test_other_image_towers_accept_text_prompts_only(tmp_path):
     model = random_clip(layers=3)
     path = save_maple(tmp_path / "m.pth.tar-2", width=32)
     assert len(with_deep_prompts(model, open_prompt(model, str(path)), "text").text.deep) == 2
     complaint = "the image tower of random-0 is not CLIP's ViT, which deep_prompts=both needs; set deep_prompts=text"
-    assert complaint in told(path, "both", model)
+    assert complaint in refusal(path, "both", model)
 
 
 # --- what depends on it
@@ -260,7 +262,7 @@ def test_visual_prompts_are_part_of_the_image_towers_digest(tmp_path):
     assert with_deep_prompts(vit(), prompt, "both").image_digest in digests
 
 
-def test_all_that_is_used_of_a_file_is_in_its_prompts_digest(tmp_path):
+def test_a_prompts_digest_covers_everything_that_is_used_of_its_file(tmp_path):
     first = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
     text, visual = first.deep.text, first.deep.visual
     others = [
@@ -277,7 +279,7 @@ def test_all_that_is_used_of_a_file_is_in_its_prompts_digest(tmp_path):
     assert len({first.digest, *(open_prompt(vit(), str(path)).digest for path in edited)}) == 3
 
 
-def test_a_saved_prompt_keeps_words_and_deeper_prompts_and_how_it_was_learned(tmp_path):
+def test_a_saved_prompt_keeps_its_words_deep_prompts_and_the_setting_that_it_was_learned_with(tmp_path):
     made = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
     made = dataclasses.replace(made, origin={"deep_prompts": "text"})
     save_prompt(made, vit(), tmp_path / "mine.safetensors", {})
@@ -291,7 +293,7 @@ def test_a_saved_prompt_keeps_words_and_deeper_prompts_and_how_it_was_learned(tm
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_the_real_size_is_read_for_its_prompts(tmp_path):
+def test_the_prompts_of_a_checkpoint_of_real_size_are_read(tmp_path):
     types = {"float16": torch.float16, "float32": torch.float32}
     listed = GOLDEN.settings["official_vit_b16_1000_classes_state_dict"]
     state = {name: torch.zeros(shape, dtype=types[dtype]) for name, (shape, dtype) in listed.items()}

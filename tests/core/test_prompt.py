@@ -1,3 +1,5 @@
+"""Prompts from words, saved files and CoOp's checkpoints."""
+
 import dataclasses
 import pickle
 
@@ -22,12 +24,12 @@ def test_words_of_any_length_become_their_embeddings():
 
 
 @pytest.mark.parametrize(("words", "message"), [("", "has no words"), ("x " * 90, "90 tokens long")])
-def test_words_that_make_no_prompt(words, message):
+def test_no_words_and_too_many_words_are_refused(words, message):
     with pytest.raises(InputError, match=message):
         from_words(CLIP, words)
 
 
-def test_words_may_leave_room_for_sos_one_token_of_a_name_and_eot_alone():
+def test_a_prompt_must_leave_room_for_sos_one_token_of_a_name_and_eot():
     most = CLIP.text.positions - 3
     assert len(from_words(CLIP, "x " * most).context) == most
     with pytest.raises(InputError, match=f"{most + 1} tokens long"):
@@ -35,22 +37,22 @@ def test_words_may_leave_room_for_sos_one_token_of_a_name_and_eot_alone():
 
 
 @pytest.mark.parametrize("name", ["a/b", "p.safetensors", "model.pth.tar-50", "x.pth", "x.pt"])
-def test_file_names_are_told_from_words(name):
+def test_file_names_are_distinguished_from_words(name):
     assert is_file_name(name)
     assert not is_file_name("a photo of a")
 
 
-def test_a_saved_prompt_comes_back_with_its_story(tmp_path):
-    made = Prompt(context=torch.randn(4, 32), origin={"words": "a photo of a"})
+def test_a_saved_prompt_is_read_with_its_metadata(tmp_path):
+    prompt = Prompt(context=torch.randn(4, 32), origin={"words": "a photo of a"})
     path = tmp_path / "deep" / "dtd.safetensors"
-    save_prompt(made, CLIP, path, {"config": {"fpp.gamma2": 0.15}, "seed": 3, "dataset": "dtd"})
-    found = open_prompt(CLIP, str(path))
-    assert torch.equal(found.context, made.context)
-    assert found.origin["words"] == "a photo of a"
-    assert found.origin["config"] == '{"fpp.gamma2": 0.15}'
-    assert (found.origin["seed"], found.origin["dataset"], found.origin["version"]) == ("3", "dtd", __version__)
-    assert found.origin["model"] == CLIP.name
-    assert [each.name for each in path.parent.iterdir()] == ["dtd.safetensors"]
+    save_prompt(prompt, CLIP, path, {"config": {"fpp.gamma2": 0.15}, "seed": 3, "dataset": "dtd"})
+    read = open_prompt(CLIP, str(path))
+    assert torch.equal(read.context, prompt.context)
+    assert read.origin["words"] == "a photo of a"
+    assert read.origin["config"] == '{"fpp.gamma2": 0.15}'
+    assert (read.origin["seed"], read.origin["dataset"], read.origin["version"]) == ("3", "dtd", __version__)
+    assert read.origin["model"] == CLIP.name
+    assert [file.name for file in path.parent.iterdir()] == ["dtd.safetensors"]
 
 
 def test_a_prompt_of_another_shape_is_refused_with_both_shapes(tmp_path):
@@ -67,17 +69,17 @@ def test_a_prompt_of_another_model_of_the_same_shape_is_refused(tmp_path):
         from_file(CLIP, tmp_path / "p.safetensors")
 
 
-def test_a_models_weights_and_not_its_name_decide_whether_a_prompt_is_its_own(tmp_path):
+def test_a_prompt_belongs_to_weights_and_not_to_the_name_of_a_model(tmp_path):
     namesake = dataclasses.replace(random_clip(seed=1), name=CLIP.name)
-    elsewhere = dataclasses.replace(CLIP, name="the same weights in another place")
+    renamed = dataclasses.replace(CLIP, name="the same weights under another name")
     save_prompt(from_words(CLIP, "a photo"), CLIP, tmp_path / "p.safetensors", {})
     with pytest.raises(InputError, match="whose weights are not those of random-0"):
         from_file(namesake, tmp_path / "p.safetensors")
-    assert len(from_file(elsewhere, tmp_path / "p.safetensors").context) == 2
+    assert len(from_file(renamed, tmp_path / "p.safetensors").context) == 2
 
 
 def coop(path, context, **others):
-    """A checkpoint as CoOp's trainer writes it: buffers beside the context, optimizer and scheduler with objects."""
+    """Write a checkpoint as CoOp's trainer does: buffers beside the context, optimizer and scheduler with objects."""
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.002)
     successor = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
@@ -97,9 +99,9 @@ def coop(path, context, **others):
 def test_a_coop_checkpoint_gives_its_context(tmp_path, dtype):
     context = torch.randn(4, 32).to(dtype)
     coop(tmp_path / "model.pth.tar-50", context)
-    found = open_prompt(CLIP, str(tmp_path / "model.pth.tar-50"))
-    assert found.context.dtype == torch.float32
-    assert torch.equal(found.context, context.float())
+    prompt = open_prompt(CLIP, str(tmp_path / "model.pth.tar-50"))
+    assert prompt.context.dtype == torch.float32
+    assert torch.equal(prompt.context, context.float())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path):
     assert not (tmp_path / "proof").exists()
 
 
-def test_files_that_are_no_prompts(tmp_path):
+def test_files_without_a_prompt_are_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         from_file(CLIP, tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")

@@ -1,3 +1,5 @@
+"""Checkpoint files: every format is read, and no code in a file is run."""
+
 from __future__ import annotations
 
 import io
@@ -82,20 +84,20 @@ def message(path: Path, read: Callable[[Path], object] = read_checkpoint) -> str
     return text.removeprefix(f"{path}: ")
 
 
-def test_an_archive_gives_what_torch_finds_in_it(archive: tuple[Path, dict[str, Tensor]]) -> None:
+def test_an_archive_gives_the_tensors_that_torch_finds(archive: tuple[Path, dict[str, Tensor]]) -> None:
     path, expected = archive
     assert {value.dtype for value in expected.values()} == {torch.float16, torch.float32, torch.int64}
     assert_same(read_torchscript(path), expected)
 
 
-def test_an_archive_is_openais_and_its_settings_are_no_weights(archive: tuple[Path, dict[str, Tensor]]) -> None:
+def test_an_archive_is_openais_and_its_settings_are_left_out(archive: tuple[Path, dict[str, Tensor]]) -> None:
     path, expected = archive
     checkpoint = read_checkpoint(path)
     assert checkpoint.origin == "openai"
     assert_same(checkpoint.state, {name: value for name, value in expected.items() if name not in OPENAI_SETTINGS})
 
 
-def test_a_scripted_archive_with_unusual_attributes_gives_what_torch_finds_in_it(tmp_path: Path) -> None:
+def test_a_scripted_archive_with_unusual_attributes_gives_the_tensors_that_torch_finds(tmp_path: Path) -> None:
     path = tmp_path / "scripted.pt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,7 +116,7 @@ def test_reading_an_archive_never_asks_torch_to_load_it(
     read_torchscript(archive[0])
 
 
-def test_an_archive_that_computes_with_gelu_is_not_taken_for_openais(tmp_path: Path) -> None:
+def test_an_archive_that_computes_with_gelu_is_refused(tmp_path: Path) -> None:
     save_openai_archive(tmp_path / "gelu.pt", quick_gelu=False)
     assert "computes with GELU" in message(tmp_path / "gelu.pt")
 
@@ -178,7 +180,7 @@ def test_a_pickle_with_code_is_refused_and_the_code_not_run(tmp_path: Path, prot
     assert touched.exists()  # or the test proves nothing
 
 
-def test_a_refusal_names_what_the_file_asks_for(tmp_path: Path) -> None:
+def test_a_refusal_names_the_code_that_would_run(tmp_path: Path) -> None:
     torch.save({"state_dict": {"weight": torch.ones(2)}, "args": Namespace(lr=1)}, tmp_path / "args.pt")
     assert message(tmp_path / "args.pt") == (
         "refused, reading it would run code (argparse.Namespace); only plain weights are read"
@@ -195,7 +197,7 @@ def test_a_state_dict_with_openais_settings_is_openais(tmp_path: Path) -> None:
         assert_same(checkpoint.state, state)
 
 
-def test_openais_mixed_precision_is_a_mark_and_plain_precision_is_none(tmp_path: Path) -> None:
+def test_openais_weights_are_recognised_by_their_mixed_precision(tmp_path: Path) -> None:
     stored = halved().state_dict()
     states = {
         "openai": stored,
@@ -212,7 +214,7 @@ def test_openais_mixed_precision_is_a_mark_and_plain_precision_is_none(tmp_path:
 
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_open_clips_training_checkpoint_is_known_by_its_keys(tmp_path: Path, prefix: str, zipped: bool) -> None:
+def test_open_clips_training_checkpoint_is_recognised_by_its_keys(tmp_path: Path, prefix: str, zipped: bool) -> None:
     state = halved().state_dict()  # trained in fp16, it is stored as OpenAI's is
     optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(2))]).state_dict()
     trained = {"epoch": 32, "name": "run", "optimizer": optimizer}
@@ -223,7 +225,7 @@ def test_open_clips_training_checkpoint_is_known_by_its_keys(tmp_path: Path, pre
     assert_same(checkpoint.state, state)
 
 
-def test_a_prefix_that_only_some_names_have_belongs_to_them(tmp_path: Path) -> None:
+def test_a_prefix_of_only_some_names_is_kept(tmp_path: Path) -> None:
     state = {"module.weight": torch.ones(2), "weight": torch.zeros(2)}
     torch.save(state, tmp_path / "mixed.pt")
     assert_same(read_checkpoint(tmp_path / "mixed.pt").state, state)
@@ -273,7 +275,7 @@ WEIGHTS = {"weight": torch.arange(1000.0)}
         ("torch.safetensors", saved(WEIGHTS), "header"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused_with_one_line(
+def test_a_file_that_is_not_a_checkpoint_is_refused_with_one_line(
     tmp_path: Path, name: str, content: bytes, expected: str
 ) -> None:
     path = tmp_path / name
@@ -281,7 +283,7 @@ def test_what_is_no_checkpoint_is_refused_with_one_line(
     assert expected in message(path).lower()
 
 
-def test_a_missing_file_and_a_folder_are_named_as_such(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_distinguished(tmp_path: Path) -> None:
     assert message(tmp_path / "absent.pt") == "no such file"
     assert message(tmp_path) == "not a file; give the checkpoint itself"
 

@@ -45,14 +45,14 @@ def shortened(visual):
     [{}, {"layers": 1}, {"final_ln_after_pool": True}, {"ls_init_value": 0.1}, {"no_ln_pre": True}],
     ids=lambda vision: next(iter(vision), "CLIP's"),
 )
-def test_features_are_those_of_the_whole_block(vision, precision, tolerance):
+def test_features_of_the_short_last_block_equal_those_of_the_whole_block(vision, precision, tolerance):
     whole = features(tower(**vision), precision)
     found = features(visual := shorten_last_block(tower(**vision)), precision)
     assert shortened(visual)
     torch.testing.assert_close(found, whole, atol=tolerance, rtol=0)
 
 
-def test_all_but_keys_and_values_is_computed_for_one_token():
+def test_only_keys_and_values_are_computed_for_all_tokens():
     visual, seen = shorten_last_block(tower()), []
     blocks = visual.transformer.resblocks
     for block in (blocks[0], blocks[-1].block):
@@ -63,14 +63,14 @@ def test_all_but_keys_and_values_is_computed_for_one_token():
 
 
 @pytest.mark.parametrize("vision", OTHER_TOWERS.values(), ids=OTHER_TOWERS)
-def test_towers_that_use_other_tokens_or_blocks_are_left_as_they_are(vision):
+def test_towers_that_use_other_tokens_or_blocks_are_unchanged(vision):
     whole = tower(**vision)(PIXELS)
     visual = shorten_last_block(tower(**vision))
     assert not shortened(visual)
     assert torch.equal(visual(PIXELS), whole)
 
 
-def test_visual_prompts_are_among_what_the_class_token_sees():
+def test_the_class_token_attends_to_visual_prompts():
     prompts = [torch.randn(2, 64, generator=torch.Generator().manual_seed(n)) for n in range(2)]
     whole, short = tower(), shorten_last_block(tower())
     found, expected = (features(with_visual_prompts(each, prompts, "small")) for each in (short, whole))
@@ -78,14 +78,14 @@ def test_visual_prompts_are_among_what_the_class_token_sees():
     assert (found - features(whole)).abs().max() > 1e-3
 
 
-def test_a_model_keeps_its_digests_so_that_saved_prompts_still_fit():
+def test_the_short_last_block_does_not_change_the_image_digest():
     vision = {**SMALL["vision_cfg"], "layers": 3}
     state = small_clip(vision_cfg=vision, quick_gelu=True).visual.state_dict()
     facts = [json.dumps(vision, sort_keys=True), "quick_gelu", Preprocess(size=32)]
     assert small_vit().image_digest == digest_weights(facts, state)
 
 
-def test_features_of_the_whole_block_are_not_taken_for_these(tmp_path):
+def test_features_of_the_whole_block_have_another_key(tmp_path):
     """Whoever has them from before keeps them under their name, and they are in nobody's way."""
     short, views = small_vit(), ViewConfig(count=3)
     whole = replace(short, visual=small_clip(vision_cfg={**SMALL["vision_cfg"], "layers": 3}, quick_gelu=True).visual)

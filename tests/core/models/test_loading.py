@@ -1,3 +1,5 @@
+"""Loading models: features, activations, names, and refusals."""
+
 from __future__ import annotations
 
 import json
@@ -149,9 +151,7 @@ def message(spec: str) -> str:
 @pytest.mark.parametrize(
     ("said", "quick"), [("small+gelu", False), ("small+quickgelu", True), ("small-quickgelu", True)]
 )
-def test_features_equal_open_clips_with_the_activation_that_is_asked_for(
-    tmp_path: Path, said: str, quick: bool
-) -> None:
+def test_features_equal_open_clips_with_the_requested_activation(tmp_path: Path, said: str, quick: bool) -> None:
     reference = small_clip(seed=3, quick_gelu=quick)
     path = saved(tmp_path / "bare.pt", reference.state_dict())
     clip = load(f"{said}:{path}")
@@ -161,7 +161,7 @@ def test_features_equal_open_clips_with_the_activation_that_is_asked_for(
     assert_differs_from(clip, small_clip(seed=3, quick_gelu=not quick))
 
 
-def test_features_equal_open_clips_for_a_text_tower_of_its_own_module(tmp_path: Path) -> None:
+def test_features_equal_open_clips_for_a_separate_text_module(tmp_path: Path) -> None:
     from open_clip.model import CustomTextCLIP
 
     reference = CustomTextCLIP(**{key: value for key, value in ARCHITECTURES["custom"].items() if key != "custom_text"})
@@ -207,9 +207,7 @@ def test_everything_is_frozen_float32_and_in_evaluation_mode(tmp_path: Path) -> 
     assert clip.embedding_scale == 1.0
 
 
-def test_loading_leaves_the_callers_random_stream_and_output_alone(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_does_not_touch_the_random_stream_or_print(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = saved(tmp_path / "half.pt", halved().state_dict())
     before = torch.random.get_rng_state()
     load(f"small:{path}")
@@ -245,20 +243,20 @@ def test_gelu_for_openais_weights_is_an_error(openai_files: list[Path]) -> None:
         assert "computes with quickgelu" in message(f"small+gelu:{path}")
 
 
-def test_a_state_dict_that_does_not_tell_its_activation_is_an_error_where_both_exist(tmp_path: Path) -> None:
+def test_a_state_dict_of_unknown_activation_is_refused_where_both_exist(tmp_path: Path) -> None:
     path = saved(tmp_path / "bare.pt", small_clip().state_dict())
     assert message(f"small:{path}") == (
         f"{path} does not tell which activation it was trained with; write small+gelu:{path} or small+quickgelu:{path}"
     )
 
 
-def test_where_one_activation_exists_a_state_dict_gets_it_unless_told_otherwise(tmp_path: Path) -> None:
+def test_where_one_activation_exists_a_state_dict_gets_it_unless_the_name_says_otherwise(tmp_path: Path) -> None:
     path = saved(tmp_path / "bare.pt", small_clip(embed_dim=48).state_dict())
     assert load(f"one-of-a-kind:{path}").text.activation == "gelu"
     assert load(f"one-of-a-kind+quickgelu:{path}").text.activation == "quick_gelu"
 
 
-def test_open_clips_training_checkpoint_gets_what_its_name_says(tmp_path: Path) -> None:
+def test_open_clips_training_checkpoint_gets_the_activation_of_its_name(tmp_path: Path) -> None:
     state = {f"module.{name}": value for name, value in small_clip().state_dict().items()}
     path = saved(tmp_path / "epoch_1.pt", {"epoch": 1, "name": "run", "state_dict": state})
     assert load(f"small:{path}").text.activation == "gelu"
@@ -299,7 +297,7 @@ def test_an_activation_that_contradicts_the_tag_is_an_error(spec: str, expected:
 
 
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-16-quickgelu", "RN50", "ViT-L-14-336"])
-def test_real_openai_tags_are_known_to_be_quick(name: str) -> None:
+def test_openais_tags_have_quick_gelu_in_open_clip(name: str) -> None:
     assert open_clip_models._tag_recipe(ModelSpec(name=name, tag="openai"))["quick_gelu"] is True
 
 
@@ -313,9 +311,7 @@ def test_real_openai_tags_are_known_to_be_quick(name: str) -> None:
     rest=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1),
     kind=st.sampled_from("/:"),
 )
-def test_a_specification_splits_into_what_it_was_made_of(
-    name: str, said: tuple[str, Any], rest: str, kind: str
-) -> None:
+def test_a_model_name_is_split_into_its_parts(name: str, said: tuple[str, Any], rest: str, kind: str) -> None:
     tag, path = (rest, None) if kind == "/" else (None, Path(rest))
     assert parse(f"{name}{said[0]}{kind}{rest}") == ModelSpec(name=name, activation=said[1], tag=tag, path=path)
 
@@ -338,14 +334,12 @@ def test_a_specification_splits_into_what_it_was_made_of(
         ("small+quickgel/openai", "unknown activation 'quickgel', did you mean 'quickgelu'?"),
     ],
 )
-def test_what_names_no_model_is_an_error_that_says_what_would(spec: str, expected: str) -> None:
+def test_a_wrong_model_name_is_refused_with_a_remedy(spec: str, expected: str) -> None:
     assert expected in message(spec)
 
 
 @pytest.mark.usefixtures("tags")
-def test_weights_that_cannot_be_fetched_are_an_error_that_says_what_else_would_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_that_cannot_be_fetched_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -355,7 +349,7 @@ def test_weights_that_cannot_be_fetched_are_an_error_that_says_what_else_would_d
     )
 
 
-def test_a_misspelt_name_is_found_without_importing_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_name_is_refused_without_importing_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     from open_clip import list_models
 
     monkeypatch.delitem(sys.modules, "open_clip")
@@ -389,7 +383,7 @@ def test_a_misspelt_name_is_found_without_importing_open_clip(monkeypatch: pytes
         ("ViT-B-16-SigLIP", "no_causal_mask=True"),
     ],
 )
-def test_a_model_that_the_engine_cannot_hold_is_refused_by_what_it_has(name: str, expected: str) -> None:
+def test_an_unsupported_architecture_is_refused_by_its_setting(name: str, expected: str) -> None:
     text = message(f"{name}:file.pt")
     assert f"model {name!r} is not supported" in text
     assert expected in text
@@ -404,7 +398,7 @@ def test_a_model_that_the_engine_cannot_hold_is_refused_by_what_it_has(name: str
         ("large:file.pt", "resize_mode=squash"),  # as its one tag has it
     ],
 )
-def test_images_prepared_in_another_way_are_refused(spec: str, expected: str) -> None:
+def test_models_with_other_preprocessing_are_refused(spec: str, expected: str) -> None:
     assert f"is not supported: its images need {expected}" in message(spec)
 
 
@@ -420,14 +414,14 @@ def test_images_prepared_in_another_way_are_refused(spec: str, expected: str) ->
         ("small", {"ln_final.bias": torch.ones(64).char()}, "ln_final.bias holds torch.int8, not torch.float32"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_by_the_first_that_does_not(
+def test_weights_that_do_not_fit_are_refused_and_the_first_is_named(
     tmp_path: Path, name: str, change: dict[str, Tensor], expected: str
 ) -> None:
     path = saved(tmp_path / "weights.pt", {**small_clip().state_dict(), **change})
     assert message(f"{name}+gelu:{path}") == f"{path}: does not fit {name}: {expected}"
 
 
-def test_a_file_of_something_else_misses_everything(tmp_path: Path) -> None:
+def test_a_file_of_other_weights_misses_all_of_them(tmp_path: Path) -> None:
     path = saved(tmp_path / "other.pt", {"weight": torch.ones(2)})
     assert re.search(r"\d\d weights missing \(.*\), 1 weights too many \(weight\)", message(f"small+gelu:{path}"))
 
@@ -447,7 +441,7 @@ def test_a_logit_scale_of_one_entry_is_a_number(tmp_path: Path) -> None:
 # --- digests
 
 
-def test_digests_name_weights_and_whatever_else_decides_the_features(tmp_path: Path) -> None:
+def test_digests_change_with_weights_and_activation(tmp_path: Path) -> None:
     state = small_clip().state_dict()
     text = {**state, "ln_final.bias": state["ln_final.bias"] + 1}
     image = {**state, "visual.ln_post.bias": state["visual.ln_post.bias"] + 1}
