@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -384,15 +384,10 @@ class _Filling:
         blocks: list[Tensor] = []
         for start in range(0, len(ids), images):
             batch_ids = ids[start : start + images]
-            group: dict[int, Tensor | PlannedImage] = {}
-            for row, result in enumerate(islice(results, len(batch_ids))):
-                if isinstance(result, UnreadableImage):
-                    self._fail_or_skip(result.reason)
-                    skipped.append(Skipped(sample_id=batch_ids[row], reason=result.reason))
-                else:
-                    group[row] = result
-                    kept[start + row] = True
-            self.view_renderer.fill(pixels, group)
+            views_by_row = self._take_batch(batch_ids, results, skipped)
+            for row in views_by_row:
+                kept[start + row] = True
+            self.view_renderer.fill(pixels, views_by_row)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
             features = self.tower.features(pixels.flatten(0, 1))
@@ -401,6 +396,19 @@ class _Filling:
             if self.progress:
                 self.progress.advance(len(batch_ids))
         return self._make_chunk(number, torch.cat(blocks).cpu(), kept, skipped)  # waits for a GPU once in a chunk
+
+    def _take_batch(
+        self, ids: Sequence[str], results: Iterator[ReadResult], skipped: list[Skipped]
+    ) -> dict[int, Tensor | PlannedImage]:
+        """Take what was read of some samples; return their views by row, and add unreadable images to `skipped`."""
+        views_by_row: dict[int, Tensor | PlannedImage] = {}
+        for row, result in enumerate(islice(results, len(ids))):
+            if isinstance(result, UnreadableImage):
+                self._fail_or_skip(result.reason)
+                skipped.append(Skipped(sample_id=ids[row], reason=result.reason))
+            else:
+                views_by_row[row] = result
+        return views_by_row
 
     def _make_chunk(self, number: int, features: Tensor, kept: NDArray[np.bool_], skipped: list[Skipped]) -> Chunk:
         if not features.isfinite().all():
