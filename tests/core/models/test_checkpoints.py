@@ -228,7 +228,9 @@ def test_open_clips_training_checkpoint_is_recognised_by_its_keys(tmp_path: Path
 def test_a_prefix_of_only_some_names_is_kept(tmp_path: Path) -> None:
     state = {"module.weight": torch.ones(2), "weight": torch.zeros(2)}
     torch.save(state, tmp_path / "mixed.pt")
-    assert_same(read_checkpoint(tmp_path / "mixed.pt").state, state)
+    checkpoint = read_checkpoint(tmp_path / "mixed.pt")
+    assert_same(checkpoint.state, state)
+    assert checkpoint.origin == "unknown"
 
 
 def test_a_checkpoint_that_holds_a_scheduler_and_its_optimizer_gives_its_tensors(tmp_path: Path) -> None:
