@@ -233,9 +233,7 @@ def test_a_prompt_without_deep_prompts_is_refused_where_the_setting_needs_them(t
         ({"depth": 4}, "text", "has prompts for blocks 1 to 3, but the text tower's last block is 2"),
     ],
 )
-def test_deep_prompts_of_another_shape_are_refused_only_where_they_are_needed(
-    tmp_path, changes, deep, complaint
-):
+def test_deep_prompts_of_another_shape_are_refused_only_where_they_are_needed(tmp_path, changes, deep, complaint):
     path = save_maple(tmp_path / "m.pth.tar-2", **changes)
     assert with_deep_prompts(vit(), open_prompt(vit(), str(path)), "none") is vit()
     assert complaint in refusal(path, deep)

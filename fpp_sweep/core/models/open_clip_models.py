@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
 from fpp_sweep.core.models.clip import Clip, Preprocess
-from fpp_sweep.core.models.loading import ACTIVATIONS, EMBEDDED, ModelSpec, names, tags
+from fpp_sweep.core.models.model_names import ACTIVATIONS, EMBEDDED, ModelSpec, names, tags
 from fpp_sweep.core.text.tower import Activation
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.tiny import model as tiny

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from fpp_sweep.core.models import open_clip_models
 from fpp_sweep.core.models.building import BpeTokenizer
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.models.loading import ModelSpec, load, names, parse
+from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.models.model_names import ModelSpec, names, parse
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.spec.errors import InputError
 from tests.core.models.clip_files import OPENAI_SETTINGS, SMALL, halved, save_openai_archive, small_clip
