@@ -134,7 +134,7 @@ class AdaptConfig:
     carry: bool = True  # the second of two steps goes on with the optimizer state of the first
     # of DynaPrompt
     slots: int = 12
-    rule: Literal["released", "mended", "described"] = "released"  # how prompts are selected; docs/methods.md
+    rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected; docs/methods.md
     order: Literal["fair", "file", "shuffled"] = "fair"  # of the stream
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpp_sweep.core.datasets.sample_order import fair_order
-from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_of, on_grid, sums
+from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_indices, round_to_grid, sum_by_cell
 from fpp_sweep.spec.errors import InputError
 
 LEAST_BLOCKS = 64  # of a dataset that has as many images; fewer give too rough a standard deviation
@@ -66,7 +66,7 @@ class BlockStats:
         confidence, correct = confidences.confidence[order], confidences.correct[order]
         size = size or block_size(len(order))
         block = np.arange(len(order)) // size
-        blocks, bins = int(block[-1]) + 1, bin_of(confidence)
+        blocks, bins = int(block[-1]) + 1, bin_indices(confidence)
         inside = bins >= 0
         in_bin = (block * BINS + bins)[inside]
         in_cell = (block * BINS * CELLS + _cell_of(confidence, bins))[inside]
@@ -75,9 +75,9 @@ class BlockStats:
             return np.bincount(where, minlength=blocks * width).reshape(blocks, width).astype(np.int64)
 
         def added(values: Numbers) -> Numbers:
-            return sums(block, np.rint(values[order] / _LOSS) * _LOSS, blocks)
+            return sum_by_cell(block, np.rint(values[order] / _LOSS) * _LOSS, blocks)
 
-        residuals = sums(in_cell, (correct - on_grid(confidence))[inside], blocks * BINS * CELLS)
+        residuals = sum_by_cell(in_cell, (correct - round_to_grid(confidence))[inside], blocks * BINS * CELLS)
         return cls(
             size=size,
             digests=np.add.reduceat(digests, np.arange(0, len(order), size)),

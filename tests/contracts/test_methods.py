@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.methods.tpt import ZeroShot
+from fpp_sweep.core.methods.zero_shot import ZeroShot
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import METHODS, MethodRow
 from fpp_sweep.spec.config import AdaptConfig
@@ -136,7 +136,7 @@ def test_a_method_reads_no_more_views_than_its_row_says(name):
 OTHER = {
     "steps": [3], "lr": [0.5], "weight_decay": [0.9], "selection": [0.5], "penalty": [7.0],
     "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "carry": [False],
-    "slots": [3], "rule": ["mended", "described"], "order": ["file"],
+    "slots": [3], "rule": ["corrected", "described"], "order": ["file"],
 }  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
         # a second step that is a first one, too: what a large penalty carries on leaves few signs to turn
         method = build_method(name, AdaptConfig(carry=False), "fine_grained")
         with computing(precision, CPU):
-            return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
+            return method.adapt_contexts(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 
     assert (contexts("fp16") - contexts("float32")).abs().max() > AdaptConfig().lr
 
@@ -225,8 +225,8 @@ def test_the_prediction_alone_is_in_half_precision_where_it_is_asked_for(name):
     contexts = PAIR.context.expand(len(views), -1, -1)
     method = build_method(name, AdaptConfig(), "fine_grained")
     with computing("fp16", CPU):
-        half = method.classified(PAIR.model, contexts, views)
-    assert 1e-3 < (half - method.classified(PAIR.model, contexts, views)).abs().max() < 0.1
+        half = method.classify(PAIR.model, contexts, views)
+    assert 1e-3 < (half - method.classify(PAIR.model, contexts, views)).abs().max() < 0.1
     assert torch.equal(half, half.half().float())
 
 

@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.methods.dynaprompt import Buffer, choose, known
+from fpp_sweep.core.methods.dynaprompt import Buffer, select_slots, with_all_features
 from fpp_sweep.spec.config import AdaptConfig
 from tests.golden import load
 from tests.golden.streams import NEAR, streams, views
 from tests.golden.tower import text_model
 from tests.names import CTPT, DYNAPROMPT, OTPT, TPT
 from tests.reference import naive
-from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, select_slots
+from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, naive_select_slots
 from tests.texts import twins
 
 GOLDEN = load()
@@ -46,15 +46,15 @@ def test_a_stream_of_the_released_code(stream):
     free, *late = stream.spans()
     for span in (free, *late):
         begun = method.start(model, stream["init_ctx"], len(unit))
-        buffer = Buffer.of(stream["init_ctx"], begun.plain, *stream.buffer(span.start))
+        buffer = Buffer.of(stream["init_ctx"], begun.initial_features, *stream.buffer(span.start))
         for sample in span:
-            selection = method.select(model, known(model, buffer.with_fresh()), unit[sample])
+            selection = method.select(model, with_all_features(model, buffer.with_fresh_slot()), unit[sample])
             assert buffer.order[0] == stream["init_slot"][sample]
             assert selection.slots == [slot for slot in stream["selected"][sample].tolist() if slot >= 0]
             chosen = unit[sample][stream["views"][sample].long()]
-            assert torch.equal(selection.kept.sort(0).values, chosen.sort(0).values)
-            features = known(model, buffer.with_fresh()).features[selection.slots]
-            loss = method.losses(model, features, selection.kept).mean()
+            assert torch.equal(selection.confident.sort(0).values, chosen.sort(0).values)
+            features = with_all_features(model, buffer.with_fresh_slot()).features[selection.slots]
+            loss = method.losses(model, features, selection.confident).mean()
             logits, buffer = method.predict(model, buffer, unit[sample : sample + 1])
             assert list(buffer.order) == stream["order_after"][sample].tolist()
             assert list(buffer.use) == stream["use_after"][sample].tolist()
@@ -75,7 +75,7 @@ def test_a_stream_of_the_released_code(stream):
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-@pytest.mark.parametrize("rule", ["released", "mended", "described"])
+@pytest.mark.parametrize("rule", ["released", "corrected", "described"])
 @pytest.mark.parametrize("slots", [1, 2, 5, 12])
 def test_a_stream_equals_the_naive_one(name, rule, slots):
     """From an empty buffer, whose slots are all equal at first, until slots are emptied again."""
@@ -100,7 +100,7 @@ def test_a_stream_equals_the_naive_one(name, rule, slots):
     assert ((state.offsets - buffer.offsets).abs() > 1e-5).float().mean() < 1e-3
 
 
-@pytest.mark.parametrize("rule", ["released", "mended", "described"])
+@pytest.mark.parametrize("rule", ["released", "corrected", "described"])
 def test_slots_are_selected_as_the_naive_form_does_with_any_ties(rule):
     draw = torch.Generator().manual_seed(0)
     doubled = 0
@@ -108,8 +108,8 @@ def test_slots_are_selected_as_the_naive_form_does_with_any_ties(rule):
         slots = int(torch.randint(1, 13, (), generator=draw))
         entropy, difference = torch.randint(0, 9, (2, slots), generator=draw).float().tolist()
         trace = Trace(init_slot=int(torch.randint(slots, (), generator=draw)), entropy=entropy, difference=difference)
-        select_slots(trace, rule)
-        assert choose(rule, entropy, difference, trace.init_slot) == trace.selected
+        naive_select_slots(trace, rule)
+        assert select_slots(rule, entropy, difference, trace.init_slot) == trace.selected
         doubled += len(set(trace.selected)) < len(trace.selected)
     assert (doubled > 0) == (rule == "released")
 
@@ -123,9 +123,9 @@ def test_known_features_are_those_of_the_slots_prompts():
     for sample in PAIR.views(12, 8):
         _, buffer = method.predict(PAIR.model, buffer, sample[None])
         expected = PAIR.model.features(buffer.context + buffer.offsets)
-        assert 0 < buffer.known.sum() < 5
-        torch.testing.assert_close(buffer.features[buffer.known], expected[buffer.known], atol=2e-6, rtol=0)
-        torch.testing.assert_close(known(PAIR.model, buffer).features, expected, atol=2e-6, rtol=0)
+        assert 0 < buffer.computed.sum() < 5
+        torch.testing.assert_close(buffer.features[buffer.computed], expected[buffer.computed], atol=2e-6, rtol=0)
+        torch.testing.assert_close(with_all_features(PAIR.model, buffer).features, expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("lr", [5e-3, 0.5])
@@ -144,7 +144,7 @@ def test_slots_that_are_equal_stay_so_and_share_the_lower_ones_values():
     buffer = warm(slots=6)
     offsets = buffer.offsets.clone()
     offsets[3] = offsets[1] + 5e-6
-    buffer = known(PAIR.model, replace(buffer, offsets=offsets))
+    buffer = with_all_features(PAIR.model, replace(buffer, offsets=offsets))
     assert buffer.leaders().tolist() == [0, 1, 2, 1, 4, 5]
     selection = dynaprompt().select(PAIR.model, buffer, PAIR.views(1, 8)[0])
     assert selection.entropy[1] == selection.entropy[3]
@@ -155,24 +155,24 @@ def test_slots_that_are_equal_stay_so_and_share_the_lower_ones_values():
 
 
 def test_a_slot_that_is_there_twice_counts_twice():
-    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), known(PAIR.model, warm())
+    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), with_all_features(PAIR.model, warm())
     selection = method.select(PAIR.model, buffer, PAIR.views(1, 8)[0])
     once = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2]))
     twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))
     torch.testing.assert_close(once[1] * 2 / 3, twice[1])
     torch.testing.assert_close(once[2] * 4 / 3, twice[2])
-    assert buffer.selecting([2, 2]).use[2] == buffer.use[2] + 2
+    assert buffer.select([2, 2]).use[2] == buffer.use[2] + 2
 
 
 def test_the_slot_that_was_selected_longest_ago_is_emptied_where_none_is_fresh():
     full = warm()
-    emptied = full.with_fresh()
+    emptied = full.with_fresh_slot()
     slot = full.order[0]
     assert emptied.use == tuple(0 if other == slot else 1 for other in range(5))
     assert not emptied.offsets[slot].any()
-    assert torch.equal(emptied.features[slot], full.plain)
+    assert torch.equal(emptied.features[slot], full.initial_features)
     assert full.offsets[slot].any(), "the buffer that was given is as it was"
-    assert emptied.with_fresh() is emptied
+    assert emptied.with_fresh_slot() is emptied
 
 
 def test_an_emptied_slot_is_the_prompt_that_the_stream_began_with():
@@ -181,7 +181,7 @@ def test_an_emptied_slot_is_the_prompt_that_the_stream_began_with():
     method = dynaprompt(slots=2)
     begun = method.start(PAIR.model, context, 9)
     _, state = method.predict(PAIR.model, begun, PAIR.views(9, 8))
-    emptied = state.with_fresh()
+    emptied = state.with_fresh_slot()
     slot = emptied.use.index(0)
     torch.testing.assert_close(emptied.features[slot], PAIR.model.features(context), atol=2e-6, rtol=0)
 
@@ -205,7 +205,7 @@ def test_one_view_will_do():
     assert state.offsets.isfinite().all()
 
 
-@pytest.mark.parametrize("rule", ["mended", "described"])
+@pytest.mark.parametrize("rule", ["corrected", "described"])
 def test_rules_give_other_results(rule):
     methods = [dynaprompt(slots=5, rule=each) for each in (rule, "released")]
     found, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)

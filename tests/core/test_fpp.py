@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from fpp_sweep.core.fpp import cosine, distance, draw_noise, draw_start, pretrain
+from fpp_sweep.core.fpp import cosine_rate, distance, draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.config import FppConfig
@@ -116,7 +116,7 @@ def test_branches_that_do_not_fit_together_give_the_same(monkeypatch):
     noise = recorded(draw_noise(pair.texts, 4, config, generator), 5)
     inputs = {"flatness_weight": 1.7, "start": draw_start(pair.context, config, generator)}
     together = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
-    monkeypatch.setattr(TextTower, "rows_at_once", lambda tower: 1)
+    monkeypatch.setattr(TextTower, "positions_per_batch", lambda tower: 1)
     apart = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
     torch.testing.assert_close(apart.context, together.context, atol=1e-5, rtol=0)
     torch.testing.assert_close(apart.losses, together.losses, atol=1e-6, rtol=1e-5)
@@ -149,7 +149,7 @@ def test_the_learning_rate_is_torchs_cosine():
     optimizer = torch.optim.SGD([parameter], lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100, eta_min=1e-4)
     for step in range(100):
-        assert cosine(step, 100, 0.01, 1e-4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
+        assert cosine_rate(step, 100, 0.01, 1e-4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
         optimizer.step()
         scheduler.step()
 

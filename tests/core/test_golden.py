@@ -43,7 +43,7 @@ def test_the_adapted_contexts(model, name):
     views = F.normalize(GOLDEN["tta/views"].float(), dim=-1)
     method = build_method(name, AdaptConfig(), "fine_grained")
     state = method.start(model, GOLDEN["tta/ctx0"], len(views))
-    found = method.adapted(model, state, views)
+    found = method.adapt_contexts(model, state, views)
     differs = (found - GOLDEN[f"tta/{name}.ctx"]).abs() > 1e-5
     # TPT's last sample has an entropy of 1e-6: its gradient is rounding error, and a sign step magnifies its signs
     assert differs[:-1].float().mean() == 0

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.methods.measures import measured
-from fpp_sweep.core.methods.tpt import select
+from fpp_sweep.core.methods.measures import measure_sharpness
+from fpp_sweep.core.methods.tpt import confident_views
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, MeasureConfig
 from tests.golden import load, load_steps
@@ -60,12 +60,12 @@ def assert_gradient(found, expected):
 
 
 def assert_case(model, method, state, context, case):
-    contexts = method.adapted(model, state, VIEWS)
+    contexts = method.adapt_contexts(model, state, VIEWS)
     assert_contexts(contexts, GOLDEN[f"{case}/{context}"])
     logits = method.predict(model, state, VIEWS)[0]
     torch.testing.assert_close(logits.softmax(-1), GOLDEN[f"{case}/probs"], atol=PROBABILITY, rtol=0)
     # the step may go the other way where a gradient is zero; from the measured context, logits are equal
-    logits = method.classified(model, GOLDEN[f"{case}/{context}"], VIEWS)
+    logits = method.classify(model, GOLDEN[f"{case}/{context}"], VIEWS)
     torch.testing.assert_close(logits, GOLDEN[f"{case}/logits"], atol=1e-3, rtol=0)
 
 
@@ -139,10 +139,10 @@ def test_sharpness(exact, prompt, views):
     contexts = start.expand(len(samples), -1, -1)
     if prompt.endswith("tpt"):
         method = build_method(TPT, AdaptConfig(), "fine_grained")
-        contexts = method.adapted(exact, method.start(exact, start, len(samples)), samples)
+        contexts = method.adapt_contexts(exact, method.start(exact, start, len(samples)), samples)
     end = "" if views == "start" else "_resel"
     for rho in GOLDEN.settings["sharpness_rho"]:
-        found = measured(
+        found = measure_sharpness(
             exact, start, contexts, samples, 0.1, MeasureConfig(rho=rho, views=views), ("sharpness", "product")
         )
         expected = {"sharpness": f"h{end}.rho{rho}", "product": f"dot{end}"}
@@ -158,5 +158,5 @@ def test_sharpness(exact, prompt, views):
 def test_views_that_sharpness_is_measured_on(exact, prompt):
     samples = F.normalize(GOLDEN["views"].double(), dim=-1)
     logits = exact.logits(samples, exact.features(start_of(prompt)))
-    chosen = numbers(select(samples, logits, 0.1), samples)
+    chosen = numbers(confident_views(samples, logits, 0.1), samples)
     assert torch.equal(chosen, GOLDEN[f"sharp/{prompt}.selected"].long().sort().values)

@@ -7,8 +7,8 @@ import torch
 
 from fpp_sweep.core.methods import measures
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
-from fpp_sweep.core.methods.measures import measured
-from fpp_sweep.core.methods.tpt import averaged_entropy, select
+from fpp_sweep.core.methods.measures import measure_sharpness
+from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy
 from fpp_sweep.spec.config import MeasureConfig
 from tests.golden import load, load_steps
 from tests.golden.tower import text_model
@@ -22,7 +22,7 @@ CONTEXTS = PAIR.context + 0.02 * torch.randn(4, *PAIR.context.shape, generator=t
 
 
 def found(config, contexts=CONTEXTS, columns=BOTH):
-    return measured(PAIR.model, PAIR.context, contexts, VIEWS, 0.1, config, columns)
+    return measure_sharpness(PAIR.model, PAIR.context, contexts, VIEWS, 0.1, config, columns)
 
 
 @pytest.mark.parametrize("rho", [0.05, 1.0])
@@ -57,7 +57,7 @@ def test_what_is_not_asked_for_is_not_there():
 def test_of_a_flat_loss_nothing_rises():
     flat = twins(classes=("ox",))  # a single class is certain
     views = torch.nn.functional.normalize(torch.randn(4, 8, 16, generator=torch.Generator().manual_seed(0)), dim=-1)
-    numbers = measured(flat.model, flat.context, CONTEXTS, views, 0.5, MeasureConfig(rho=1.0), BOTH)
+    numbers = measure_sharpness(flat.model, flat.context, CONTEXTS, views, 0.5, MeasureConfig(rho=1.0), BOTH)
     assert {name: values.tolist() for name, values in numbers.items()} == {name: [0.0] * 4 for name in BOTH}
 
 
@@ -70,16 +70,18 @@ def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
     model = SimpleNamespace(
         features=lambda contexts: contexts,
         logits=lambda views, features: features,
-        texts=SimpleNamespace(rows_at_once=lambda: 2),
+        texts=SimpleNamespace(contexts_per_batch=lambda: 2),
     )
-    monkeypatch.setattr(measures, "averaged_entropy", lambda text: (curvature * text**2).sum((-2, -1)) / 2)
-    monkeypatch.setattr(measures, "select", lambda views, *unused: views)
+    monkeypatch.setattr(measures, "marginal_entropy", lambda text: (curvature * text**2).sum((-2, -1)) / 2)
+    monkeypatch.setattr(measures, "confident_views", lambda views, *unused: views)
     monkeypatch.setattr(
         measures,
         "gradients_at",
         lambda model, contexts, of_features: (of_features(contexts, torch.arange(len(contexts))), contexts),
     )
-    numbers = measured(model, theta[0], theta, torch.zeros(3, 1, 8), 0.1, MeasureConfig(rho=0.3, norm=norm), BOTH)
+    numbers = measure_sharpness(
+        model, theta[0], theta, torch.zeros(3, 1, 8), 0.1, MeasureConfig(rho=0.3, norm=norm), BOTH
+    )
     gradient = curvature * theta
     length = gradient.norm(dim=-1, keepdim=True) if norm == "token" else gradient.flatten(1).norm(dim=-1)[:, None, None]
     up = gradient / length
@@ -94,28 +96,28 @@ def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
 MODEL = text_model(torch.float64)
 THETA = load()["tta/ctx0"].double().expand(3, -1, -1)
 SAMPLES = torch.nn.functional.normalize(load_steps()["views"][:3].double(), dim=-1)
-KEPT = select(SAMPLES, MODEL.logits(SAMPLES, MODEL.features(THETA[0])), 0.1)
+KEPT = confident_views(SAMPLES, MODEL.logits(SAMPLES, MODEL.features(THETA[0])), 0.1)
 
 
 def loss(contexts):
-    return averaged_entropy(MODEL.logits(KEPT, MODEL.features(contexts)))
+    return marginal_entropy(MODEL.logits(KEPT, MODEL.features(contexts)))
 
 
 def gradient(contexts):
     def of_features(features, rows):
-        return gradient_of(lambda text: averaged_entropy(MODEL.logits(KEPT[rows], text)), features)
+        return gradient_of(lambda text: marginal_entropy(MODEL.logits(KEPT[rows], text)), features)
 
     return gradients_at(MODEL, contexts, of_features)[0]
 
 
 def rise(rho):
-    return measured(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(rho=rho), BOTH)["sharpness"]
+    return measure_sharpness(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(rho=rho), BOTH)["sharpness"]
 
 
 def test_the_product_is_the_slope_along_the_prompt():
     step = 1e-5
     slope = (loss((1 + step) * THETA) - loss((1 - step) * THETA)) / (2 * step)
-    product = measured(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(), ["product"])["product"]
+    product = measure_sharpness(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(), ["product"])["product"]
     torch.testing.assert_close(product, slope, rtol=1e-6, atol=1e-9)
 
 

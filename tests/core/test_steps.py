@@ -29,7 +29,7 @@ def family(name):
 def adapted(name, model=PAIR.model, samples=4, **settings):
     method = build_method(name, AdaptConfig(**settings), "fine_grained")
     state = method.start(model, PAIR.context, samples)
-    return method.adapted(model, state, VIEWS), method.predict(model, state, VIEWS)[0].softmax(-1)
+    return method.adapt_contexts(model, state, VIEWS), method.predict(model, state, VIEWS)[0].softmax(-1)
 
 
 def assert_equal_to(form, name, settings, **given):
@@ -87,7 +87,7 @@ def test_two_steps_on_the_entropy_are_tpt_with_two_steps():
 @pytest.mark.parametrize("name", [TPT, *SHARPNESS_AWARE, *TWO_STEPS])
 def test_samples_that_go_one_at_a_time_give_the_same(name, monkeypatch):
     expected = adapted(name, steps=2)[1]
-    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: 1)
+    monkeypatch.setattr(ClassTexts, "contexts_per_batch", lambda texts: 1)
     torch.testing.assert_close(adapted(name, steps=2)[1], expected, atol=1e-4, rtol=0)
 
 

@@ -89,7 +89,7 @@ def dynaprompt_one(
                 trace.entropy[slot] = trace.entropy[lower]
                 trace.difference[slot] = trace.difference[lower]
                 break
-    select_slots(trace, rule)
+    naive_select_slots(trace, rule)
     for slot in trace.selected:
         buffer.order.remove(slot)
         buffer.order.append(slot)
@@ -150,7 +150,7 @@ def descending(values: Sequence[float]) -> list[int]:
     return sorted(range(len(values)), key=lambda slot: (-values[slot], slot))
 
 
-def select_slots(trace: Trace, rule: str) -> None:
+def naive_select_slots(trace: Trace, rule: str) -> None:
     slots, init = len(trace.entropy), trace.init_slot
     trace.entropy_order = descending(trace.entropy)
     trace.difference_order = descending(trace.difference)
@@ -165,7 +165,7 @@ def select_slots(trace: Trace, rule: str) -> None:
         no_worse = trace.entropy[slot] <= trace.entropy[init] and trace.difference[slot] >= trace.difference[init]
         if slot != init and no_worse:
             trace.candidates.append(slot)
-    if rule == "mended":
+    if rule == "corrected":
         trace.selected = [*trace.candidates, init]
     else:
         trace.selected = [slot for slot in trace.entropy_order if slot in trace.candidates] or [init]

@@ -7,11 +7,11 @@ import pytest
 
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.reproduce.analysis import as_csv, as_markdown, entropy_and_penalties, lines
 from fpp_sweep.reproduce.theory import Finding, Setting
-from fpp_sweep.reproduce.theory.expansion import MEASURES
+from fpp_sweep.reproduce.theory.entropy import MEASURES
 from fpp_sweep.reproduce.theory.setting import QUICK
+from fpp_sweep.spec.config import preset
 
 FOUND = Finding(name="a step", says="it is plain", measured={"cosine": 0.7472, "angle": 41.65}, verdict="holds in part")
 
@@ -24,9 +24,7 @@ def test_a_finding_is_told_with_its_verdict_and_numbers():
 
 
 def test_entropy_is_a_function_of_the_papers_stand_in_where_its_theorem_holds_and_hardly_where_methods_run():
-    clip = load("tiny", "cpu")
-    classes = open_dataset("scenes", "test", None).classes
-    setting = Setting.of(clip, classes, open_prompt(clip, "a photo of a").context, None, 0, QUICK)
+    setting = Setting.of(load("tiny", "cpu"), open_dataset("scenes", "test", None), preset("tiny"), 0, QUICK)
     drawing, shares = entropy_and_penalties(setting)
     assert len(drawing.data) == 2 * len(MEASURES) * QUICK.contexts
     assert drawing.saved("png")[:4] == b"\x89PNG"

@@ -12,12 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.tiny.captions import TEMPLATES, agrees, caption, encode, encode_picture, plural, split_words, vocabulary
-from fpp_sweep.tiny.pictures import KINDS, Description, describe, is_held_out, paint
+from fpp_sweep.tiny.pictures import KINDS, Description, is_held_out, paint
 from fpp_sweep.tiny.rendering import CANVAS, generator
-from fpp_sweep.tiny.shifts import SEEN, SHIFTS, shifted
-from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, BootstrapSamples, TinyDataset, handwriting
+from fpp_sweep.tiny.shifts import IN_TRAINING, SHIFTS, shifted
+from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, PaintedDataset, TinyDataset, handwriting
 from tools.train_tiny import pool
+from tools.train_tiny.captions import (
+    TEMPLATES,
+    agrees,
+    caption,
+    encode,
+    encode_picture,
+    plural,
+    split_words,
+    vocabulary,
+)
+from tools.train_tiny.pool import describe
 
 NAMES = sorted(TINY_DATASETS)
 every_dataset = pytest.mark.parametrize("dataset", TINY_DATASETS.values(), ids=TINY_DATASETS)
@@ -140,9 +150,9 @@ def test_compositions_are_pairs_that_no_training_picture_or_caption_shows():
 
 
 def test_training_knows_fewer_shifts_than_the_evaluation_uses():
-    sources = [d for d in TINY_DATASETS.values() if isinstance(d, BootstrapSamples)]
+    sources = [d for d in TINY_DATASETS.values() if isinstance(d, PaintedDataset)]
     used = {shift for source in sources for shift in source.shifts}
-    assert set(SEEN) < used == set(SHIFTS)
+    assert set(IN_TRAINING) < used == set(SHIFTS)
 
 
 @pytest.mark.parametrize("shift", sorted(SHIFTS))

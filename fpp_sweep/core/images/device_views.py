@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import Runner, eagerly
-from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.images.augmix import Mixing
 from fpp_sweep.core.images.distorting import chains, mixed
 from fpp_sweep.core.images.fused_kernels import fused
@@ -60,7 +60,7 @@ class Drawer:
         if planned:
             self._count(len(planned))
             sent = [replace(each, data=self._sent(each.data)) for each in planned.values()]
-            drawn = halving(lambda part: draw(part, self.preprocess, self._run), sent, len(sent))
+            drawn = run_in_batches(lambda part: draw(part, self.preprocess, self._run), sent, len(sent))
             for row, views in zip(planned, drawn, strict=True):  # a list of rows would have to wait for the device
                 pixels[row] = views
         for row, each in group.items():

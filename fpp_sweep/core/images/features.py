@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute.compiling import eagerly
-from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets.base import BadImageError, Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
@@ -148,7 +148,7 @@ class FeatureCache:
                 exact=self.exact,
                 precision=precision,
                 images=images,
-                views=clip.text.room.batch(images * config.count, view_bytes(clip)),
+                views=clip.text.memory.batch_size(images * config.count, view_bytes(clip)),
                 workers=workers,
                 on_bad_image=on_bad_image,
                 progress=progress,
@@ -170,7 +170,7 @@ def view_bytes(clip: Clip) -> float:
         nonlocal widest
         widest = max(widest, found.nbytes if isinstance(found, Tensor) else 0)
 
-    if math.isinf(clip.text.room.device):
+    if math.isinf(clip.text.memory.device):
         return 0.0
     with torch.no_grad(), ExitStack() as hooks:
         for module in clip.visual.modules():
@@ -302,7 +302,7 @@ class _Filling:
         """A reader that draws, or leaves it to the device: measured once."""
         key = self.reader.config.count, self.reader.augmix, self.workers
         if key not in self.ways:
-            tower = partial(halving, self._tower, at_once=self.views)
+            tower = partial(run_in_batches, self._tower, batch_size=self.views)
             chosen = faster(tower, self.reader, self.drawer, index, self.workers, self.progress)
             self.ways[key] = chosen.draws
         return replace(self.reader, draws=self.ways[key])
@@ -328,7 +328,7 @@ class _Filling:
             self.drawer.fill(pixels, group)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
-            features = halving(self._tower, pixels.flatten(0, 1), self.views)
+            features = run_in_batches(self._tower, pixels.flatten(0, 1), self.views)
             blocks.append(features.view(self.images, count, -1)[:in_batch])
             self.done += in_batch
             if self.progress:

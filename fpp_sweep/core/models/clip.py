@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute.compiling import Compiler, Runner, eagerly
-from fpp_sweep.core.compute.precision import full
+from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.models.class_token import ClassTokenBlock
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with, prompted
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
@@ -75,7 +75,7 @@ class Clip:
         pixels = pixels.to(self.device, non_blocking=True)
         if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return F.normalize(full(run(_through, self.visual, pixels)), dim=-1)
+        return F.normalize(upcast(run(_through, self.visual, pixels)), dim=-1)
 
 
 def _through(visual: nn.Module, pixels: Tensor) -> Tensor:

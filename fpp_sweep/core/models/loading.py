@@ -334,7 +334,7 @@ def _make_clip(
     return Clip(
         name=name,
         visual=class_token_alone(model.visual).to(device),
-        text=TextTower.from_state(text_state, heads=heads, activation=activation).on(device),
+        text=TextTower.from_state(text_state, heads=heads, activation=activation).to(device),
         tokenizer=tokenizer,
         logit_scale=model.logit_scale.exp().item(),
         preprocess=preprocess,

@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from fpp_sweep.core.compute.compiling import EAGER_CALLS, MAX_SHAPES, Compiler, eagerly
-from fpp_sweep.core.compute.memory import Room, halving
+from fpp_sweep.core.compute.memory import MemoryBudget, run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import FeatureCache, view_bytes
@@ -53,7 +53,7 @@ def compilations():
 def both(device):
     """Class texts, as they are and compiled, the context and some views."""
     pair = twins()
-    tower = pair.texts.tower.on(device)
+    tower = pair.texts.tower.to(device)
     texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
     views = pair.views(BATCH * (EAGER_CALLS + 4), 8).to(device)
     compiled = replace(texts, tower=tower.compiled())
@@ -77,7 +77,7 @@ def test_results_stay_when_the_same_graph_runs_again(device):
     with torch.no_grad():
         first, compiled_first = (ByPullback(each, context) for each in (texts, compiled))
         gradients = torch.randn(2 * BATCH, *first.features.shape, generator=torch.Generator().manual_seed(0)).to(device)
-        compiled_first._at_once = BATCH
+        compiled_first._batch_size = BATCH
         found = [compiled_first.backward(gradients) for _ in range(EAGER_CALLS)][-1]
         assert compilations() == 1
         torch.testing.assert_close(found, first.backward(gradients), atol=1e-5, rtol=1e-5)
@@ -166,7 +166,7 @@ def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(dev
 
 @DEVICES
 def test_another_precision_is_another_shape_as_it_is_to_torch(device, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_able", lambda *asked: None)
+    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *asked: None)
     compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=0)
     counters.clear()
     for precision in ("float32", "tf32"):
@@ -188,7 +188,7 @@ def image_features(clip, folder, count, **options):
 
 def vit_on(device):
     clip = small_vit()
-    return replace(clip, visual=clip.visual.to(device), text=clip.text.on(device))
+    return replace(clip, visual=clip.visual.to(device), text=clip.text.to(device))
 
 
 @DEVICES
@@ -228,7 +228,7 @@ def test_image_features_are_compiled_in_whole_groups_from_the_first_on(device, t
 
 
 def with_room(clip, size):
-    return replace(clip, text=replace(clip.text, room=Room(device=size)))
+    return replace(clip, text=replace(clip.text, memory=MemoryBudget(device=size)))
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_a_shortage_in_compiled_code_halves_the_batch():
     compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=())
     counters.clear()
     for _ in range(EAGER_CALLS + 2):
-        found = halving(lambda part: compiler(greedy, part), torch.arange(2), 2)
+        found = run_in_batches(lambda part: compiler(greedy, part), torch.arange(2), 2)
         assert found.shape == (2, 0)
     assert compilations() == 2
 

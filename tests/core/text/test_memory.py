@@ -6,7 +6,7 @@ import textwrap
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import Room, halving, told
+from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory, run_in_batches
 from fpp_sweep.spec.process import memory
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def test_a_shortage_halves_the_batch_and_nothing_is_lost_or_done_twice():
         seen.extend(rows.tolist())
         return rows * 10
 
-    found = halving(work, torch.arange(13), 8)
+    found = run_in_batches(work, torch.arange(13), 8)
     assert torch.equal(found, torch.arange(13) * 10)
     assert seen == list(range(13))
 
@@ -30,7 +30,7 @@ def test_the_cpus_own_shortage_is_known():
     def work(rows):
         return torch.empty(len(rows), 1 << 50) if len(rows) > 1 else rows
 
-    assert halving(work, torch.arange(2), 2).tolist() == [0, 1]
+    assert run_in_batches(work, torch.arange(2), 2).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_a_shortage_that_cuda_and_its_libraries_tell_in_their_own_words_is_known
             raise RuntimeError(text)
         return rows
 
-    assert halving(work, torch.arange(3), 2).tolist() == [0, 1, 2]
-    line = told(RuntimeError(text), CPU)
+    assert run_in_batches(work, torch.arange(3), 2).tolist() == [0, 1, 2]
+    line = explain_out_of_memory(RuntimeError(text), CPU)
     assert str(line).startswith(f"needs more memory ({text}), ")
 
 
@@ -62,9 +62,9 @@ def test_a_shortage_for_a_single_row_and_other_errors_are_passed_on():
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(torch.OutOfMemoryError):
-        halving(short, torch.arange(4), 4)
+        run_in_batches(short, torch.arange(4), 4)
     with pytest.raises(RuntimeError, match="shapes"):
-        halving(broken, torch.arange(4), 4)
+        run_in_batches(broken, torch.arange(4), 4)
 
 
 def test_what_a_process_may_take_is_the_least_of_all_limits_less_what_it_has():
@@ -92,9 +92,9 @@ def test_what_a_process_may_take_is_the_least_of_all_limits_less_what_it_has():
 def test_those_who_share_a_device_have_the_same_room():
     _, whole = memory()
     for share in (0.01, 0.5, 1.0):
-        room = Room.of(CPU, share)
+        room = MemoryBudget.available(CPU, share)
         assert 0 < room.device <= share * whole
-    assert Room.of(CPU, 1e-6).device == pytest.approx(1e-6 * whole)
+    assert MemoryBudget.available(CPU, 1e-6).device == pytest.approx(1e-6 * whole)
 
 
 def of_gpu(monkeypatch, **facts):
@@ -110,10 +110,12 @@ def test_of_a_shared_gpu_no_more_is_free_than_a_share(monkeypatch, share, free):
     device = of_gpu(monkeypatch, mem_get_info=(10e9, 16e9), **held)
     taken = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: taken.append(share))
-    assert Room.of(device, share).device == free
+    assert MemoryBudget.available(device, share).device == free
     assert taken == [share] * (share < 1)
     short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
-    assert str(told(short, device)).startswith(f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; ")
+    assert str(explain_out_of_memory(short, device)).startswith(
+        f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; "
+    )
 
 
 def test_a_gpu_that_is_full_before_anything_is_asked_of_it_is_one_line(monkeypatch):
@@ -121,7 +123,9 @@ def test_a_gpu_that_is_full_before_anything_is_asked_of_it_is_one_line(monkeypat
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", full)
-    line = str(told(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), torch.device("cuda")))
+    line = str(
+        explain_out_of_memory(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), torch.device("cuda"))
+    )
     assert line.startswith("needs more memory (CUDA error: out of memory), 0.0 GiB are free on cuda; ")
 
 
@@ -129,7 +133,7 @@ def test_a_device_that_is_too_small_is_one_line():
     try:
         torch.empty(1 << 50)
     except RuntimeError as error:
-        line = told(error, CPU)
+        line = explain_out_of_memory(error, CPU)
     assert isinstance(line, MemoryError)
     assert str(line).startswith("needs 4194304.0 GiB, ")
     assert str(line).endswith(" GiB are free on cpu; give it a larger device, or fewer workers on one")
@@ -137,6 +141,6 @@ def test_a_device_that_is_too_small_is_one_line():
     on_gpu = torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of 15 GiB"
     )
-    assert str(told(on_gpu, CPU)).startswith("needs 1.2 GiB, ")
+    assert str(explain_out_of_memory(on_gpu, CPU)).startswith("needs 1.2 GiB, ")
     other = RuntimeError("shapes do not match")
-    assert told(other, CPU) is other
+    assert explain_out_of_memory(other, CPU) is other

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import Room
+from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods.gradients import (
-    WAY_BACK,
+    FORWARD_BACKWARD_RATIO,
     ByJacobian,
     ByPullback,
     first_gradient,
@@ -70,8 +70,8 @@ def test_gelu_towers_too(form):
 @pytest.mark.parametrize("sizes", [{}, MAPLE], ids=str)
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
 def test_texts_in_groups_too(form, sizes, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
     pair = twins(**sizes, classes=SHARED)
     assert pair.texts.packing.attention_mask(5).groups > 1
     gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
@@ -102,7 +102,7 @@ def test_few_samples_go_through_the_tower_and_many_share_a_jacobian():
 
 
 def in_room(texts, **room):
-    return replace(texts, tower=replace(texts.tower, room=Room(**room)))
+    return replace(texts, tower=replace(texts.tower, memory=MemoryBudget(**room)))
 
 
 def test_a_jacobian_lies_where_there_is_memory_and_is_not_built_where_there_is_none():
@@ -140,7 +140,7 @@ def test_a_jacobian_that_comes_by_blocks_gives_the_same_gradients(sizes, room):
 @pytest.mark.parametrize(("precision", "most"), [("float32", 1e-4), ("fp16", 2e-2)])
 def test_every_form_gives_the_same_gradients_on_every_device(place, precision, most):
     pair = twins()
-    tower, context = pair.texts.tower.on(place), pair.context.to(place)
+    tower, context = pair.texts.tower.to(place), pair.context.to(place)
     texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
     gradients = torch.randn(5, len(texts), len(tower.projection[0]), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -158,10 +158,10 @@ def test_every_form_gives_the_same_gradients_on_every_device(place, precision, m
 
 def test_what_goes_through_the_tower_at_once_is_what_fits():
     tower = twins().texts.tower
-    assert (tower.rows_at_once(), tower.kept_at_once()) == (2048, 2048)
-    found = [replace(tower, room=Room(device=room)) for room in (1e9, 16e6, 4e6, 0)]
-    assert [each.rows_at_once() for each in found] == [2048, 1024, 256, 1]
-    assert [each.kept_at_once() for each in found] == [2048, 512, 128, 1]
+    assert (tower.positions_per_batch(), tower.saved_positions_per_batch()) == (2048, 2048)
+    found = [replace(tower, memory=MemoryBudget(device=room)) for room in (1e9, 16e6, 4e6, 0)]
+    assert [each.positions_per_batch() for each in found] == [2048, 1024, 256, 1]
+    assert [each.saved_positions_per_batch() for each in found] == [2048, 512, 128, 1]
 
 
 def test_the_costs_break_even_where_they_say():
@@ -177,9 +177,9 @@ def test_the_costs_break_even_where_they_say():
 @pytest.mark.parametrize("at_once", [1, 2, 5])
 def test_gradients_at_contexts_that_differ_equal_autograd_through_the_naive_tower(sizes, grouped, at_once, monkeypatch):
     if grouped:
-        monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
-        monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
-    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: WAY_BACK * at_once)
+        monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
+        monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
+    monkeypatch.setattr(ClassTexts, "contexts_per_batch", lambda texts: FORWARD_BACKWARD_RATIO * at_once)
     pair, generator = twins(**sizes), torch.Generator().manual_seed(0)
     contexts = pair.context + 0.1 * torch.randn(5, *pair.context.shape, generator=generator)
     vectors = torch.randn(5, len(pair.texts), len(pair.texts.tower.projection[0]), generator=generator)

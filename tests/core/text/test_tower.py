@@ -101,8 +101,8 @@ def test_texts_that_begin_alike_share_nodes_and_keep_their_features():
 
 
 def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
     fast, naive = towers(32, 2, 2, 16)
     texts = [[1 + text % 3, *([7] * (text % 4)), text, EOT] for text in range(3, 20)]
     packing = Packing.of(texts)
@@ -124,8 +124,8 @@ def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
 @given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=12), st.integers(0, 4))
 def test_a_node_attends_to_the_prefix_and_its_own_beginning(texts, prefix):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 8)
-        patch.setattr("fpp_sweep.core.text.packing.GROUP", 8)
+        patch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 8)
+        patch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 8)
         packing = Packing.of([[*text, EOT] for text in texts])
         mask = packing.attention_mask(prefix)
     total = prefix + len(packing)
