@@ -1,4 +1,4 @@
-"""Sharpness and its kin against the naive form, closed forms, finite differences, and curvature."""
+"""Sharpness measures against the naive form, closed forms, finite differences, and curvature."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ BOTH = ("sharpness", "product")
 CONTEXTS = PAIR.context + 0.02 * torch.randn(4, *PAIR.context.shape, generator=torch.Generator().manual_seed(0))
 
 
-def found(config, contexts=CONTEXTS, columns=BOTH):
+def measure(config, contexts=CONTEXTS, columns=BOTH):
     return measure_sharpness(PAIR.model, PAIR.context, contexts, VIEWS, 0.1, config, columns)
 
 
@@ -29,7 +29,7 @@ def found(config, contexts=CONTEXTS, columns=BOTH):
 @pytest.mark.parametrize("norm", ["global", "token"])
 @pytest.mark.parametrize("views", ["start", "adapted"])
 def test_measures_equal_the_naive_form(rho, norm, views):
-    ours = found(MeasureConfig(rho=rho, norm=norm, views=views))
+    ours = measure(MeasureConfig(rho=rho, norm=norm, views=views))
     for sample, context, *numbers in zip(VIEWS, CONTEXTS, *ours.values(), strict=True):
         product, rise = map(float, numbers)
         expected = naive.sharpness(
@@ -45,16 +45,16 @@ def test_measures_equal_the_naive_form(rho, norm, views):
         assert (rise, product) == pytest.approx(expected, abs=2e-5, rel=1e-4)
 
 
-def test_what_is_not_asked_for_is_not_there():
-    both = found(MeasureConfig())
+def test_only_requested_columns_are_returned():
+    both = measure(MeasureConfig())
     assert both.keys() == set(BOTH)
     for column in BOTH:
-        only = found(MeasureConfig(), columns=[column])
+        only = measure(MeasureConfig(), columns=[column])
         assert only.keys() == {column}
         assert torch.equal(only[column], both[column])
 
 
-def test_of_a_flat_loss_nothing_rises():
+def test_sharpness_of_a_constant_loss_is_zero():
     flat = twins(classes=("ox",))  # a single class is certain
     views = torch.nn.functional.normalize(torch.randn(4, 8, 16, generator=torch.Generator().manual_seed(0)), dim=-1)
     numbers = measure_sharpness(flat.model, flat.context, CONTEXTS, views, 0.5, MeasureConfig(rho=1.0), BOTH)
@@ -62,7 +62,7 @@ def test_of_a_flat_loss_nothing_rises():
 
 
 @pytest.mark.parametrize("norm", ["global", "token"])
-def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
+def test_measures_of_a_quadratic_equal_the_closed_form(norm, monkeypatch):
     """L = theta' A theta / 2 with diagonal A: the rise is rho u'g + rho^2 u'A u / 2, u the direction of g."""
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(3, 4, 8, generator=generator, dtype=torch.float64)
@@ -77,7 +77,7 @@ def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
     monkeypatch.setattr(
         measures,
         "gradients_at",
-        lambda model, contexts, of_features: (of_features(contexts, torch.arange(len(contexts))), contexts),
+        lambda model, contexts, feature_gradient: (feature_gradient(contexts, torch.arange(len(contexts))), contexts),
     )
     numbers = measure_sharpness(
         model, theta[0], theta, torch.zeros(3, 1, 8), 0.1, MeasureConfig(rho=0.3, norm=norm), BOTH
@@ -96,18 +96,18 @@ def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
 MODEL = text_model(torch.float64)
 THETA = load()["tta/ctx0"].double().expand(3, -1, -1)
 SAMPLES = torch.nn.functional.normalize(load_steps()["views"][:3].double(), dim=-1)
-KEPT = confident_views(SAMPLES, MODEL.logits(SAMPLES, MODEL.features(THETA[0])), 0.1)
+CONFIDENT = confident_views(SAMPLES, MODEL.logits(SAMPLES, MODEL.features(THETA[0])), 0.1)
 
 
 def loss(contexts):
-    return marginal_entropy(MODEL.logits(KEPT, MODEL.features(contexts)))
+    return marginal_entropy(MODEL.logits(CONFIDENT, MODEL.features(contexts)))
 
 
 def gradient(contexts):
-    def of_features(features, rows):
-        return gradient_of(lambda text: marginal_entropy(MODEL.logits(KEPT[rows], text)), features)
+    def feature_gradient(features, rows):
+        return gradient_of(lambda text: marginal_entropy(MODEL.logits(CONFIDENT[rows], text)), features)
 
-    return gradients_at(MODEL, contexts, of_features)[0]
+    return gradients_at(MODEL, contexts, feature_gradient)[0]
 
 
 def rise(rho):
@@ -121,24 +121,24 @@ def test_the_product_is_the_slope_along_the_prompt():
     torch.testing.assert_close(product, slope, rtol=1e-6, atol=1e-9)
 
 
-def test_a_short_way_up_rises_by_the_gradients_length():
+def test_sharpness_of_a_short_step_is_the_gradients_norm():
     lengths = gradient(THETA).flatten(1).norm(dim=-1)
     torch.testing.assert_close(rise(1e-6) / 1e-6, lengths, rtol=1e-4, atol=0)
 
 
-def curved(vectors):
-    """Hessian-vector products by central differences of the gradient."""
+def hessian_product(vectors):
+    """Return Hessian-vector products, by central differences of the gradient."""
     step = 1e-5
     return (gradient(THETA + step * vectors) - gradient(THETA - step * vectors)) / (2 * step)
 
 
 def largest_curvature(iterations=40):
-    """The Hessian's largest eigenvalue of each sample, by Lanczos with every vector kept orthogonal to all before."""
+    """Return the Hessian's largest eigenvalue of each sample, by Lanczos with full orthogonalisation."""
     basis = torch.randn(THETA.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).flatten(1)
     vectors = [basis / basis.norm(dim=-1, keepdim=True)]
     diagonal, beside = [], []
     for _ in range(iterations):
-        image = curved(vectors[-1].view_as(THETA)).flatten(1)
+        image = hessian_product(vectors[-1].view_as(THETA)).flatten(1)
         diagonal.append((image * vectors[-1]).sum(-1))
         for vector in [*vectors, *vectors]:
             image = image - (image * vector).sum(-1, keepdim=True) * vector
@@ -148,16 +148,16 @@ def largest_curvature(iterations=40):
     tridiagonal += sum(torch.diag_embed(torch.stack(beside[:-1], -1), offset) for offset in (1, -1))
     values, inside = torch.linalg.eigh(tridiagonal)
     vector = (torch.stack(vectors[:-1], -1) @ inside[:, :, -1:])[..., 0]
-    rest = curved(vector.view_as(THETA)).flatten(1) - values[:, -1:] * vector
+    rest = hessian_product(vector.view_as(THETA)).flatten(1) - values[:, -1:] * vector
     assert (rest.norm(dim=-1) < 1e-3 * values[:, -1]).all(), "it has not converged"
     return values[:, -1]
 
 
-def test_sharpness_is_slope_and_curvature_which_the_hessians_largest_eigenvalue_bounds():
+def test_sharpness_equals_slope_plus_curvature_bounded_by_the_largest_eigenvalue():
     up = gradient(THETA)
     length = up.flatten(1).norm(dim=-1)
     up = up / length[:, None, None]
-    curvature = (up * curved(up)).sum((-2, -1))
+    curvature = (up * hessian_product(up)).sum((-2, -1))
     rho = 1e-4
     torch.testing.assert_close((rise(rho) - rho * length) * 2 / rho**2, curvature, rtol=1e-2, atol=0)
     assert (curvature <= largest_curvature() * (1 + 1e-6)).all()

@@ -1,7 +1,7 @@
 """DynaPrompt, one sample and one slot at a time; written from the protocol, and imports nothing from the package.
 
 The released selection is kept with its two slips: the fresh slot's place among the entropies also cuts the ranking by
-difference, and the ids that are found so are used as places in the ranking by entropy.
+difference, and the ids that are actual so are used as places in the ranking by entropy.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_text_features_are_reproduced() -> None:
 
 
 @pytest.mark.parametrize(("name", "penalty"), [("ctpt", dispersion), ("otpt", householder)])
-def test_regularisers_are_reproduced(name: str, penalty: Penalty) -> None:
+def test_penalties_are_reproduced(name: str, penalty: Penalty) -> None:
     features = prompt_features(TEXT, TOKENS, CONTEXT0)
     assert float(penalty(features)) == pytest.approx(float(GOLDEN[f"tta/reg.{name}"]), abs=2e-6)
 
@@ -176,7 +176,7 @@ def test_sharpness_is_reproduced(prompt: str) -> None:
     )
     context = context.double()
     for rho in STEPS.settings["sharpness_rho"]:
-        found = torch.tensor(
+        actual = torch.tensor(
             [
                 sharpness(text, TOKENS, context, views, logit_scale=GOLDEN.logit_scale, rho=rho, selected_at=context)
                 for views in STEPS["views"].double()
@@ -184,4 +184,4 @@ def test_sharpness_is_reproduced(prompt: str) -> None:
             dtype=torch.float64,
         )
         expected = torch.stack([STEPS[f"sharp/{prompt}.{name}"] for name in (f"h.rho{rho}", "dot")], dim=-1)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)

@@ -121,7 +121,7 @@ def test_positions_after_the_last_eot_have_no_effect() -> None:
 
 
 @pytest.mark.parametrize(("width", "layers"), [(32, 2), (128, 3), (64, 12)])
-def test_random_towers_leave_gradients_that_adamw_can_tell_from_zero(width: int, layers: int) -> None:
+def test_random_towers_give_gradients_above_adamws_epsilon(width: int, layers: int) -> None:
     weights = random_weights(width=width, layers=layers, embed_dim=16, vocabulary=EOT + 1)
     text = NaiveText(weights, width // 16, quick_gelu=True)
     tokens = TOKENS[:, :12]
@@ -138,7 +138,7 @@ def test_random_towers_leave_gradients_that_adamw_can_tell_from_zero(width: int,
 # Adaptation
 
 
-def test_zero_steps_are_zero_shot() -> None:
+def test_zero_steps_equal_zero_shot() -> None:
     adapted = adapt_one(TEXT, TOKENS, CONTEXT0, VIEWS[0], logit_scale=SCALE, steps=0)
     expected = torch.softmax(SCALE * VIEWS[0, :1] @ FEATURES0.T, dim=-1)[0]
     torch.testing.assert_close(adapted.probabilities, expected, atol=1e-5, rtol=0)
@@ -189,19 +189,19 @@ def test_one_jacobian_serves_the_gradients_of_all_samples() -> None:
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4
 
 
-def test_the_averaged_entropy_is_that_of_the_mean_softmax() -> None:
+def test_the_marginal_entropy_is_that_of_the_mean_softmax() -> None:
     logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, -400.0]])
     mean = torch.softmax(logits, dim=-1).mean(dim=0)
     expected = -sum(float(p) * math.log(float(p)) for p in mean)
     assert float(averaged_entropy(logits)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_class_that_no_view_can_give_adds_no_entropy() -> None:
+def test_an_impossible_class_adds_no_entropy() -> None:
     logits = torch.tensor([[1.0, 1.0, -math.inf], [1.0, 1.0, -math.inf]])
     assert float(averaged_entropy(logits)) == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_the_views_of_lowest_entropy_are_kept() -> None:
+def test_the_views_of_lowest_entropy_are_selected() -> None:
     sharpness = torch.tensor([1.0, 9.0, 3.0, 7.0, 5.0, 0.0, 2.0, 4.0, 6.0, 8.0])
     logits = torch.stack([sharpness, torch.zeros(10)], dim=-1)
     assert most_confident(logits, 0.3).tolist() == [1, 9, 3]
@@ -248,13 +248,13 @@ def test_alignment_starts_at_zero_from_the_predefined_prompt() -> None:
     assert float(trained.losses[1, 0]) > 1e-6
 
 
-def test_no_steps_leave_the_start() -> None:
+def test_zero_steps_return_the_start() -> None:
     trained = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), [], weight=1.0)
     assert torch.equal(trained.context, random_start())
     assert trained.losses.shape == (0, 2)
 
 
-def test_pretraining_lowers_the_loss_it_states() -> None:
+def test_pretraining_lowers_its_loss() -> None:
     trained = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(20), weight=2.5)
     loss = trained.losses.sum(dim=-1)
     assert float(loss[-5:].mean()) < float(loss[:5].mean()) - 0.05
@@ -294,7 +294,7 @@ def test_l2_is_the_mean_of_the_distances() -> None:
     assert float(flatness) == pytest.approx(0, abs=1e-5)
 
 
-def test_a_term_that_is_off_does_not_pull() -> None:
+def test_a_term_that_is_off_has_no_effect() -> None:
     flat_only = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(2), weight=1.0, align=None)
     other_target = pretrain(TEXT, TOKENS, random_start(7), random_start(), noise(2), weight=1.0, align=None)
     assert torch.equal(flat_only.context, other_target.context)
@@ -303,7 +303,7 @@ def test_a_term_that_is_off_does_not_pull() -> None:
     assert torch.equal(align_only.context, other_noise.context)
 
 
-def test_noise_for_each_class_is_the_shared_one_when_all_classes_draw_alike() -> None:
+def test_per_class_noise_with_equal_draws_equals_shared_noise() -> None:
     shared = noise(2)
     repeated = [
         Noise(*(part[:, None].expand(-1, CLASSES, -1, -1) for part in (d.context, d.sos, d.suffix))) for d in shared
@@ -315,7 +315,7 @@ def test_noise_for_each_class_is_the_shared_one_when_all_classes_draw_alike() ->
     assert not torch.allclose(one.context, own.context, atol=1e-4)
 
 
-def test_name_only_leaves_sos_full_stop_and_eot_alone() -> None:
+def test_name_only_noise_does_not_perturb_sos_full_stop_and_eot() -> None:
     positions = [row.nonzero()[:, 0].tolist() for row in context_or_name(TOKENS, CONTEXT)[..., 0]]
     assert positions[0] == [1, 2, 3, 4, 5]
     assert positions[2] == [1, 2, 3, 4, 5, 6, 7]
