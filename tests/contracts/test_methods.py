@@ -252,31 +252,31 @@ class Methods:
         """logits have shape (4, 2), must be (4, 3)"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1], state)[:, 0, :2], state
+            return state.logits(views[:, :1])[:, 0, :2], state
 
     class Endless(ZeroShot):
         """logits are not finite"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1], state)[:, 0] / 0, state
+            return state.logits(views[:, :1])[:, 0] / 0, state
 
     class Learning(ZeroShot):
         """its logits need gradients"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1].requires_grad_(), state)[:, 0], state
+            return state.logits(views[:, :1].requires_grad_())[:, 0], state
 
     class Random(ZeroShot):
         """the same call gives other bits"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1], state)[:, 0] + torch.rand(()), state
+            return state.logits(views[:, :1])[:, 0] + torch.rand(()), state
 
     class Sociable(ZeroShot):
         """results change with the composition of batches"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1] - views[:, :1].mean(0), state)[:, 0], state
+            return state.logits(views[:, :1] - views[:, :1].mean(0))[:, 0], state
 
     class Worn(RunningMean):
         """changes the state that it is given"""

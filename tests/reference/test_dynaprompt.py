@@ -1,4 +1,4 @@
-"""The naive DynaPrompt computes what the released code was measured to compute."""
+"""The naive DynaPrompt reproduces golden numbers of the released code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PENALTIES: dict[str | None, Penalty | None] = {None: None, "ctpt": dispersion, "
 
 
 def integers(trace: Trace, width: int) -> dict[str, Tensor]:
-    """As the measured numbers have them."""
+    """Return the integers of a trace in the form of the golden numbers."""
     padded = trace.selected + [-1] * (width - len(trace.selected))
     actual = {
         "init_slot": trace.init_slot,

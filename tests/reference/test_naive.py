@@ -1,4 +1,4 @@
-"""What the protocol says follows by algebra holds for the naive reference."""
+"""Identities of the protocol hold for the naive reference."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.reference.naive import (
     NaiveText,
     Noise,
     adapt_one,
-    averaged_entropy,
     context_or_name,
     fpp_losses,
     gaussian_classes,
     householder,
+    marginal_entropy,
     most_confident,
     pretrain,
     prompt_features,
@@ -40,7 +40,7 @@ TEXT = NaiveText(random_weights(width=WIDTH, layers=2, embed_dim=16, vocabulary=
 
 
 def class_texts() -> Tensor:
-    """Names of one to three tokens behind four context tokens, padded to 77."""
+    """Return texts of four context tokens and names of one to three tokens, padded to 77."""
     token_ids = torch.zeros(CLASSES, 77, dtype=torch.long)
     for k in range(CLASSES):
         name = [10 + 3 * k + i for i in range(1 + k % 3)]
@@ -70,10 +70,10 @@ def random_start(seed: int = 1) -> Tensor:
 
 
 def adaptation_gradient(views: Tensor) -> Tensor:
-    """d loss / d context of one sample at the start."""
+    """Return d loss / d context of one sample at the initial context."""
     context = CONTEXT0.clone().requires_grad_()
     logits = SCALE * views @ prompt_features(TEXT, TOKENS, context).T
-    loss = averaged_entropy(logits[most_confident(logits.detach(), 0.1)])
+    loss = marginal_entropy(logits[most_confident(logits.detach(), 0.1)])
     return torch.autograd.grad(loss, context)[0]
 
 
@@ -129,7 +129,7 @@ def test_random_towers_give_gradients_above_adamws_epsilon(width: int, layers: i
     features = prompt_features(text, tokens, context)
     views = random_views(features.detach(), samples=1, views=64)[0]
     logits = SCALE * views @ features.T
-    loss = averaged_entropy(logits[most_confident(logits, 0.1)])
+    loss = marginal_entropy(logits[most_confident(logits, 0.1)])
     (gradient,) = torch.autograd.grad(loss, context)
     assert 1.0 < float(logits.detach().std(dim=-1).mean()) < 4.0
     assert float((gradient.abs() > 1e-6).float().mean()) > 0.99
@@ -159,10 +159,10 @@ def test_the_first_adamw_step_is_a_sign_step() -> None:
 
 def test_a_second_step_keeps_the_views_and_adams_state() -> None:
     views = VIEWS[0]
-    kept = most_confident(SCALE * views @ FEATURES0.T, 0.1)
+    selected = most_confident(SCALE * views @ FEATURES0.T, 0.1)
     first = adaptation_gradient(views)
     context = adapt_one(TEXT, TOKENS, CONTEXT0, views, logit_scale=SCALE).context.requires_grad_()
-    loss = averaged_entropy(SCALE * views[kept] @ prompt_features(TEXT, TOKENS, context).T)
+    loss = marginal_entropy(SCALE * views[selected] @ prompt_features(TEXT, TOKENS, context).T)
     (second,) = torch.autograd.grad(loss, context)
     mean = (0.09 * first + 0.1 * second) / 0.19
     square = (0.000999 * first**2 + 0.001 * second**2) / 0.001999
@@ -182,7 +182,7 @@ def test_one_jacobian_serves_the_gradients_of_all_samples() -> None:
     for views in VIEWS:
         features = FEATURES0.clone().requires_grad_()
         logits = SCALE * views @ features.T
-        loss = averaged_entropy(logits[most_confident(logits.detach(), 0.1)])
+        loss = marginal_entropy(logits[most_confident(logits.detach(), 0.1)])
         (outer,) = torch.autograd.grad(loss, features)
         gradient = torch.einsum("kd,kdnw->nw", outer, jacobian)
         expected = adaptation_gradient(views)
@@ -193,12 +193,12 @@ def test_the_marginal_entropy_is_that_of_the_mean_softmax() -> None:
     logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, -400.0]])
     mean = torch.softmax(logits, dim=-1).mean(dim=0)
     expected = -sum(float(p) * math.log(float(p)) for p in mean)
-    assert float(averaged_entropy(logits)) == pytest.approx(expected, abs=1e-6)
+    assert float(marginal_entropy(logits)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_impossible_class_adds_no_entropy() -> None:
     logits = torch.tensor([[1.0, 1.0, -math.inf], [1.0, 1.0, -math.inf]])
-    assert float(averaged_entropy(logits)) == pytest.approx(math.log(2), abs=1e-6)
+    assert float(marginal_entropy(logits)) == pytest.approx(math.log(2), abs=1e-6)
 
 
 def test_the_views_of_lowest_entropy_are_selected() -> None:
@@ -275,7 +275,7 @@ def test_the_two_detached_gradients_add_up_to_the_one_through_both_branches() ->
 
 
 def test_squared_l2_twice_is_cosine_twice() -> None:
-    """Both losses double, and AdamW does not see the scale."""
+    """Both losses double, and AdamW's steps do not depend on the scale."""
     draws = noise(3)
     l2 = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), draws, align="squared_l2", flat="squared_l2", weight=1.5)
     cosine = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), draws, align="cosine", flat="cosine", weight=1.5)
@@ -308,11 +308,11 @@ def test_per_class_noise_with_equal_draws_equals_shared_noise() -> None:
     repeated = [
         Noise(*(part[:, None].expand(-1, CLASSES, -1, -1) for part in (d.context, d.sos, d.suffix))) for d in shared
     ]
-    one = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), shared, weight=2.0)
-    many = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), repeated, weight=2.0)
-    torch.testing.assert_close(one.context, many.context, atol=1e-6, rtol=0)
-    own = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(2, classes=(CLASSES,)), weight=2.0)
-    assert not torch.allclose(one.context, own.context, atol=1e-4)
+    with_shared = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), shared, weight=2.0)
+    with_repeated = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), repeated, weight=2.0)
+    torch.testing.assert_close(with_shared.context, with_repeated.context, atol=1e-6, rtol=0)
+    per_class = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(2, classes=(CLASSES,)), weight=2.0)
+    assert not torch.allclose(with_shared.context, per_class.context, atol=1e-4)
 
 
 def test_name_only_noise_does_not_perturb_sos_full_stop_and_eot() -> None:

@@ -283,5 +283,5 @@ def test_a_missing_compiler_is_reported_in_one_line():
     line = [sys.executable, "-m", "fpp_sweep.evaluate", "--compile", "--device", "cpu", "--datasets", "digits"]
     done = subprocess.run(line, env=os.environ | {"CXX": "/nowhere/g++"}, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "error: --compile: torch.compile cannot be used on cpu: No working C++ compiler actual" in done.stderr
+    assert "error: --compile: torch.compile cannot be used on cpu: No working C++ compiler found" in done.stderr
     assert "Traceback" not in done.stderr

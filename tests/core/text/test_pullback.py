@@ -114,9 +114,7 @@ def test_the_jacobian_is_kept_on_device_or_host_or_not_built_as_memory_allows():
         return actual._block if isinstance(actual, ByJacobian) else None
 
     assert block_of(device=2 * size) == len(pair.texts)
-    assert (
-        block_of(device=2 * size - 1, host=2 * size) == 3
-    )  # of 7 classes: as many as fit into a quarter of the memory
+    assert block_of(device=2 * size - 1, host=2 * size) == 3  # of 7 classes: a quarter of the device's memory
     assert block_of(device=1, host=2 * size) == 1
     assert block_of(device=2 * size - 1, host=2 * size - 1) is None
     with computing("fp16", torch.device("cpu")):
