@@ -47,9 +47,9 @@ class Loss:
     def of(cls, config: FppConfig, flatness_weight: float, device: torch.device) -> Loss:
         align: Distance | None = None
         flat: Distance | None = None
-        if config.align:
+        if config.align_distance != "none":
             align = config.align_distance
-        if config.flat:
+        if config.flat_distance != "none":
             flat = config.flat_distance
         weight = torch.tensor(flatness_weight, device=device)
         return cls(align=align, flat=flat, detach=config.detach, flatness_weight=weight)

@@ -134,9 +134,9 @@ def test_a_method_reads_no_more_views_than_its_row_says(name):
 
 
 OTHER = {
-    "steps": [3], "lr": [0.5], "weight_decay": [0.9], "selection": [0.5], "penalty": [7.0],
-    "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "carry": [False],
-    "slots": [3], "rule": ["corrected", "described"], "order": ["file"],
+    "steps": [3], "lr": [0.5], "weight_decay": [0.9], "view_fraction": [0.5], "penalty_weight": [7.0],
+    "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "keep_optimizer": [False],
+    "slots": [3], "slot_rule": ["corrected", "described"], "order": ["file"],
 }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_a_row_names_the_settings_that_its_results_depend_on(name):
 def test_weight_zero_equals_no_penalty(name):
     views = PAIR.views(3, 8)
     torch.testing.assert_close(
-        predict(name, views, penalty=0.0), predict(WITHOUT_PENALTY[name], views), atol=1e-4, rtol=0
+        predict(name, views, penalty_weight=0.0), predict(WITHOUT_PENALTY[name], views), atol=1e-4, rtol=0
     )
 
 
@@ -199,7 +199,7 @@ def test_published_penalty_weights_depend_on_the_group_of_datasets():
     assert (METHODS[CTPT].weight, METHODS[CTPT].weight_on_shifts) == (50, 20)
     assert (METHODS[OTPT].weight, METHODS[OTPT].weight_on_shifts) == (18, 2)
     assert build_method(OTPT, AdaptConfig(), "shifts").weight == 2
-    assert build_method(OTPT, AdaptConfig(penalty=7.0), "shifts").weight == 7
+    assert build_method(OTPT, AdaptConfig(penalty_weight=7.0), "shifts").weight == 7
 
 
 def test_an_unknown_method_suggests_the_nearest_name():
@@ -214,7 +214,7 @@ def test_fp16_changes_the_adaptation_step(name):
 
     def contexts(precision):
         # without carry, so that the second step takes signs, too: a large penalty's momentum leaves few signs to turn
-        method = build_method(name, AdaptConfig(carry=False), "fine_grained")
+        method = build_method(name, AdaptConfig(keep_optimizer=False), "fine_grained")
         with computing(precision, CPU):
             return method.adapt_contexts(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 

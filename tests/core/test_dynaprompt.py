@@ -41,7 +41,7 @@ def warm(slots=5, seed=0, std=0.05):
 @pytest.mark.parametrize("stream", streams().values(), ids=streams())
 def test_a_stream_of_the_released_code(stream):
     model = text_model()
-    method = dynaprompt(NAMES[stream.settings["regulariser"]], slots=stream.settings["slots"], rule=stream.rule)
+    method = dynaprompt(NAMES[stream.settings["regulariser"]], slots=stream.settings["slots"], slot_rule=stream.rule)
     unit = F.normalize(views(), dim=-1)
     free, *late = stream.spans()
     for span in (free, *late):
@@ -79,7 +79,7 @@ def test_a_stream_of_the_released_code(stream):
 @pytest.mark.parametrize("slots", [1, 2, 5, 12])
 def test_a_stream_equals_the_naive_one(name, rule, slots):
     """Run from an empty buffer, whose slots are all equal, until slots are emptied again."""
-    method, samples = dynaprompt(name, slots=slots, rule=rule), PAIR.views(16, 16)
+    method, samples = dynaprompt(name, slots=slots, slot_rule=rule), PAIR.views(16, 16)
     logits, state = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, 16), samples)
     buffer = NaiveBuffer.empty(PAIR.context, slots)
     expected = [
@@ -130,7 +130,7 @@ def test_computed_features_are_those_of_the_slots_prompts():
 
 @pytest.mark.parametrize("lr", [5e-3, 0.5])
 def test_slots_that_are_not_selected_only_decay(lr):
-    method, before = dynaprompt(slots=5, lr=lr, rule="described"), warm()
+    method, before = dynaprompt(slots=5, lr=lr, slot_rule="described"), warm()
     _, after = method.predict(PAIR.model, before, PAIR.views(1, 8))
     emptied = before.order[0]
     used = [slot for slot in range(5) if after.use[slot] != before.use[slot] and slot != emptied]
@@ -207,6 +207,6 @@ def test_a_single_view_gives_finite_results():
 
 @pytest.mark.parametrize("rule", ["corrected", "described"])
 def test_selection_rules_give_different_results(rule):
-    methods = [dynaprompt(slots=5, rule=name) for name in (rule, "released")]
+    methods = [dynaprompt(slots=5, slot_rule=name) for name in (rule, "released")]
     actual, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)
     assert (actual.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2

@@ -79,7 +79,7 @@ def test_every_golden_case_is_tested():
 @pytest.mark.parametrize("case", ORDERS)
 def test_two_steps(model, case, carry):
     name, settings = ORDERS[case]
-    method, state = build(model, name, carry=carry == "carried", **settings)
+    method, state = build(model, name, keep_optimizer=carry == "carried", **settings)
     assert_case(model, method, state, "ctx2", f"{case}.{carry}")
 
 

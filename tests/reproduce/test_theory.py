@@ -63,7 +63,7 @@ def test_a_setting_is_that_of_the_model_in_its_own_units(tiny, scenes):
 
 def test_steps_and_views_are_those_of_the_settings(scenes):
     clip = random_clip(embed_dim=32)
-    config = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "init": "a drawing"})
+    config = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "anchor_prompt": "a drawing"})
     setting = Setting.of(clip, scenes, config, 0, replace(QUICK, samples=2))
     assert setting.views.shape == (2, 4, 32)
     assert len(setting.context) == 2
@@ -183,7 +183,7 @@ def test_the_first_step_moves_nearly_every_coordinate_by_lr(tiny):
 def test_the_step_is_the_sign_of_the_gradient_by_autograd(tiny):
     adapt = tiny.config.adapt
     step = first_step.step_of(tiny.model, tiny.context, tiny.views, Tpt(adapt=adapt))
-    gradients = first_step.entropy_gradients(tiny.model, tiny.context, tiny.views, adapt.selection).flatten(1)
+    gradients = first_step.entropy_gradients(tiny.model, tiny.context, tiny.views, adapt.view_fraction).flatten(1)
     clear = gradients.abs() > 1e-4
     assert clear.float().mean() > 0.5
     assert torch.equal(step.sign()[clear], -gradients.sign()[clear])

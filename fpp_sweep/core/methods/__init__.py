@@ -20,7 +20,7 @@ def build_method(name: str, adapt: AdaptConfig, group: str) -> Method[Any]:
     weight = row.weight
     if group == "shifts":
         weight = row.weight_on_shifts
-    if adapt.penalty is not None:
-        weight = adapt.penalty
+    if adapt.penalty_weight is not None:
+        weight = adapt.penalty_weight
     method: Method[Any] = catalogue.code_of(row.build)(adapt=adapt, penalty=penalty, weight=weight)
     return method

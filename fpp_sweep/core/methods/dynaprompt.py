@@ -3,7 +3,7 @@
 A slot of the buffer is an offset from the initial prompt. Each sample selects some slots, takes a step on their
 offsets, and is predicted by them. If no slot is fresh, the slot that was selected longest ago is emptied first.
 
-The released code selects slots in another way than its authors describe; `adapt.rule` chooses (docs/methods.md).
+The released code selects slots in another way than its authors describe; `adapt.slot_rule` chooses (docs/methods.md).
 
 Shapes: B slots, n context tokens, W width of the text tower, K classes, D feature dimension, V views of a sample.
 """
@@ -141,8 +141,8 @@ class DynaPrompt:
         leaders = buffer.leaders()
         entropy = entropies.mean(1)[leaders]
         difference = self._difference(logits)[leaders]
-        slots = select_slots(self.adapt.rule, entropy.tolist(), difference.tolist(), buffer.order[0])
-        count = max(1, int(self.adapt.selection * len(views)))
+        slots = select_slots(self.adapt.slot_rule, entropy.tolist(), difference.tolist(), buffer.order[0])
+        count = max(1, int(self.adapt.view_fraction * len(views)))
         confident = entropies[slots].mean(0).argsort(stable=True)[:count]
         return Selection(entropy, difference, slots, leaders.tolist(), views[confident])
 
@@ -152,7 +152,7 @@ class DynaPrompt:
         Logits (B, V, K) -> (B,). Certainty is the largest logit of each view as released, and the probability of view
         0's class as described.
         """
-        if self.adapt.rule == "described":
+        if self.adapt.slot_rule == "described":
             probabilities = logits.softmax(-1)
             predicted = probabilities[:, :1].argmax(-1, keepdim=True).expand(-1, logits.shape[1], 1)
             certainty = probabilities.gather(-1, predicted)[..., 0]  # (B, V)

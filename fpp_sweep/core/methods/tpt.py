@@ -98,7 +98,7 @@ class Tpt:
     def select_views(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
         """Return the confident views (B, S, D) under text features (K, D) or (B, K, D)."""
         logits = model.logits(views, features.detach().to(views.dtype))
-        return confident_views(views, logits, self.adapt.selection)
+        return confident_views(views, logits, self.adapt.view_fraction)
 
     # the loss
 

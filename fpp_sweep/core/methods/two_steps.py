@@ -1,7 +1,7 @@
 """Two steps on the two terms of TPT's loss, one after another: entropy (ent) and penalty (reg).
 
-The second step continues with the optimizer state of the first (`adapt.carry`), as in C-TPT's code. Views are selected
-once, at the initial prompt, unless the first step looked at no views (`adapt.reselect`).
+The second step continues with the optimizer state of the first (`adapt.keep_optimizer`), as in C-TPT's code. Views are
+selected once, at the initial prompt, unless the first step looked at no views (`adapt.reselect`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _EntFirst(Tpt):
         contexts = state.context.expand(len(views), -1, -1)
         contexts, optimizer = self.optimizer_step(contexts, self.entropy_gradient(model, state, confident), None)
         gradient = self.second_gradient(model, contexts, views, confident)
-        if not self.adapt.carry:
+        if not self.adapt.keep_optimizer:
             optimizer = None
         return self.optimizer_step(contexts, gradient, optimizer)[0]
 
@@ -63,7 +63,7 @@ class RegEnt(Tpt):
         gradient = self.penalty_gradient(model, context)
         assert isinstance(gradient, Tensor), "the method's row has a penalty"
         stepped, optimizer = self.optimizer_step(context, gradient, None)
-        if not self.adapt.carry:
+        if not self.adapt.keep_optimizer:
             optimizer = None
         first = self.first_gradient(model, stepped, samples)
         return RegEntStart(Start(stepped, first, 0.0), optimizer, model.features(context))

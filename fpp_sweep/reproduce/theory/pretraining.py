@@ -38,10 +38,10 @@ ALIGNMENT = "alignment only"
 RELEASED = "FPP as released"
 # kinds of pretraining: changes of the trial's settings
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    ALIGNMENT: {"align": True, "flat": False},
-    RELEASED: {"align": True, "flat": True, "detach": "noisy"},
-    "FPP without stop-gradient": {"align": True, "flat": True, "detach": "none"},
-    "flatness only": {"align": False, "flat": True, "detach": "noisy"},
+    ALIGNMENT: {"flat_distance": "none"},
+    RELEASED: {"detach": "noisy"},
+    "FPP without stop-gradient": {"detach": "none"},
+    "flatness only": {"align_distance": "none", "detach": "noisy"},
 }
 
 
@@ -102,7 +102,7 @@ def _measure(setting: Setting, model: TextModel, kind: str, context: Tensor) -> 
             model,
             context,
             setting.views.double(),
-            fraction=setting.config.adapt.selection,
+            fraction=setting.config.adapt.view_fraction,
             lengths=[rho * setting.unit for rho in RHO],
             iterations=POWER_ITERATIONS,
         ),

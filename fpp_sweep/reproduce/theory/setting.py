@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.compute.random_streams import torch_generator
-from fpp_sweep.core.datasets.base import Dataset
+from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import ready
@@ -52,7 +52,7 @@ class Setting:
     def of(cls, clip: Clip, dataset: Dataset, config: TrialConfig, seed: int, sizes: Sizes) -> Setting:
         """Take the class names and the first images of a dataset, and the settings of a trial."""
         unit = clip.embedding_scale
-        predefined = open_prompt(clip, config.init)
+        predefined = open_prompt(clip, config.anchor_prompt)
         text_tower = clip.text.to("cpu")
         texts = ClassTexts.of_names(text_tower, clip.tokenizer, dataset.classes, after=predefined.after)
         return cls(
