@@ -1,4 +1,4 @@
-"""The ledger says what is there: its page, settings, rows of the catalogue, tests and commands."""
+"""The conformance table agrees with its page, the settings, the catalogue, the tests and the commands."""
 
 import ast
 import re
@@ -9,16 +9,16 @@ from pathlib import Path
 from fpp_sweep.reproduce.experiments import shipped
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, parse_settings, preset
-from tools.conformance import SOURCES, ledger, page
+from tools.conformance import SOURCES, page, read_rows
 
 ROOT = Path(__file__).parents[1]
-SECTIONS, DISAGREEMENTS = ledger()
+SECTIONS, DISAGREEMENTS = read_rows()
 RULES = [rule for section in SECTIONS for rule in section.rules]
 
 
 @cache
 def functions(path):
-    """The functions of a test file, at any depth; none where there is no file."""
+    """Return the functions of a test file, at any depth; none if the file is missing."""
     file = ROOT / "tests" / path
     nodes = ast.walk(ast.parse(file.read_text())) if file.exists() else ()
     return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
@@ -41,7 +41,11 @@ def test_every_row_is_complete():
     assert {rule.source for rule in RULES} == set(SOURCES)
     assert all(bool(rule.what) != bool(rule.names) for rule in RULES)
     assert len(DISAGREEMENTS) == 22
-    assert all(one.paper and one.code and one.default and one.other for one in DISAGREEMENTS)
+    for disagreement in DISAGREEMENTS:
+        assert disagreement.paper
+        assert disagreement.code
+        assert disagreement.default
+        assert disagreement.other
 
 
 def test_every_named_test_exists():
@@ -61,7 +65,7 @@ def test_every_set_example_is_valid():
 
 
 def test_the_listed_settings_of_the_paper_are_its_preset():
-    (listed,) = re.findall(r"of the preset, which is\n\n((?:- `--set .*`\n)+)", page())
+    (listed,) = re.findall(r"the whole preset, which is\n\n((?:- `--set .*`\n)+)", page())
     settings = re.findall("--set (.*)`", listed)
     assert TrialConfig().replace(parse_settings(settings)) == preset("paper")
 
