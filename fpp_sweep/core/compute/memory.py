@@ -116,7 +116,7 @@ def explain_out_of_memory(error: Exception, device: torch.device) -> Exception:
         free = free_bytes(device)
     free_gib = f"{free / 2**30:.1f} GiB are free on {device}"
     explanation = MemoryError(
-        f"needs {_requested_memory(str(error))}, {free_gib}; give it a larger device, or fewer workers on one"
+        f"needs {_requested_memory(str(error))}, {free_gib}; use a larger device or fewer workers on it"
     )
     explanation.__cause__ = error
     return explanation

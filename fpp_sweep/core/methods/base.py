@@ -7,6 +7,7 @@ the plain image. To add one, write a class with `start` and `predict` and add it
   `model.classifier(context)` in `start` and uses nothing else of the model. `ZeroShot` is the smallest example.
 - A method that steps on the context of each sample is a subclass of `Tpt`, or `Tpt` itself with a penalty, which is a
   function of the text features (`penalties`).
+- `fpp_sweep.spec.tasks.views_for` decides which views of an image the method sees.
 
 tests/contracts holds every row to these rules:
 

@@ -93,11 +93,11 @@ def _contexts(setting: Setting) -> Iterator[tuple[str, Tensor]]:
 
 
 def _measure(setting: Setting, model: TextModel, kind: str, context: Tensor) -> MeasuredPrompt:
-    found = derivatives(model.texts, context, setting.sizes.probes, setting.generator("probes"))
+    norms = derivatives(model.texts, context, setting.sizes.probes, setting.generator("probes"))
     return MeasuredPrompt(
         kind=kind,
-        derivatives=found,
-        at_noise=[_at_noise(setting, model, context, found, factor) for factor in NOISE_FACTORS],
+        derivatives=norms,
+        at_noise=[_at_noise(setting, model, context, norms, factor) for factor in NOISE_FACTORS],
         sharpness=sharpness(
             model,
             context,

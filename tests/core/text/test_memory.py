@@ -138,7 +138,7 @@ def test_a_device_that_is_too_small_is_reported_in_one_line():
         line = explain_out_of_memory(error, CPU)
     assert isinstance(line, MemoryError)
     assert str(line).startswith("needs 4194304.0 GiB, ")
-    assert str(line).endswith(" GiB are free on cpu; give it a larger device, or fewer workers on one")
+    assert str(line).endswith(" GiB are free on cpu; use a larger device or fewer workers on it")
     assert line.__cause__ is not None
     on_gpu = torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of 15 GiB"
