@@ -213,10 +213,10 @@ def features_of_inputs(inputs):
     return features
 
 
-def test_all_blocks_of_jacobian_and_hessian_equal_autograd():
-    pair = twins(width=8, heads=2, layers=1, embed_dim=4, classes=("forest", "ox"))
+def test_all_blocks_of_jacobian_and_hessian_and_the_trace_equal_autograd():
+    pair = twins(width=8, heads=2, layers=1, embed_dim=4, prompt="a photo", classes=("elm", "ox"))
     texts, context = flatness.in_double(pair.texts), pair.context.double()
-    found = flatness.derivatives(texts, context, 200, generator())
+    measured = flatness.derivatives(texts, context, 300, generator())
     inputs = flatness.SeparateInputs.at(texts, context)
     features = features_of_inputs(inputs)
     size = inputs.values.numel()
@@ -230,8 +230,8 @@ def test_all_blocks_of_jacobian_and_hessian_equal_autograd():
         hessians = jacobian(first, inputs.values).reshape(-1, size, size)
     is_context = inputs.is_context.repeat_interleave(inputs.values.shape[-1])
     rest = ~is_context
-    assert found.jacobian_context == pytest.approx(by_input[:, is_context].square().sum().item(), rel=1e-6)
-    assert found.jacobian_rest == pytest.approx(by_input[:, rest].square().sum().item(), rel=1e-6)
+    assert measured.jacobian_context == pytest.approx(by_input[:, is_context].square().sum().item(), rel=1e-6)
+    assert measured.jacobian_rest == pytest.approx(by_input[:, rest].square().sum().item(), rel=1e-6)
 
     def block(rows, columns):
         return hessians[:, rows][:, :, columns].square().sum().item()
@@ -241,10 +241,13 @@ def test_all_blocks_of_jacobian_and_hessian_equal_autograd():
         "hessian_rest": block(rest, rest),
         "hessian_cross": block(is_context, rest),
     }
-    assert expected["hessian_rest"] > 1.5 * expected["hessian_cross"], "a wrong block would go unnoticed"
-    assert expected["hessian_cross"] > 1.5 * expected["hessian_context"], "a wrong block would go unnoticed"
+    sizes = sorted(expected.values())
+    assert sizes[1] > 1.5 * sizes[0], "two blocks of one size: a wrong block would go unnoticed"
+    assert sizes[2] > 1.5 * sizes[1], "two blocks of one size: a wrong block would go unnoticed"
     for name, value in expected.items():
-        assert getattr(found, name) == pytest.approx(value, rel=0.1), name
+        assert getattr(measured, name) == pytest.approx(value, rel=0.1), name
+    traces = hessians.diagonal(dim1=1, dim2=2)[:, is_context].sum(-1)
+    assert measured.trace_context == pytest.approx(traces.square().sum().item(), rel=0.2)
 
 
 def test_the_context_of_separate_inputs_is_the_context_of_every_class(tiny):
@@ -253,24 +256,6 @@ def test_the_context_of_separate_inputs_is_the_context_of_every_class(tiny):
     assert torch.equal(rows, tiny.context.double().expand_as(rows))
     expected = tiny.texts.features(tiny.context).double()
     torch.testing.assert_close(features_of_inputs(inputs)(inputs.values), expected, atol=1e-5, rtol=0)
-
-
-def test_jacobian_hessian_and_trace_in_the_context_equal_autograd():
-    pair = twins(width=8, heads=2, layers=1, embed_dim=4, classes=("forest", "ox"))
-    texts, context = flatness.in_double(pair.texts), pair.context.double()
-    found = flatness.derivatives(texts, context, 300, generator())
-    with sdpa_kernel(SDPBackend.MATH):
-        jacobian = torch.autograd.functional.jacobian
-
-        def first(context):
-            return jacobian(texts.features, context, create_graph=True)
-
-        hessian = jacobian(first, context).reshape(8, context.numel(), context.numel())
-        size = jacobian(texts.features, context).square().sum().item()
-    traces = hessian.diagonal(dim1=1, dim2=2).sum(-1)
-    assert found.jacobian_context == pytest.approx(size, rel=1e-6)
-    assert found.hessian_context == pytest.approx(float(hessian.square().sum()), rel=0.1)
-    assert found.trace_context == pytest.approx(float(traces.square().sum()), rel=0.2)
 
 
 def test_the_jacobian_equals_that_of_adaptation(tiny):
