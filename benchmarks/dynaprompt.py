@@ -76,7 +76,7 @@ def engine_stream(world: World, offsets: Tensor) -> Stream:
     method, taken = DynaPrompt(adapt=AdaptConfig(slots=len(offsets))), 0
     empty = method.start(world.model, world.context, len(world.views))
     slots, offsets = len(offsets), offsets.to(world.context.device)
-    state = Buffer.of(world.context, empty.plain, offsets, range(slots), [1] * slots)
+    state = Buffer.of(world.context, empty.initial_features, offsets, range(slots), [1] * slots)
 
     def go_on(images: int) -> Tensor:
         nonlocal state, taken

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.adapt import build_jacobian, started
 from benchmarks.world import VIT_B_16, Shape, build
-from fpp_sweep.core.compute.memory import Room
+from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient, first_gradient, jacobian_bytes
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.spec.config import AdaptConfig
@@ -43,8 +43,8 @@ def main(classes: str, form: str, threads: str, device: str) -> None:
     with torch.no_grad():
         first: FirstGradient
         if not measured:
-            room = Room(device=float(form) * 2**30, host=math.inf)
-            world = replace(world, texts=replace(world.texts, tower=replace(world.texts.tower, room=room)))
+            memory = MemoryBudget(device=float(form) * 2**30, host=math.inf)
+            world = replace(world, texts=replace(world.texts, tower=replace(world.texts.tower, memory=memory)))
             first = first_gradient(world.texts, world.context, samples=50_000)
         elif form == "jacobian":
             _, first = build_jacobian(world, whole=False, device=device)

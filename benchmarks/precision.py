@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.harness import equal, finish, parse, require_open_clip
 from fpp_sweep.cli.command import Parser, run
-from fpp_sweep.core.compute.precision import computing, require_able
+from fpp_sweep.core.compute.precision import computing, require_precision_support
 from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset, open_dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
@@ -27,7 +27,7 @@ from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.reading import Reader, UnreadableImage
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.methods.tpt import Tpt
-from fpp_sweep.core.metrics import Predictions, accuracy, expected_error
+from fpp_sweep.core.metrics import Predictions, accuracy, expected_calibration_error
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt
@@ -61,7 +61,7 @@ class Chosen(Tpt):
 
     kept: Tensor
 
-    def selected(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
+    def select_views(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
         return self.kept
 
 
@@ -112,15 +112,15 @@ class Trial:
         with self.computing("selection"):
             model, chooser = self.model("selection"), Tpt(adapt=adapt)
             features = model.features(self.like("selection", prompt))
-            kept = chooser.selected(model, features, self.like("selection", views))
+            kept = chooser.select_views(model, features, self.like("selection", views))
         with self.computing("adaptation"):
             model, method = self.model("adaptation"), Chosen(adapt=adapt)
             object.__setattr__(method, "kept", self.like("adaptation", self._same(kept, views)))
             state = method.start(model, self.like("adaptation", prompt), len(views))
-            contexts = method.adapted(model, state, self.like("adaptation", views))
+            contexts = method.adapt_contexts(model, state, self.like("adaptation", views))
         with self.computing("prediction"):
             model = self.model("prediction")
-            found = method.classified(model, *(self.like("prediction", each) for each in (contexts, views)))
+            found = method.classify(model, *(self.like("prediction", each) for each in (contexts, views)))
         return self._stored(found, "prediction")
 
     def _same(self, kept: Tensor, views: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def able(device: str) -> list[Precision]:
     found: list[Precision] = []
     for precision in get_args(Precision):
         with suppress(InputError):
-            require_able(precision, device)
+            require_precision_support(precision, device)
             found.append(precision)
     return found
 
@@ -219,7 +219,7 @@ def vit_b_16(device: str) -> Clip:
         torch.manual_seed(0)
         model = CLIP(**get_model_config("ViT-B-16")).eval().requires_grad_(False)
     state = {key: value for key, value in model.state_dict().items() if not key.startswith("visual.")}
-    text = TextTower.from_state(state, heads=8, activation="gelu").on(device)
+    text = TextTower.from_state(state, heads=8, activation="gelu").to(device)
     embedded, sizes = load("tiny", device), Preprocess(size=224)  # its tokenizer is CLIP's
     return replace(
         embedded, visual=model.visual.to(device), text=text, logit_scale=100.0, preprocess=sizes, embedding_scale=1.0
@@ -228,7 +228,7 @@ def vit_b_16(device: str) -> Clip:
 
 def doubled(clip: Clip) -> Clip:
     """The same model in float64."""
-    return replace(clip, visual=copy.deepcopy(clip.visual).double(), text=clip.text.on(torch.float64))
+    return replace(clip, visual=copy.deepcopy(clip.visual).double(), text=clip.text.to(torch.float64))
 
 
 def changed(trial: Trial, stage: str, views: Tensor, prompt: Tensor) -> dict[str, Tensor]:
@@ -253,7 +253,7 @@ def row(case: Case, precision: str, stage: str, name: str, found: Tensor, exact:
         "median": f"{change.amax(-1).median():.1e}",
         "predictions changed": f"{int((found.argmax(-1) != exact.argmax(-1)).sum())} of {len(found)}",
         "accuracy": f"{accuracy(predictions):.2f}",
-        "ECE": f"{expected_error(predictions):.3f}",
+        "ECE": f"{expected_calibration_error(predictions):.3f}",
     }
 
 

@@ -219,7 +219,7 @@ def drawing(args: Any) -> tuple[Counted, Counted]:
 def text_side(args: Any, classes: int) -> dict[str, Work]:
     """A step of pretraining, and an image adapted to with J at hand; from what a third block adds to two."""
     shape = SMALL if args.quick else VIT_B_16
-    with patch.object(TextTower, "rows_at_once", lambda tower: GPU_ROWS):
+    with patch.object(TextTower, "positions_per_batch", lambda tower: GPU_ROWS):
         (step, adapted, batch), more = (text_counts(replace(shape, layers=layers), classes) for layers in (2, 3))
     beyond, steps = shape.layers - 2, FppConfig().steps
     step, adapted = step + (more[0] + step * -1) * beyond, adapted + (more[1] + adapted * -1) * beyond

@@ -68,7 +68,7 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
     for name in args.methods:
         method: Any = build_method(name, AdaptConfig(), "fine_grained")
         check(world, name, method, count=batch if args.quick else 1)
-        with patch.object(Tpt, "first", lambda *unused: jacobian):
+        with patch.object(Tpt, "first_gradient", lambda *unused: jacobian):
             state = method.start(world.model, world.context, batch)
         works[f"naive {name}"] = partial(naive, world, name), 1
         works[name] = partial(method.predict, world.model, state, world.views), batch

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import Room
+from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.tower import TextTower
@@ -99,9 +99,9 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
     )
     on_cpu = {name: value.cpu() for name, value in weights.items()}
     weights = {name: value.to(device) for name, value in weights.items()}
-    tower = TextTower.from_state(on_cpu, heads=shape.heads, activation="quick_gelu").on(device)
+    tower = TextTower.from_state(on_cpu, heads=shape.heads, activation="quick_gelu").to(device)
     if torch.device(device).type == "cuda":  # what goes through at once is what fits there
-        tower = replace(tower, room=Room.of(torch.device(device), 1.0))
+        tower = replace(tower, memory=MemoryBudget.available(torch.device(device), 1.0))
     texts = ClassTexts.of_names(tower, tokenizer, names)
     context = tower.token_embedding[torch.tensor(tokenizer.encode(PROMPT), device=device)]
     with torch.no_grad():

@@ -151,11 +151,11 @@ def require_named(args: argparse.Namespace, trials: Sequence[tuple[TrialConfig, 
     for config, _ in trials:
         require_prompt(config.source)
     if precisions := {config.precision for config, _ in trials} - {"float32"}:
-        from fpp_sweep.core.compute.precision import require_able
+        from fpp_sweep.core.compute.precision import require_precision_support
         from fpp_sweep.core.models.clip import choose_device
 
         for precision in sorted(precisions):
-            require_able(precision, choose_device(args.device))
+            require_precision_support(precision, choose_device(args.device))
 
 
 def new_folder(out: Path | None) -> Path:

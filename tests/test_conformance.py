@@ -1,4 +1,4 @@
-"""The ledger says what is there: its page, settings, rows of the catalogue, tests and commands."""
+"""The conformance table agrees with its page, the settings, the catalogue, the tests and the commands."""
 
 import ast
 import re
@@ -9,26 +9,26 @@ from pathlib import Path
 from fpp_sweep.reproduce.experiments import shipped
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, parse_settings, preset
-from tools.conformance import SOURCES, ledger, page
+from tools.conformance import SOURCES, page, read_rows
 
 ROOT = Path(__file__).parents[1]
-SECTIONS, DISAGREEMENTS = ledger()
+SECTIONS, DISAGREEMENTS = read_rows()
 RULES = [rule for section in SECTIONS for rule in section.rules]
 
 
 @cache
 def functions(path):
-    """The functions of a test file, at any depth; none where there is no file."""
+    """Return the functions of a test file, at any depth; none if the file is missing."""
     file = ROOT / "tests" / path
     nodes = ast.walk(ast.parse(file.read_text())) if file.exists() else ()
     return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
-def test_the_page_on_disk_is_the_one_that_is_printed():
+def test_the_page_in_docs_is_up_to_date():
     assert (ROOT / "docs/conformance.md").read_text() == page()
 
 
-def test_every_setting_is_a_rules():
+def test_every_setting_belongs_to_a_rule():
     assert {key for rule in RULES for key in rule.keys} == set(TrialConfig().flat())
 
 
@@ -37,19 +37,23 @@ def test_every_method_and_metric_has_a_row():
     assert sorted(named) == sorted([*catalogue.METHODS, *catalogue.METRICS])
 
 
-def test_every_row_is_filled():
+def test_every_row_is_complete():
     assert {rule.source for rule in RULES} == set(SOURCES)
     assert all(bool(rule.what) != bool(rule.names) for rule in RULES)
     assert len(DISAGREEMENTS) == 22
-    assert all(one.paper and one.code and one.default and one.other for one in DISAGREEMENTS)
+    for disagreement in DISAGREEMENTS:
+        assert disagreement.paper
+        assert disagreement.code
+        assert disagreement.default
+        assert disagreement.other
 
 
-def test_every_test_that_is_named_exists():
+def test_every_named_test_exists():
     named = {tuple(test.split("::")) for row in (*RULES, *DISAGREEMENTS) for test in row.tests}
     assert {(path, name) for path, name in sorted(named) if name not in functions(path)} == set()
 
 
-def test_what_is_to_be_set_can_be_set():
+def test_every_set_example_is_valid():
     examples = re.findall(r"`--set ([^`]+)`", page())
     examples.remove("KEY=VALUE")
     examples.remove("base.KEY=VALUE")
@@ -60,19 +64,19 @@ def test_what_is_to_be_set_can_be_set():
         assert catalogue.method(config.method)
 
 
-def test_the_papers_side_is_its_preset():
-    (listed,) = re.findall(r"of the preset, which is\n\n((?:- `--set .*`\n)+)", page())
+def test_the_listed_settings_of_the_paper_are_its_preset():
+    (listed,) = re.findall(r"the whole preset, which is\n\n((?:- `--set .*`\n)+)", page())
     settings = re.findall("--set (.*)`", listed)
     assert TrialConfig().replace(parse_settings(settings)) == preset("paper")
 
 
-def test_tables_that_are_named_are_shipped():
+def test_every_named_table_is_shipped():
     named = set(re.findall(r"[Tt]able `(\w+)`", page()))
     assert named
     assert named <= set(shipped())
 
 
-def test_disagreements_that_rows_refer_to_are_there():
+def test_every_referenced_disagreement_exists():
     there = re.findall(r"^### (\d+)\. ", page(), flags=re.M)
     assert there == [str(number) for number in range(1, len(DISAGREEMENTS) + 1)]
     assert set(re.findall(r"\(disagreement (\d+)\)", page())) <= set(there)

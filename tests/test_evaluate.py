@@ -162,7 +162,7 @@ def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, cap
         run(lambda: evaluate.main(words))
     assert ended.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it a larger device, .*", line)
+    assert re.fullmatch(r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; use a larger device .*", line)
 
 
 @pytest.mark.slow

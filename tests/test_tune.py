@@ -240,7 +240,7 @@ def test_killed_workers_cost_time_and_no_result(tmp_path):
 
 PLUGIN = """
 from fpp_sweep import method, metric
-from fpp_sweep.core.methods.tpt import ZeroShot
+from fpp_sweep.core.methods.zero_shot import ZeroShot
 
 
 @metric(goal="min")

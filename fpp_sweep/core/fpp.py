@@ -1,8 +1,11 @@
-"""Flatness-aware prompt pretraining: learn, from class names alone, a context in a flat region of the loss.
+"""Flatness-aware prompt pretraining (FPP): learn, from class names alone, a context in a flat region of the loss.
 
-The loss has two terms, both means over the K classes: the distance of the text features from those of the predefined
-prompt (alignment), and their distance from the features of perturbed input embeddings (flatness). As in the released
-code, no gradient flows through the perturbed features.
+The loss is the sum of two means over the K classes:
+
+- alignment: the distance of the text features from those of the predefined prompt;
+- flatness, times lambda: their distance from the features of perturbed input embeddings.
+
+As in the released code, no gradient flows through the perturbed features unless the config says so.
 """
 
 from __future__ import annotations
@@ -33,21 +36,23 @@ class Pretrained:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loss:
-    """What is minimised: the distance of each term, None where it is off, and which features get no gradient."""
+    """The distances of both terms (None: the term is off), the branch without gradient, and lambda."""
 
     align: Distance | None
     flat: Distance | None
-    detach: str
+    detach: str  # the branch of the flatness term that gets no gradient: noisy, clean or none
     flatness_weight: Tensor  # lambda; scalar
 
     @classmethod
     def of(cls, config: FppConfig, flatness_weight: float, device: torch.device) -> Loss:
-        return cls(
-            align=None if config.align_distance == "none" else config.align_distance,
-            flat=None if config.flat_distance == "none" else config.flat_distance,
-            detach=config.detach,
-            flatness_weight=torch.tensor(flatness_weight, device=device),
-        )
+        align: Distance | None = None
+        flat: Distance | None = None
+        if config.align_distance != "none":
+            align = config.align_distance
+        if config.flat_distance != "none":
+            flat = config.flat_distance
+        weight = torch.tensor(flatness_weight, device=device)
+        return cls(align=align, flat=flat, detach=config.detach, flatness_weight=weight)
 
 
 def pretrain(
@@ -60,18 +65,20 @@ def pretrain(
     noise: Iterator[Noise],
     on_step: Callable[[], None] = lambda: None,
 ) -> Pretrained:
-    """Minimise alignment + flatness_weight * (flatness) from `start`, drawing one `Noise` a step.
+    """Minimise alignment + flatness_weight * flatness from `start`, drawing one `Noise` at each step.
 
-    `predefined` (n, W) is the context whose features f0 are the target; lengths in `config` are in units of the
+    `predefined` (n, W) is the context whose features are the target f0. Lengths in `config` are in units of the
     model's own embeddings (see `FppConfig.scaled`). Raises FloatingPointError as soon as the loss is not finite.
     """
     with torch.no_grad():
-        target = texts.features(predefined)
+        target = texts.features(predefined)  # f0 (K, D)
     context = start.clone()
     state: AdamState | None = None
     loss = Loss.of(config, flatness_weight, context.device)
     mask = texts.packing.attention_mask(1 + len(context))
-    run = texts.tower.run if config.noise_shared else eagerly  # with noise per class a step is large enough
+    run = texts.tower.run
+    if not config.noise_shared:  # a step with noise per class is too large to gain from compilation
+        run = eagerly
     losses = torch.zeros(config.steps, 2)
     for step in range(config.steps):
         terms, gradient = run(_terms, texts, mask, context, target, next(noise), loss)
@@ -81,16 +88,16 @@ def pretrain(
             raise FloatingPointError(
                 f"pretraining step {step}: loss is not finite (alignment {align}, flatness {flat})"
             )
-        lr = cosine(step, config.steps, config.lr, config.final_lr)
+        lr = cosine_rate(step, config.steps, config.lr, config.final_lr)
         context, state = adamw(context, gradient, state, lr=lr, weight_decay=config.weight_decay)
         on_step()
     return Pretrained(context=context, losses=losses)
 
 
-def cosine(step: int, steps: int, first: float, final: float) -> float:
-    """The learning rate of a step: from `first` down to `final`, which one step more would reach.
+def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
+    """Return the learning rate of a step on a cosine from `first` to `final`, which follows the last step.
 
-    >>> cosine(0, 1000, 1e-2, 1e-4)
+    >>> cosine_rate(0, 1000, 1e-2, 1e-4)
     0.01
     """
     return final + (first - final) * (1 + math.cos(math.pi * step / steps)) / 2
@@ -99,7 +106,7 @@ def cosine(step: int, steps: int, first: float, final: float) -> float:
 def _terms(
     texts: ClassTexts, mask: AttentionMask, context: Tensor, target: Tensor, noise: Noise, loss: Loss
 ) -> tuple[Tensor, Tensor]:
-    """The terms of the loss at a context, and the loss's gradient there."""
+    """Return the two terms of the loss at a context (n, W), and the gradient of their sum there."""
     if loss.flat and loss.detach != "noisy":
 
         def terms_at(context: Tensor) -> Tensor:
@@ -107,7 +114,10 @@ def _terms(
 
         return _with_gradient(terms_at, context)
     with torch.no_grad():
-        pullback, noisy = _forward(texts, mask, context, noise if loss.flat else None)
+        if loss.flat:
+            pullback, noisy = _clean_and_noisy(texts, mask, context, noise)
+        else:
+            pullback, noisy = _clean(texts, mask, context), None
     terms, of_features = _with_gradient(lambda clean: _losses(clean, noisy, target, loss), pullback.features[0])
     with torch.no_grad():
         context_rows = torch.arange(1, 1 + len(context), device=context.device)
@@ -115,9 +125,9 @@ def _terms(
 
 
 def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
-    """The terms at a point, and the gradient of their sum."""
+    """Return the terms at a point, and the gradient of their sum there."""
     scale = loss_scale(point.device)
-    if torch.compiler.is_compiling():  # torch.compile supports this form only, which is slower without it
+    if torch.compiler.is_compiling():  # the only form that torch.compile supports; slower without compilation
 
         def total(point: Tensor) -> tuple[Tensor, Tensor]:
             terms = terms_at(point)
@@ -131,54 +141,61 @@ def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple
     return terms.detach(), gradient / scale
 
 
-def _forward(
-    texts: ClassTexts, mask: AttentionMask, context: Tensor, noise: Noise | None
-) -> tuple[Pullback, Tensor | None]:
-    """The clean features with their backward pass, and the noisy features."""
-    prefix, nodes = texts.prefix(context[None]), texts.nodes[None]
-    if noise is None:
-        return Pullback(texts.tower, prefix, nodes, texts.packing, mask), None
-    draws, rows = noise.sos.shape[:2]
-    if rows > 1 or draws >= texts.rows_at_once():
-        pullback = Pullback(texts.tower, prefix, nodes, texts.packing, mask)
-        return pullback, texts.noisy_features(context, noise, mask)
-    noisy_prefix, noisy_nodes = texts.perturbed(context, noise)
-    prefix, nodes = torch.cat([prefix, noisy_prefix]), torch.cat([nodes, noisy_nodes])
+def _clean(texts: ClassTexts, mask: AttentionMask, context: Tensor) -> Pullback:
+    """Return the clean features with their backward pass."""
+    return Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.packing, mask)
+
+
+def _clean_and_noisy(texts: ClassTexts, mask: AttentionMask, context: Tensor, noise: Noise) -> tuple[Pullback, Tensor]:
+    """Return the clean features with their backward pass, and the noisy features (J, K, D).
+
+    Both go through the tower together if the noise is shared by the classes and they fit into one batch.
+    """
+    draws, classes = noise.sos.shape[:2]
+    if classes > 1 or draws >= texts.contexts_per_batch():
+        return _clean(texts, mask, context), texts.noisy_features(context, noise, mask)
+    noisy_prefix, noisy_nodes = texts.perturb(context, noise)
+    prefix = torch.cat([texts.prefix(context[None]), noisy_prefix])
+    nodes = torch.cat([texts.nodes[None], noisy_nodes])
     pullback = Pullback(texts.tower, prefix, nodes, texts.packing, mask)
     return pullback, pullback.features[1:]
 
 
 def _losses(clean: Tensor, noisy: Tensor | None, target: Tensor, loss: Loss) -> Tensor:
-    """The alignment and the flatness term, as they enter the loss."""
-    zero = clean.new_zeros(())
-    align = distance(clean, target, loss.align) if loss.align else zero
-    if noisy is None or loss.flat is None:
-        return torch.stack([align, zero])
-    fixed = clean.detach() if loss.detach == "clean" else clean
-    flat = distance(fixed.expand_as(noisy), noisy, loss.flat)
-    if loss.flat == "cosine":
-        flat = flat - 1  # the released code drops the constant of 1 - cos; its logged losses are reproduced this way
-    return torch.stack([align, loss.flatness_weight * flat])
+    """Return the alignment and the flatness term (2,), as they enter the loss."""
+    align = clean.new_zeros(())
+    flat = clean.new_zeros(())
+    if loss.align:
+        align = distance(clean, target, loss.align)
+    if loss.flat and noisy is not None:
+        fixed = clean
+        if loss.detach == "clean":
+            fixed = clean.detach()
+        flat = distance(fixed.expand_as(noisy), noisy, loss.flat)
+        if loss.flat == "cosine":
+            flat = flat - 1  # the released code logs 1 - cos without its constant
+        flat = loss.flatness_weight * flat
+    return torch.stack([align, flat])
 
 
 def distance(first: Tensor, second: Tensor, kind: Distance) -> Tensor:
-    """The mean distance of unit vectors.
+    """Return the mean distance of unit vectors.
 
     >>> a, b = torch.eye(2)
-    >>> [distance(a, b, kind).item() for kind in ("squared_l2", "cosine")]
-    [2.0, 1.0]
+    >>> distance(a, b, "squared_l2").item(), distance(a, b, "cosine").item()
+    (2.0, 1.0)
     """
     if kind == "cosine":
         return 1 - (first * second).sum(-1).mean()
     squared = (first - second).square().sum(-1)
     if kind == "l2":
-        # the constant keeps the gradient finite where the two coincide, as at the start from the predefined context
+        # the constant keeps the gradient finite where both are equal, as at the start from the predefined context
         return (squared + 1e-12).sqrt().mean()
     return squared.mean()
 
 
 def draw_start(predefined: Tensor, config: FppConfig, generator: torch.Generator) -> Tensor:
-    """The context that pretraining starts from."""
+    """Return the context that pretraining starts from."""
     if config.start == "predefined":
         return predefined
     return (torch.randn(predefined.shape, generator=generator) * config.start_std).to(predefined.device)
@@ -187,15 +204,17 @@ def draw_start(predefined: Tensor, config: FppConfig, generator: torch.Generator
 def draw_noise(
     texts: ClassTexts, context_tokens: int, config: FppConfig, generator: torch.Generator
 ) -> Iterator[Noise]:
-    """Fresh Gaussian noise for every step: SOS, context, then the positions after it, up to the longest text."""
-    rows = 1 if config.noise_shared else len(texts)
-    sizes = [1, context_tokens, texts.packing.longest]
-    spread = torch.full((sum(sizes), 1), math.sqrt(config.class_var))
-    spread[1 : 1 + context_tokens] = math.sqrt(config.context_var)
+    """Yield fresh Gaussian noise for every step: for SOS, the context, and the positions after it."""
+    classes = 1
+    if not config.noise_shared:
+        classes = len(texts)
+    sizes = [1, context_tokens, texts.packing.longest]  # positions: SOS, context, the longest text after it
+    std = torch.full((sum(sizes), 1), math.sqrt(config.class_var))
+    std[1 : 1 + context_tokens] = math.sqrt(config.context_var)
     names_only = config.noise_positions == "name"
     if names_only:
-        spread[0] = 0.0
+        std[0] = 0.0
     while True:
-        draw = torch.randn(config.draws, rows, sum(sizes), texts.tower.width, generator=generator) * spread
+        draw = torch.randn(config.draws, classes, sum(sizes), texts.tower.width, generator=generator) * std
         sos, context, suffix = draw.to(texts.tower.device).split(sizes, dim=2)
         yield Noise(sos=sos, context=context, suffix=suffix, names_only=names_only)

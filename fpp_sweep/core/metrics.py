@@ -1,9 +1,9 @@
 """Accuracy and calibration from small, mergeable per-sample results.
 
-A shard keeps, for each sample, its label, prediction, confidence and losses, and per class and bin the three sums that
-SCE needs; never the (samples, classes) probabilities. Shards join by concatenation and addition, and no number depends
-on how the samples were cut: sums are of integers, or correctly rounded, or of values on a grid so coarse that float64
-adds them exactly.
+For each sample a shard keeps its label, prediction, confidence and losses, and per class and bin the three sums that
+SCE needs; it never keeps the (samples, classes) probabilities. Shards join by concatenation and addition. No number
+depends on how the samples were cut: sums are of integers, or correctly rounded, or of values on a grid so coarse that
+float64 adds them exactly. Shapes: N samples, K classes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -22,15 +20,15 @@ from numpy.typing import NDArray
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 
-BINS = 20  # everywhere, as in the released code of FPP, C-TPT and O-TPT
+BINS = 20  # as in the released code of FPP, C-TPT and O-TPT
 TOP = 5
 
 # A float32 of at least 2^-13 is a multiple of this and does not change; a smaller one changes by less than 1e-11.
-# Float64 adds such multiples exactly up to 2^17, so that their order does not matter.
+# Float64 adds up to 2^17 such multiples exactly, so that their order does not matter.
 _GRID = 2.0**-36
 _TINY = float(np.finfo(np.float32).tiny)
-_MOST_NLL = 88.0  # above -ln(_TINY) = 87.34
-BLOCK = 1 << 20  # probabilities, or draws of samples, held at a time
+_MAX_NLL = 88.0  # above -ln(_TINY) = 87.34
+BLOCK = 1 << 20  # probabilities held at a time
 _DTYPES = {
     "labels": np.int64, "predicted": np.int64, "confidence": np.float32,
     "in_top5": np.bool_, "nll": np.float64, "brier": np.float64,
@@ -38,38 +36,47 @@ _DTYPES = {
 
 
 def _edges() -> NDArray[np.float32]:
-    """0, 0.05, ..., 1 as `torch.linspace` has them on processors with a fused multiply-add: multiples of a float32
-    step, counted from the nearer end. NumPy differs at 0.45."""
+    """Return 0, 0.05, ..., 1 as `torch.linspace` has them on processors with a fused multiply-add.
+
+    Edges are multiples of a float32 step, counted from the nearer end. NumPy differs at 0.45.
+    """
     step = float(np.float32(1 / BINS))
-    edges = [i * step if 2 * i < BINS else 1 - (BINS - i) * step for i in range(BINS + 1)]
+    edges = []
+    for index in range(BINS + 1):
+        if 2 * index < BINS:
+            edges.append(index * step)
+        else:
+            edges.append(1 - (BINS - index) * step)
     return np.array(edges, dtype=np.float32)
 
 
 EDGES = _edges()
 
 
-def bin_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The bin (lo, hi] of each value; -1, no bin, for exactly 0.
+def bin_indices(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the bin (low, high] of each value; -1, no bin, for exactly 0.
 
-    >>> bin_of(np.array([0, 1e-9, 0.5, 0.50001, 1], np.float32)).tolist()
+    >>> bin_indices(np.array([0, 1e-9, 0.5, 0.50001, 1], np.float32)).tolist()
     [-1, 0, 9, 10, 19]
     """
     return np.searchsorted(EDGES, values, side="left") - 1
 
 
-def on_grid(values: NDArray[np.float32]) -> NDArray[np.float64]:
+def round_to_grid(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Round values to multiples of 2^-36, whose sums are exact."""
     return np.rint(values.astype(np.float64) / _GRID) * _GRID
 
 
-def sums(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+def sum_by_cell(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Return the sum (size,) of the values of each cell."""
     return np.bincount(cells, values, minlength=size).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassBins:
-    """Per class and bin: the number of values, how often the class was the label, and the sum of the values.
+    """Number of values, number of hits (the class is the label) and sum of the values, per class and bin.
 
-    SCE counts every sample once for each class. ECE and MCE need the same for the predicted class only: a single row.
+    SCE counts every sample once for each class. ECE and MCE count it for the predicted class only: a single row.
     """
 
     counts: NDArray[np.int64]  # (K, BINS)
@@ -78,9 +85,9 @@ class ClassBins:
 
     @classmethod
     def of(cls, values: NDArray[np.float32], hits: NDArray[np.bool_]) -> ClassBins:
-        """Sums of (N, K) values; `hits` says where the class is the label."""
+        """Count values (N, K) of classes; `hits` (N, K) says where the class is the label."""
         classes = values.shape[1]
-        bins = bin_of(values)
+        bins = bin_indices(values)
         inside = bins >= 0
         cells = (np.arange(classes) * BINS + bins)[inside]
 
@@ -88,7 +95,7 @@ class ClassBins:
         return cls(
             counts=np.bincount(cells, minlength=size).reshape(shape),
             hits=np.bincount(cells[hits[inside]], minlength=size).reshape(shape),
-            confidence=sums(cells, on_grid(values[inside]), size).reshape(shape),
+            confidence=sum_by_cell(cells, round_to_grid(values[inside]), size).reshape(shape),
         )
 
     def __add__(self, other: ClassBins) -> ClassBins:
@@ -106,23 +113,23 @@ class ClassBins:
 
     @property
     def gaps(self) -> NDArray[np.float64]:
-        """|accuracy - mean confidence| times the count: no division, and 0 for an empty bin."""
+        """|accuracy - mean confidence| times the count (K, BINS): no division, and 0 for an empty bin."""
         return np.abs(self.hits - self.confidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictions:
-    """What is kept of each sample, in the order given."""
+    """Results of N samples, in a given order."""
 
-    ids: tuple[str, ...]  # each once
-    labels: NDArray[np.int64]
-    predicted: NDArray[np.int64]  # the first of the most probable classes
-    confidence: NDArray[np.float32]  # its probability
-    in_top5: NDArray[np.bool_]
-    nll: NDArray[np.float64]  # -ln of the label's probability
-    brier: NDArray[np.float64]  # sum over classes of squared differences from the one-hot label
+    ids: tuple[str, ...]  # (N,) all different
+    labels: NDArray[np.int64]  # (N,)
+    predicted: NDArray[np.int64]  # (N,) the first of the most probable classes
+    confidence: NDArray[np.float32]  # (N,) its probability
+    in_top5: NDArray[np.bool_]  # (N,)
+    nll: NDArray[np.float64]  # (N,) -ln of the label's probability
+    brier: NDArray[np.float64]  # (N,) sum over classes of squared differences from the one-hot label
     class_bins: ClassBins
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # optional ones, (N, ...), such as logits
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # optional ones (N, ...), such as logits
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -130,23 +137,25 @@ class Predictions:
         for name, dtype in _DTYPES.items():
             values = getattr(self, name)
             if values.shape != (len(self),) or values.dtype != dtype:
-                wanted = f"{len(self)} values of {np.dtype(dtype)}"
-                got = f"{values.dtype} of shape {values.shape}"
-                raise InputError(f"{name} must be {wanted}, got {got}")
+                expected = f"{len(self)} values of {np.dtype(dtype)}"
+                raise InputError(f"{name} must be {expected}, got {values.dtype} of shape {values.shape}")
         for name, values in self.columns.items():
             if len(values) != len(self):
                 raise InputError(f"column {name} must have {len(self)} rows, got {len(values)}")
         if len(set(self.ids)) < len(self):
             repeated, _ = Counter(self.ids).most_common(1)[0]
             raise InputError(f"sample {repeated!r} appears more than once")
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
         classes = self.class_bins.classes
-        highest = {"labels": classes - 1, "predicted": classes - 1, "confidence": 1, "nll": _MOST_NLL, "brier": classes}
-        for name, high in highest.items():
+        maxima = {"labels": classes - 1, "predicted": classes - 1, "confidence": 1, "nll": _MAX_NLL, "brier": classes}
+        for name, maximum in maxima.items():
             values = getattr(self, name)
-            bad = np.flatnonzero(~((values >= 0) & (values <= high)))  # written so that NaN is bad
+            bad = np.flatnonzero(~((values >= 0) & (values <= maximum)))  # written so that NaN is bad
             if bad.size:
                 where = f"sample {self.ids[bad[0]]!r}: {name} is {values[bad[0]]}"
-                raise InputError(f"{where}, must lie in 0..{high:g}")
+                raise InputError(f"{where}, must lie in 0..{maximum:g}")
 
     @classmethod
     def of(
@@ -156,31 +165,38 @@ class Predictions:
         probabilities: NDArray[np.float32],
         columns: Mapping[str, NDArray[Any]] | None = None,
     ) -> Predictions:
-        """Read (N, K) probabilities, as they are: rows are not rescaled to sum to one.
+        """Read probabilities (N, K) as they are: rows are not rescaled to sum to one.
 
         In the NLL a label's probability is clamped to float32's smallest normal number (1.2e-38), so that a probability
         of 0 costs 87.3 instead of infinity. Among equal probabilities the earlier class ranks first.
 
         >>> probabilities = np.array([[0.75, 0.25], [0.75, 0.25]], np.float32)
-        >>> made = Predictions.of(["a", "b"], np.array([0, 1]), probabilities)
-        >>> made.predicted.tolist(), made.confidence.tolist(), made.brier.tolist()
+        >>> predictions = Predictions.of(["a", "b"], np.array([0, 1]), probabilities)
+        >>> predictions.predicted.tolist(), predictions.confidence.tolist(), predictions.brier.tolist()
         ([0, 0], [0.75, 0.75], [0.125, 1.125])
         """
         ids = tuple(ids)
         labels, probabilities = np.asarray(labels), np.asarray(probabilities)
         _check_input(ids, labels, probabilities)
         rows = max(1, BLOCK // probabilities.shape[1])
-        blocks = [slice(start, start + rows) for start in range(0, len(ids), rows)]
-        read = concatenate([cls._block(ids[b], labels[b], probabilities[b]) for b in blocks])
-        return replace(read, columns=dict(columns)) if columns else read
+        blocks = []
+        for start in range(0, len(ids), rows):
+            part = slice(start, start + rows)
+            blocks.append(cls._of_block(ids[part], labels[part], probabilities[part]))
+        predictions = concatenate(blocks)
+        if not columns:
+            return predictions
+        return replace(predictions, columns=dict(columns))
 
     @classmethod
-    def _block(cls, ids: tuple[str, ...], labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> Predictions:
+    def _of_block(
+        cls, ids: tuple[str, ...], labels: NDArray[np.int64], probabilities: NDArray[np.float32]
+    ) -> Predictions:
         labels = labels.astype(np.int64)
         probabilities = probabilities.astype(np.float32)
         classes = np.arange(probabilities.shape[1])
-        is_label = classes == labels[:, None]
-        of_label = probabilities[is_label][:, None]
+        is_label = classes == labels[:, None]  # (N, K)
+        of_label = probabilities[is_label][:, None]  # (N, 1)
         ranks_before = (probabilities > of_label) | ((probabilities == of_label) & (classes < labels[:, None]))
         exact = probabilities.astype(np.float64)
         return cls(
@@ -203,20 +219,20 @@ class Predictions:
 
     @property
     def bins(self) -> ClassBins:
-        """The bins of ECE and MCE, as a single row."""
+        """Bins of ECE and MCE, as a single row."""
         return ClassBins.of(self.confidence[:, None], self.correct[:, None])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confidences:
-    """What accuracy and ECE need of each sample."""
+    """Confidence and correctness of N samples, from which accuracy and ECE follow."""
 
     confidence: NDArray[np.float32]
     correct: NDArray[np.bool_]
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]]) -> Confidences:
-        """Of a table of predictions."""
+        """Read a table of predictions."""
         return cls(columns["confidence"], np.equal(columns["predicted"], columns["label"]))
 
     def __len__(self) -> int:
@@ -231,18 +247,19 @@ def concatenate(parts: Sequence[Predictions]) -> Predictions:
     """Join shards of one dataset, in the order given; associative to the last bit."""
     if not parts:
         raise InputError("no shards to join")
+    ids: list[str] = []
+    class_bins = parts[0].class_bins
+    for index, part in enumerate(parts):
+        ids += part.ids
+        if index > 0:
+            class_bins = class_bins + part.class_bins
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _DTYPES}
-    extra = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    return Predictions(
-        ids=tuple(sample for part in parts for sample in part.ids),
-        class_bins=reduce(add, (part.class_bins for part in parts)),
-        columns=extra,
-        **joined,
-    )
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    return Predictions(ids=tuple(ids), class_bins=class_bins, columns=columns, **joined)
 
 
 def score(predictions: Predictions) -> dict[str, float]:
-    """All metrics of a dataset by name: accuracies and calibration errors in percent, NLL in nats.
+    """Return all metrics of a dataset by name: accuracies and calibration errors in percent, NLL in nats.
 
     >>> probabilities = np.array([[0.75, 0.25], [0.75, 0.25]], np.float32)
     >>> numbers = score(Predictions.of(["a", "b"], np.array([0, 1]), probabilities))
@@ -266,21 +283,36 @@ def accuracy_top5(predictions: Predictions) -> float:
     return 100 * int(predictions.in_top5.sum()) / len(predictions)
 
 
-def expected_error(predictions: Predictions | Confidences) -> float:
-    """ECE: |accuracy - mean confidence| of each bin, weighted by its samples."""
+def expected_calibration_error(predictions: Predictions | Confidences) -> float:
+    """ECE (Guo et al., 2017): |accuracy - mean confidence| of each bin, weighted by its number of samples."""
     return 100 * math.fsum(predictions.bins.gaps.flat) / len(predictions)
 
 
-def static_error(predictions: Predictions) -> float:
-    """SCE: the same over the bins of every class."""
+def static_calibration_error(predictions: Predictions) -> float:
+    """SCE (Nixon et al., 2019): ECE over the bins of each class, averaged over classes."""
     classes = predictions.class_bins.classes
     return 100 * math.fsum(predictions.class_bins.gaps.flat) / (len(predictions) * classes)
 
 
-def largest_error(predictions: Predictions) -> float:
-    """MCE: the largest |accuracy - mean confidence| of a bin."""
+def maximum_calibration_error(predictions: Predictions) -> float:
+    """MCE (Guo et al., 2017): the largest |accuracy - mean confidence| of a bin."""
     bins = predictions.bins
     return 100 * float((bins.gaps / np.maximum(bins.counts, 1)).max())
+
+
+def adaptive_calibration_error(predictions: Predictions) -> float:
+    """AECE: ECE with edges at 21 ranks of the confidences; equal edges are merged, the first bin is closed.
+
+    The ranks are products in float32, as in the released code; for about every twelfth N, float64 gives another rank.
+    """
+    confidence = predictions.confidence
+    ranks = np.rint(EDGES * np.float32(len(predictions) - 1)).astype(np.int64)
+    edges = np.unique(np.sort(confidence)[ranks])
+    if len(edges) < 2:
+        return 0.0
+    bins = np.maximum(np.searchsorted(edges, confidence, side="left") - 1, 0)
+    gaps = sum_by_cell(bins, predictions.correct - round_to_grid(confidence), len(edges) - 1)
+    return 100 * math.fsum(np.abs(gaps)) / len(predictions)
 
 
 def log_loss(predictions: Predictions) -> float:
@@ -291,11 +323,24 @@ def brier_score(predictions: Predictions) -> float:
     return math.fsum(predictions.brier) / len(predictions)
 
 
+def area_under_risk_coverage(predictions: Predictions) -> float:
+    """AURC (Geifman and El-Yaniv, 2019): the mean, over i, of the error rate among the i most confident samples.
+
+    The released code reverses an unstable ascending sort, so the order of ties is arbitrary. Here the sort is stable
+    before it is reversed: among equal confidences the later sample comes first. No other metric depends on the order of
+    the samples.
+    """
+    order = np.argsort(predictions.confidence, kind="stable")[::-1]
+    errors = np.cumsum(~predictions.correct[order])
+    return math.fsum(errors / np.arange(1, len(predictions) + 1)) / len(predictions)
+
+
 def sharpness(predictions: Predictions) -> float:
     return float(np.mean(predictions.columns["sharpness"], dtype=np.float64))
 
 
 def fisher_rao(predictions: Predictions) -> float:
+    """Fisher-Rao norm (Liang et al., 2019): mean square of <prompt, gradient of the entropy>."""
     return float(np.mean(np.square(predictions.columns["product"], dtype=np.float64)))
 
 
@@ -303,46 +348,20 @@ def fisher_rao_root(predictions: Predictions) -> float:
     return math.sqrt(fisher_rao(predictions))
 
 
-def adaptive_error(predictions: Predictions) -> float:
-    """ECE with edges at 21 ranks of the confidences; equal edges are merged, the first bin is closed.
-
-    The ranks are products in float32, as in the released code; for about every twelfth N, float64 gives another rank.
-    """
-    confidence = predictions.confidence
-    ranks = np.rint(EDGES * np.float32(len(predictions) - 1)).astype(np.int64)
-    edges = np.unique(np.sort(confidence)[ranks])
-    if len(edges) < 2:
-        return 0.0
-    bins = np.maximum(np.searchsorted(edges, confidence, side="left") - 1, 0)
-    gaps = sums(bins, predictions.correct - on_grid(confidence), len(edges) - 1)
-    return 100 * math.fsum(np.abs(gaps)) / len(predictions)
-
-
-def area_under_risk_coverage(predictions: Predictions) -> float:
-    """The mean, over i, of the error rate among the i most confident samples.
-
-    The released code reverses an unstable ascending sort, so the order of ties is arbitrary. Ours is stable before it
-    is reversed: among equal confidences the later sample comes first. No other metric depends on the samples' order.
-    """
-    order = np.argsort(predictions.confidence, kind="stable")[::-1]
-    errors = np.cumsum(~predictions.correct[order])
-    return math.fsum(errors / np.arange(1, len(predictions) + 1)) / len(predictions)
-
-
 def _check_input(ids: tuple[str, ...], labels: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
-    """Refuse what would give wrong numbers."""
+    """Raise InputError for input that would give wrong numbers."""
     if not ids:
         raise InputError("no samples: metrics need at least one prediction")
     if probabilities.ndim != 2 or labels.shape != (len(ids),) or len(probabilities) != len(ids):
-        got = f"labels of shape {labels.shape}, probabilities of shape {probabilities.shape}"
-        raise InputError(f"{len(ids)} ids need as many labels and rows of probabilities, got {got}")
+        shapes = f"labels of shape {labels.shape}, probabilities of shape {probabilities.shape}"
+        raise InputError(f"{len(ids)} ids need as many labels and rows of probabilities, got {shapes}")
     if labels.dtype.kind not in "iu" or probabilities.dtype.kind != "f":
-        got = f"{labels.dtype} and {probabilities.dtype}"
-        raise InputError(f"labels must be whole and probabilities real numbers, got {got}")
+        types = f"{labels.dtype} and {probabilities.dtype}"
+        raise InputError(f"labels must be whole and probabilities real numbers, got {types}")
     classes = probabilities.shape[1]
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-    if wrong.size:
-        where = f"sample {ids[wrong[0]]!r}: label {labels[wrong[0]]}"
+    bad_labels = np.flatnonzero((labels < 0) | (labels >= classes))
+    if bad_labels.size:
+        where = f"sample {ids[bad_labels[0]]!r}: label {labels[bad_labels[0]]}"
         raise InputError(f"{where} is not one of the {classes} classes 0..{classes - 1}")
     bad = np.argwhere(~((probabilities >= 0) & (probabilities <= 1)))  # written so that NaN is bad
     if bad.size:

@@ -20,7 +20,6 @@ from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.reproduce.experiments import Experiment, beside, find, in_precisions, shipped
 from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Work
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import command_line, note
@@ -81,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if experiment.theory:
             from fpp_sweep.reproduce.analysis import compute
 
-            print(compute(name, work_of(args), whole.folder / name))
+            print(compute(name, space_of(experiment, args)[0], whole.folder / name))
     if tables:
         page = write_page(whole.folder, tables)
         if problem := deliver([whole.sweep(name) for name in tables], [page]):
@@ -146,8 +145,7 @@ def chosen(args: argparse.Namespace) -> list[Experiment]:
     for name in shipped():
         experiment = find(name)
         try:
-            if not experiment.theory:
-                space_of(experiment, args)
+            space_of(experiment, args)
             found += [experiment] if name not in args.table else []
         except InputError as error:
             note(f"left out: {error}")
@@ -156,14 +154,14 @@ def chosen(args: argparse.Namespace) -> list[Experiment]:
 
 def possible(args: argparse.Namespace) -> list[str]:
     """The precisions that are asked for, without those that this machine cannot compute in; a cluster's may differ."""
-    from fpp_sweep.core.compute.precision import require_able
+    from fpp_sweep.core.compute.precision import require_precision_support
     from fpp_sweep.core.models.clip import choose_device
 
     able, problems = [], []
     for precision in dict.fromkeys(args.precision):
         try:
             if not args.address:
-                require_able(precision, choose_device("auto"))
+                require_precision_support(precision, choose_device("auto"))
             able.append(precision)
         except InputError as error:
             problems.append(error)
@@ -219,17 +217,6 @@ def space_of(experiment: Experiment, args: argparse.Namespace) -> tuple[Space, l
     left = [row.title for row in experiment.rows if not checkpoints(args).keys() >= set(row.files)]
     notes += [f"PARTIAL: without {', '.join(left)}, whose checkpoints were not given"] if left else []
     return space, notes
-
-
-def work_of(args: argparse.Namespace) -> Work:
-    """What an experiment without a sweep looks at."""
-    datasets = () if args.dataset_file else ("dtd",) if args.data_root else ("scenes",)
-    return Work(
-        model=args.model,
-        data_root=args.data_root,
-        dataset_file=args.dataset_file,
-        datasets=tuple(args.datasets or datasets),
-    )
 
 
 def present(space: Space) -> tuple[list[str], list[str]]:

@@ -11,48 +11,43 @@ from typing import TYPE_CHECKING, Any
 from fpp_sweep.core.datasets import expand, open_dataset, read_custom
 from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.report.canvas import Drawing
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.report.theme import PALETTE
 from fpp_sweep.reproduce.figures import write_drawing
-from fpp_sweep.reproduce.theory import (
-    Finding,
-    Setting,
-    Sizes,
-    findings_of,
-    nearby_features,
-    real_entropy,
-    uniform_entropy,
-)
-from fpp_sweep.reproduce.theory.expansion import MEASURES, line
-from fpp_sweep.space.work import Work
+from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of
+from fpp_sweep.reproduce.theory.entropy import MEASURES, fit_line, image_entropy, nearby_features, uniform_entropy
+from fpp_sweep.space.space import Space
 from fpp_sweep.spec.files import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-WORDS = "a photo of a"
-CLASSES = "scenes"  # the embedded set whose names and pictures are looked at, unless others are given
 
+def compute(name: str, space: Space, folder: Path) -> str:
+    """Return the findings, or the figure's caption, as text; write tables and figures to the folder.
 
-def compute(name: str, work: Work, folder: Path) -> str:
-    """The findings as text, or the figure's caption; tables and figures are written to the folder."""
+    The space says the model, the dataset (the first one), and the settings of pretraining and adaptation.
+    """
+    work = space.work
     clip = load(work.model, choose_device("cpu"))
     custom = read_custom(Path(work.dataset_file)) if work.dataset_file else {}
-    names = next(iter(expand(list(work.datasets) or list(custom), custom)), CLASSES)
-    dataset = open_dataset(names, "test", Path(work.data_root) if work.data_root else None, custom)
-    setting = Setting.of(clip, dataset.classes, open_prompt(clip, WORDS).context, None, 0, Sizes())
-    where = f"\n{name}, on model {clip.name} with the classes of {names}"
+    data_root = Path(work.data_root) if work.data_root else None
+    dataset_name = expand(list(work.datasets) or list(custom), custom)[0]
+    dataset = open_dataset(dataset_name, space.search.split, data_root, custom).head(work.limit)
+    setting = Setting.of(clip, dataset, space.start(), work.seeds[0], Sizes())
+    fpp = space.start().fpp
+    noise = f"fpp.context_var {fpp.context_var:g}, fpp.class_var {fpp.class_var:g}, fpp.steps {fpp.steps}"
+    title = f"\n{name}, on model {clip.name} with the classes and images of {dataset_name}; {noise}"
     if name == "em_reg":
         drawing, shares = entropy_and_penalties(setting)
         write_drawing(folder / "report", drawing)
         _write(folder, "csv", _csv([["penalty", "views", "R2 of the mean entropy"], *shares]))
-        return "\n".join([f"{where}: {folder / 'report' / 'figure.png'}", *aligned(shares, words=(0, 1))])
+        return "\n".join([f"{title}: {folder / 'report' / 'figure.png'}", *aligned(shares, words=(0, 1))])
     findings = findings_of(setting)
     for kind, text in (("csv", as_csv(findings)), ("md", as_markdown(findings))):
         _write(folder, kind, text)
-    return "\n".join([where, *lines(findings)])
+    return "\n".join([title, *lines(findings)])
 
 
 def _write(folder: Path, kind: str, text: str) -> None:
@@ -65,13 +60,13 @@ def entropy_and_penalties(setting: Setting) -> tuple[Drawing, list[list[str]]]:
     stand-ins and as they run, for uniform views at temperature 1 and for real ones at the model's."""
     scale, features = setting.model.logit_scale, nearby_features(setting)
     kinds = ("uniform views, logits x 1", f"real views, logits x {scale:.3g}")
-    entropies = uniform_entropy(setting, features, 1.0), real_entropy(setting, features, scale)
+    entropies = uniform_entropy(setting, features, 1.0), image_entropy(setting, features, scale)
     data: list[dict[str, Any]] = []
     shares = []
     for kind, values in zip(kinds, entropies, strict=True):
         for name, measure in MEASURES.items():
             x = measure(features)
-            shares.append([name, kind, f"{line(x, values)[1]:.2f}"])
+            shares.append([name, kind, f"{fit_line(x, values)[1]:.2f}"])
             pairs = zip(x.tolist(), values.tolist(), strict=True)
             data += [{"views": kind, "measure": name, "value": one, "entropy": other} for one, other in pairs]
 

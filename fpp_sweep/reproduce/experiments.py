@@ -166,6 +166,8 @@ class Experiment:
 
     def space(self, *, overrides: Sequence[str], files: Mapping[str, str], rows: Collection[str] = ()) -> Space:
         """The space of the rows that are asked for, or of all, and of those whose files are there."""
+        if self.theory:
+            return self._theory_space(overrides)
         root = copy.deepcopy(self.root)
         blocks = []
         for index, node in enumerate(root.value.pop("rows").items()):
@@ -193,6 +195,15 @@ class Experiment:
         if self.alone:
             fixed |= {"work.workers": "1", "work.reuse_results": "false"}
         return space_from(root, self.name, [*(f"{key}={value}" for key, value in fixed.items()), *overrides])
+
+    def _theory_space(self, overrides: Sequence[str]) -> Space:
+        """Return the model, dataset and settings of an experiment without rows: a space of one trial."""
+        root = copy.deepcopy(self.root)
+        for key in ("title", "theory", "embedded"):
+            root.value.pop(key, None)
+        root.value["grid"] = of_plain([{"method": [catalogue.DEFAULT]}], root.where, "grid")
+        fixed = [f"{key}={value}" for key, value in {**FIXED, "name": self.name}.items()]
+        return space_from(root, self.name, [*fixed, *overrides])
 
     def settings(self, row: Row, column: Column, files: Mapping[str, str]) -> dict[str, Any]:
         """Of the trial that a cell is of."""

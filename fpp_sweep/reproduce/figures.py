@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_error
+from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, is_number
 from fpp_sweep.report.canvas import Drawing
@@ -181,7 +181,7 @@ def group_of(samples: Line) -> list[Line]:
             "samples": len(part["label"]),
             SHARPNESS: float(np.mean(part[SHARPNESS], dtype=np.float64)) if len(part["label"]) else math.nan,
             "accuracy": accuracy(Confidences.of(part)) if len(part["label"]) else math.nan,
-            "ece": expected_error(Confidences.of(part)) if len(part["label"]) else math.nan,
+            "ece": expected_calibration_error(Confidences.of(part)) if len(part["label"]) else math.nan,
         }
         for part in parts
     ]
@@ -205,7 +205,9 @@ def reliability(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | 
         whole = Confidences(
             *(np.concatenate([getattr(part, key) for part in parts]) for key in ("confidence", "correct"))
         )
-        heads[row.name] = f"{row.title}\naccuracy {accuracy(whole):.2f} %, ECE {expected_error(whole):.2f} %"
+        heads[row.name] = (
+            f"{row.title}\naccuracy {accuracy(whole):.2f} %, ECE {expected_calibration_error(whole):.2f} %"
+        )
         bins = whole.bins
         for index, (count, hits, sure) in enumerate(zip(bins.counts[0], bins.hits[0], bins.confidence[0], strict=True)):
             means = {"accuracy": hits / count, "confidence": sure / count} if count else {}

@@ -135,7 +135,7 @@ _METHOD_ROWS = (
     MethodRow(
         name="zero_shot",
         title="the prompt as it is, on the plain view",
-        build=f"{_METHODS}.tpt:ZeroShot",
+        build=f"{_METHODS}.zero_shot:ZeroShot",
         views=1,
         learns=False,
         reads=(),
@@ -159,12 +159,21 @@ _METHOD_ROWS = (
 _METRIC_ROWS = (
     _metric("accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent"),
     _metric("accuracy_top5", "max", "top-5", 2, "accuracy_top5", "the same for the five most probable classes"),
-    _metric("ece", "min", "ECE", 2, "expected_error", "expected calibration error over 20 equal bins, percent"),
+    _metric(
+        "ece", "min", "ECE", 2, "expected_calibration_error", "expected calibration error over 20 equal bins, percent"
+    ),
     _metric("smooth_ece", "min", "smooth", 2, _SMOOTH, "ECE smoothed by a Gaussian of width 0.1, percent"),
     _metric("debiased_ece", "min", "debiased", 2, _DEBIASED, "ECE less what few images add to it, percent"),
-    _metric("sce", "min", "SCE", 4, "static_error", "static calibration error: ECE of every class, averaged, percent"),
-    _metric("aece", "min", "AECE", 2, "adaptive_error", "ECE over bins of equally many samples, percent"),
-    _metric("mce", "min", "MCE", 2, "largest_error", "the largest gap of ECE's bins, percent"),
+    _metric(
+        "sce",
+        "min",
+        "SCE",
+        4,
+        "static_calibration_error",
+        "static calibration error: ECE of every class, averaged, percent",
+    ),
+    _metric("aece", "min", "AECE", 2, "adaptive_calibration_error", "ECE over bins of equally many samples, percent"),
+    _metric("mce", "min", "MCE", 2, "maximum_calibration_error", "the largest gap of ECE's bins, percent"),
     _metric("aurc", "min", "AURC", 4, "area_under_risk_coverage", "area under the risk-coverage curve"),
     _metric("nll", "min", "NLL", 4, "log_loss", "negative log-likelihood of the labels, nats"),
     _metric("brier", "min", "Brier", 4, "brier_score", "squared distance of the probabilities from the label"),
@@ -192,7 +201,7 @@ BUILT_IN = tuple(METHODS)
 COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
 # the two that every reader asks for, whatever was searched
 ACCURACY = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:accuracy")
-ECE = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:expected_error")
+ECE = next(row.name for row in METRICS.values() if row.compute == f"{_METRICS}:expected_calibration_error")
 
 
 def sign(goal: Goal) -> int:
@@ -234,8 +243,8 @@ def require_measurable(methods: Iterable[str], columns: Iterable[str]) -> None:
             reason = "its prompts are those of a stream"
         elif row.views is not None:
             reason = f"it looks at {row.views} of a sample's views only"
-        elif plugin and not (hasattr(plugin, "adapted") and hasattr(plugin, "classified")):
-            reason = "it has no `adapted` and `classified` (docs/plugins.md)"
+        elif plugin and not (hasattr(plugin, "adapt_contexts") and hasattr(plugin, "classify")):
+            reason = "it has no `adapt_contexts` and `classify` (docs/plugins.md)"
         if reason:
             raise InputError(f"{asked[0]} cannot be measured of method {name}: {reason}; leave one of them out")
 

@@ -110,7 +110,11 @@ Task = PretrainTask | EvalTask
 
 
 def views_for(config: TrialConfig) -> ViewConfig:
-    """The views that a config's method looks at."""
+    """Return the view settings of a config's method: the place for view protocols of single methods.
+
+    A method that looks at fewer views, or at other views than the config says, gets its own settings here. Keys of
+    cached features contain them, so each protocol has its own features.
+    """
     views = catalogue.method(config.method).views
     return config.views if views is None else replace(config.views, count=views)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpp_sweep.core.datasets import fair_order
-from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_of, on_grid, sums
+from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_indices, round_to_grid, sum_by_cell
 from fpp_sweep.spec.errors import InputError
 
 MIN_BLOCKS = 64  # of a dataset with at least as many images; from fewer, a standard deviation is too rough
@@ -70,11 +70,11 @@ class BlockStats:
             size = block_size(len(order))
         block = np.arange(len(order)) // size
         blocks = int(block[-1]) + 1
-        bins = bin_of(confidence)
+        bins = bin_indices(confidence)
         has_bin = bins >= 0
         bin_index = (block * BINS + bins)[has_bin]
         cell_index = (block * BINS * CELLS + _cell_of(confidence, bins))[has_bin]
-        residual = (correct - on_grid(confidence))[has_bin]
+        residual = (correct - round_to_grid(confidence))[has_bin]
         return cls(
             size=size,
             digests=np.add.reduceat(digests, np.arange(0, len(order), size)),
@@ -82,9 +82,9 @@ class BlockStats:
             correct=_count(block[correct], blocks, 1)[:, 0],
             counts=_count(bin_index, blocks, BINS),
             hits=_count(bin_index[correct[has_bin]], blocks, BINS),
-            residuals=sums(cell_index, residual, blocks * BINS * CELLS).reshape(blocks, BINS * CELLS),
-            nll=sums(block, _rounded_loss(nll[order]), blocks),
-            brier=sums(block, _rounded_loss(brier[order]), blocks),
+            residuals=sum_by_cell(cell_index, residual, blocks * BINS * CELLS).reshape(blocks, BINS * CELLS),
+            nll=sum_by_cell(block, _rounded_loss(nll[order]), blocks),
+            brier=sum_by_cell(block, _rounded_loss(brier[order]), blocks),
         )
 
     @classmethod

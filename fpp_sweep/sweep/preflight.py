@@ -153,12 +153,12 @@ def require_named(space: Space, options: Options) -> None:
         for prompt, _ in sorted(_prompts(space)):
             require_prompt(prompt)
         if (asked := precisions(space)) != ["float32"]:
-            from fpp_sweep.core.compute.precision import require_able
+            from fpp_sweep.core.compute.precision import require_precision_support
             from fpp_sweep.core.models.clip import choose_device  # loads torch
 
             device = "cpu" if work.gpus_per_worker == 0 else choose_device("auto")
             for precision in asked if device == "cpu" else ():  # the first worker asks a GPU
-                require_able(precision, device)
+                require_precision_support(precision, device)
 
 
 @contextmanager

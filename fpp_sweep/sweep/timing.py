@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.images.features import BATCH, view_bytes
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.prompt import open_prompt
@@ -91,9 +91,9 @@ def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     draw = _of_one(lambda count: [reader[position] for position in range(len(dataset) - count, len(dataset))], images)
     size = clip.preprocess.size
     pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size, device=clip.device)
-    at_once = clip.text.room.batch(len(pixels), view_bytes(clip))
+    at_once = clip.text.memory.batch_size(len(pixels), view_bytes(clip))
     clip.image_features(pixels[:1])
-    return draw, _of_one(lambda count: halving(clip.image_features, pixels[:count], at_once), len(pixels))
+    return draw, _of_one(lambda count: run_in_batches(clip.image_features, pixels[:count], at_once), len(pixels))
 
 
 def _of_one(work: Callable[[int], object], most: int) -> float:

@@ -1,5 +1,5 @@
-"""The embedded default: a small but genuine CLIP and the procedurally drawn world it knows.
+"""The embedded default: a small but real CLIP, and procedurally drawn datasets of the kind that it was trained on.
 
-Nothing is downloaded: `world` draws the evaluation datasets, `model` loads the shipped weights, and `making.train` is
-the script that made them. Importing this package loads none of the three.
+Nothing is downloaded: `world` draws the evaluation datasets and `model` loads the shipped weights. The script that
+trained them is `tools/train_tiny`. Importing this package loads neither of the two modules.
 """

@@ -17,11 +17,13 @@ LETTER_NAMES = tuple(f"letter {letter}" for letter in string.ascii_lowercase)
 
 
 def oval_stroke() -> list[tuple[float, float]]:
-    angle = np.linspace(0, 2 * np.pi, 50)
-    return [(0.5 + 0.32 * float(np.sin(a)), 0.5 - 0.46 * float(np.cos(a))) for a in angle]
+    points = []
+    for angle in np.linspace(0, 2 * np.pi, 50):
+        points.append((0.5 + 0.32 * float(np.sin(angle)), 0.5 - 0.46 * float(np.cos(angle))))
+    return points
 
 
-# One pen stroke per digit, as corners in 0..1.
+# one pen stroke per digit, as corners in 0..1
 STROKES: dict[str, list[tuple[float, float]]] = {
     "zero": oval_stroke(),
     "one": [(0.35, 0.22), (0.52, 0.05), (0.52, 0.95)],
@@ -61,7 +63,7 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def handwritten_mask(digit: str, radius: float, rng: np.random.Generator) -> Mask:
-    """A digit drawn with a thick pen with jitter, slanted and rotated a little."""
+    """Draw a digit with a thick pen, with jitter, slanted and rotated a little."""
     drawn = Image.new("L", (SUPERSAMPLED, SUPERSAMPLED), 0)
     pen = ImageDraw.Draw(drawn)
     width = int(rng.integers(7, 17))
@@ -80,7 +82,7 @@ def handwritten_mask(digit: str, radius: float, rng: np.random.Generator) -> Mas
 
 
 def typeset_mask(character: str, radius: float, rng: np.random.Generator) -> Mask:
-    """A printed character of random weight, rotated, sheared and stretched a little."""
+    """Print a character of random weight, rotated, sheared and stretched a little."""
     drawn = Image.new("L", (SUPERSAMPLED, SUPERSAMPLED), 0)
     middle = SUPERSAMPLED / 2
     ImageDraw.Draw(drawn).text(
@@ -103,7 +105,7 @@ def typeset_mask(character: str, radius: float, rng: np.random.Generator) -> Mas
 
 
 def glyph_mask(name: str, handwritten: float, rng: np.random.Generator) -> Mask:
-    """Mask of 'letter a' or 'number three'; `handwritten` is the share of pen-drawn digits."""
+    """Return the mask of 'letter a' or 'number three'; `handwritten` is the share of pen-drawn digits."""
     kind, _, which = name.partition(" ")
     radius = rng.uniform(0.28, 0.42)
     if kind == "letter":

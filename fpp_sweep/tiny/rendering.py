@@ -1,4 +1,4 @@
-"""The canvas, colours, smooth noise and named random streams that all renderers use.
+"""The canvas, the colours, smooth noise and random streams that all renderers share.
 
 Pictures are float arrays (CANVAS, CANVAS, 3) in 0..255 until `to_pixels` truncates them; masks are float arrays
 (CANVAS, CANVAS) in 0..1. Coordinates run from 0 to 1, y downwards.
@@ -36,48 +36,49 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "turquoise": (50, 205, 200),
 }
 
-# Pixel positions in 0..1, one value per pixel.
+# pixel positions in 0..1, one value per pixel
 Y, X = np.mgrid[0:CANVAS, 0:CANVAS].astype(np.float32) / CANVAS
 
 Choice = TypeVar("Choice")
 
 
 def generator(*names: object) -> np.random.Generator:
-    """A random stream that depends on `names` only, not on other draws."""
-    digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
+    """Return a random stream that depends on the names only."""
+    key = "/".join([str(name) for name in names])
+    digest = hashlib.sha256(key.encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def choose(options: Sequence[Choice], rng: np.random.Generator) -> Choice:
-    """One of `options`; unlike `rng.choice` it keeps the Python type."""
+    """Return one of the options; unlike `rng.choice`, keep its Python type."""
     return options[int(rng.integers(len(options)))]
 
 
 def to_pixels(picture: Picture) -> NDArray[np.uint8]:
-    """Clip to the displayable range and drop the fraction."""
+    """Clip to the displayable range and drop fractions."""
     return np.clip(picture, 0, 255).astype(np.uint8)
 
 
 def shrink(drawn: Image.Image) -> Mask:
-    """A supersampled single-channel drawing as a mask with soft edges."""
+    """Average a supersampled single-channel drawing down to a mask with soft edges."""
     small = drawn.resize((CANVAS, CANVAS), Image.Resampling.BOX)
     return np.asarray(small, np.float32) / 255
 
 
 def smooth_noise(cells: int, rng: np.random.Generator) -> Mask:
-    """Random values on a grid of `cells` x `cells`, smoothly enlarged to the canvas."""
+    """Enlarge random values on a grid of `cells` x `cells` smoothly to the canvas."""
     grid = Image.fromarray((rng.random((cells, cells)) * 255).astype(np.uint8))
     return np.asarray(grid.resize((CANVAS, CANVAS), Image.Resampling.BICUBIC), np.float32) / 255
 
 
 def blend(mask: Mask, front: Picture | Colour, back: Picture | Colour) -> Picture:
-    """`front` where the mask is 1, `back` where it is 0."""
+    """Show `front` where the mask is 1 and `back` where it is 0."""
     weight = mask[..., None]
     return front * weight + back * (1 - weight)
 
 
 def shade(name: str, rng: np.random.Generator, spread: float = 16.0) -> Colour:
-    """A variant of a named colour: one jitter of hue per channel and one of brightness."""
+    """Return a variant of a named colour: jitter of each channel, and of all channels together."""
     jitter = rng.normal(0, spread, 3) + rng.normal(0, spread)
     return np.clip(np.array(COLOURS[name], np.float32) + jitter, 0, 255)
 
@@ -87,7 +88,7 @@ def random_colour(rng: np.random.Generator) -> Colour:
 
 
 def contrasting(colour: Colour, rng: np.random.Generator, distance: float) -> Colour:
-    """A random colour whose channels differ from `colour` by more than `distance` in sum."""
+    """Return a random colour whose channels differ from `colour` by more than `distance` in sum."""
     for _ in range(20):
         candidate = random_colour(rng)
         if np.abs(candidate - colour).sum() > distance:
@@ -95,9 +96,15 @@ def contrasting(colour: Colour, rng: np.random.Generator, distance: float) -> Co
     return 255 - colour
 
 
+def _background_colour(name: str | None, front: Colour, rng: np.random.Generator) -> Colour:
+    if name:
+        return shade(name, rng)
+    return contrasting(front, rng, distance=110)
+
+
 def background(name: str | None, front: Colour, rng: np.random.Generator) -> Picture:
-    """A flat, graded or cloudy background in the named colour, or in one unlike `front`."""
-    colour = shade(name, rng) if name else contrasting(front, rng, distance=110)
+    """Return a flat, graded or cloudy background in the named colour, or in one that contrasts with `front`."""
+    colour = _background_colour(name, front, rng)
     style = rng.random()
     if style < 0.45:
         return np.broadcast_to(colour, (CANVAS, CANVAS, 3)).copy()

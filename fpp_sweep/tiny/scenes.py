@@ -1,4 +1,4 @@
-"""Twelve landscapes, each painted by one function."""
+"""Twelve landscapes: one function paints each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ class Easel:
         self.image = Image.new("RGB", (CANVAS, CANVAS))
         self.pen = ImageDraw.Draw(self.image)
         self.horizon = int(CANVAS * self.uniform(0.35, 0.6))
-        self.sky = self.tint(130, 190, 240) if self.chance(0.7) else self.tint(190, 200, 210)
+        if self.chance(0.7):
+            self.sky = self.tint(130, 190, 240)
+        else:
+            self.sky = self.tint(190, 200, 210)
 
     def uniform(self, low: float, high: float) -> float:
         return float(self.rng.uniform(low, high))
 
-    def anywhere(self, low: float = 0, high: float = CANVAS) -> float:
+    def position(self, low: float = 0, high: float = CANVAS) -> float:
         return self.uniform(low, high)
 
     def chance(self, share: float) -> bool:
@@ -69,7 +72,7 @@ def forest(e: Easel) -> None:
     e.band(0, CANVAS, e.sky)
     e.band(e.horizon, CANVAS, e.tint(60, 90, 40))
     for _ in e.several(9, 16):
-        x, foot = e.anywhere(), e.anywhere(e.horizon)
+        x, foot = e.position(), e.position(e.horizon)
         e.pen.rectangle((x - 1, foot - 4, x + 1, foot + 3), fill=e.tint(90, 60, 30))
         e.cone(x, foot, e.uniform(5, 9), foot - e.uniform(18, 32), e.tint(30, 100, 45))
 
@@ -77,7 +80,7 @@ def forest(e: Easel) -> None:
 def mountain(e: Easel) -> None:
     e.band(0, CANVAS, e.sky)
     for _ in e.several(2, 5):
-        x, peak, half_width = e.anywhere(), e.uniform(6, e.horizon), e.uniform(18, 34)
+        x, peak, half_width = e.position(), e.uniform(6, e.horizon), e.uniform(18, 34)
         e.cone(x, CANVAS, half_width, peak, e.tint(115, 110, 115))
         cap = e.uniform(0.15, 0.3)  # the snow, as a share of the mountain
         e.cone(x, peak + (CANVAS - peak) * cap, half_width * cap, peak, (245, 245, 250))
@@ -86,13 +89,16 @@ def mountain(e: Easel) -> None:
 def desert(e: Easel) -> None:
     e.fade(0, CANVAS, e.sky, e.tint(230, 220, 190))
     for dune in range(3):
-        x, half_width, top = e.anywhere(), e.uniform(30, 60), e.horizon + 7 * dune
+        x, half_width, top = e.position(), e.uniform(30, 60), e.horizon + 7 * dune
         box = (x - half_width, top, x + half_width, top + 70)
         e.pen.ellipse(box, fill=e.tint(215, 165, 90))
 
 
 def city(e: Easel) -> None:
-    e.band(0, CANVAS, e.sky if e.chance(0.6) else e.tint(25, 25, 50))
+    sky = e.sky
+    if not e.chance(0.6):
+        sky = e.tint(25, 25, 50)  # at night
+    e.band(0, CANVAS, sky)
     left = 0
     while left < CANVAS:
         width, roof = int(e.uniform(7, 15)), int(e.uniform(8, CANVAS * 0.6))
@@ -110,20 +116,20 @@ def ocean(e: Easel) -> None:
     e.band(0, surface, e.sky)
     e.fade(surface, CANVAS, e.tint(40, 110, 180), e.tint(10, 50, 110))
     for _ in range(14):
-        x, y = e.anywhere(), e.anywhere(surface)
+        x, y = e.position(), e.position(surface)
         e.pen.arc((x - 6, y - 2, x + 6, y + 3), 180, 360, fill=e.tint(190, 220, 240))
 
 
 def night_sky(e: Easel) -> None:
     e.fade(0, CANVAS, e.tint(8, 8, 30, 6), e.tint(25, 25, 60, 8))
     for _ in e.several(15, 45):
-        e.pen.point((e.anywhere(), e.anywhere()), fill=e.tint(240, 240, 220))
-    e.ball(e.anywhere(8, 56), e.anywhere(8, 56), e.uniform(3, 7), e.tint(240, 240, 210))
+        e.pen.point((e.position(), e.position()), fill=e.tint(240, 240, 220))
+    e.ball(e.position(8, 56), e.position(8, 56), e.uniform(3, 7), e.tint(240, 240, 210))
 
 
 def sunset(e: Easel) -> None:
     e.fade(0, e.horizon, e.tint(90, 40, 110), e.tint(250, 140, 50))
-    e.ball(e.anywhere(12, 52), e.horizon, e.uniform(6, 11), e.tint(255, 200, 60))
+    e.ball(e.position(12, 52), e.horizon, e.uniform(6, 11), e.tint(255, 200, 60))
     e.band(e.horizon, CANVAS, e.tint(45, 30, 50))
 
 
@@ -132,23 +138,26 @@ def meadow(e: Easel) -> None:
     e.band(e.horizon, CANVAS, e.tint(90, 175, 60))
     for _ in e.several(10, 25):
         blossom = COLOURS[choose(("red", "yellow", "white", "pink", "purple"), e.rng)]
-        e.ball(e.anywhere(), e.anywhere(e.horizon + 2), 1, e.tint(*blossom))
+        e.ball(e.position(), e.position(e.horizon + 2), 1, e.tint(*blossom))
 
 
 def snowfield(e: Easel) -> None:
     e.band(0, e.horizon, e.tint(180, 195, 215))
     e.band(e.horizon, CANVAS, e.tint(238, 242, 248, 6))
     for _ in e.several(20, 45):
-        e.pen.point((e.anywhere(), e.anywhere()), fill=(255, 255, 255))
+        e.pen.point((e.position(), e.position()), fill=(255, 255, 255))
     for _ in e.several(0, 3):
         fir = e.tint(70, 100, 90)
-        e.cone(e.anywhere(5, 58), e.horizon + 8, 5, e.horizon - 10, fir)
+        e.cone(e.position(5, 58), e.horizon + 8, 5, e.horizon - 10, fir)
 
 
 def road(e: Easel) -> None:
     e.band(0, e.horizon, e.sky)
-    e.band(e.horizon, CANVAS, e.tint(100, 150, 70) if e.chance(0.6) else e.tint(190, 160, 110))
-    x, left, right = e.anywhere(22, 42), e.uniform(18, 30), e.uniform(18, 30)
+    ground = (190, 160, 110)
+    if e.chance(0.6):
+        ground = (100, 150, 70)  # grass
+    e.band(e.horizon, CANVAS, e.tint(*ground))
+    x, left, right = e.position(22, 42), e.uniform(18, 30), e.uniform(18, 30)
     corners = [(x - 2, e.horizon), (x + 2, e.horizon), (x + left, CANVAS), (x - right, CANVAS)]
     e.pen.polygon(corners, fill=e.tint(75, 75, 80))
     for y in range(e.horizon + 2, CANVAS, 8):
@@ -157,7 +166,7 @@ def road(e: Easel) -> None:
 
 def volcano(e: Easel) -> None:
     e.band(0, CANVAS, e.tint(120, 110, 120))
-    x, crater, half_width = e.anywhere(22, 42), e.uniform(15, 28), e.uniform(26, 40)
+    x, crater, half_width = e.position(22, 42), e.uniform(15, 28), e.uniform(26, 40)
     rim = [(x + 6, crater), (x - 6, crater)]
     e.pen.polygon([(x - half_width, CANVAS), (x + half_width, CANVAS), *rim], fill=e.tint(70, 50, 45))
     right = (x + e.uniform(2, 9), crater + e.uniform(15, 30))

@@ -14,7 +14,7 @@ Points: TypeAlias = NDArray[np.floating[Any]]  # (n, 2), in -1..1
 
 
 class Patch(NamedTuple):
-    """One polygon of a shape; patches are painted in order, and a hole erases."""
+    """One polygon of a shape; patches are painted in order, and a patch that is not filled erases."""
 
     points: Points
     filled: bool = True
@@ -29,7 +29,7 @@ def box(left: float, top: float, right: float, bottom: float) -> Patch:
 
 
 def arc(x: float, y: float, width: float, height: float, start: float = 0.0, stop: float = 2 * np.pi) -> Patch:
-    """The part of an ellipse between two angles; half axes `width` and `height`."""
+    """Return the part of an ellipse between two angles, with half axes `width` and `height`."""
     angle = np.linspace(start, stop, 36)
     return Patch(np.stack([x + width * np.cos(angle), y + height * np.sin(angle)], 1))
 
@@ -147,7 +147,7 @@ class Pose(NamedTuple):
 
 
 def shape_mask(name: str, pose: Pose, outlined: bool = False) -> Mask:
-    """1 inside the shape, 0 outside; `outlined` keeps only a band along its edge."""
+    """Return 1 inside the shape and 0 outside; `outlined` keeps only a band along the edge."""
     drawn = Image.new("L", (SUPERSAMPLED, SUPERSAMPLED), 0)
     pen = ImageDraw.Draw(drawn)
     cosine, sine = np.cos(pose.rotation), np.sin(pose.rotation)
@@ -157,7 +157,10 @@ def shape_mask(name: str, pose: Pose, outlined: bool = False) -> Mask:
     centre = np.array([pose.x, pose.y]) * SUPERSAMPLED
     for patch in SHAPES[name]:
         corners = patch.points @ transform + centre
-        pen.polygon([(x, y) for x, y in corners], fill=255 if patch.filled else 0)
+        fill = 0
+        if patch.filled:
+            fill = 255
+        pen.polygon([(x, y) for x, y in corners], fill=fill)
     if outlined:
         grown = np.asarray(drawn.filter(ImageFilter.MaxFilter(5)))
         shrunk = np.asarray(drawn.filter(ImageFilter.MinFilter(5)))

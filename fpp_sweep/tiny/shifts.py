@@ -1,4 +1,4 @@
-"""Domain shifts: training uses a few of them, mildly (SEEN), the evaluation datasets use all."""
+"""Domain shifts: training uses a few of them, mildly, and the evaluation datasets use all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def contrast(picture: Picture, severity: float, rng: np.random.Generator) -> Pic
 
 
 def cast(picture: Picture, severity: float, rng: np.random.Generator) -> Picture:
-    """Coloured light."""
+    """Change the colour of the light."""
     return picture * (1 + severity * rng.uniform(-0.55, 0.55, 3))
 
 
@@ -44,7 +44,7 @@ def fog(picture: Picture, severity: float, rng: np.random.Generator) -> Picture:
 
 
 def occlusion(picture: Picture, severity: float, rng: np.random.Generator) -> Picture:
-    """Opaque rectangles in front of the picture."""
+    """Put opaque rectangles in front of the picture."""
     covered = picture.copy()
     for _ in range(int(1 + 4 * severity)):
         left, top = rng.integers(0, CANVAS - 16, 2)
@@ -54,7 +54,7 @@ def occlusion(picture: Picture, severity: float, rng: np.random.Generator) -> Pi
 
 
 def sketch(picture: Picture, severity: float, rng: np.random.Generator) -> Picture:
-    """Dark lines along the edges, on paper."""
+    """Draw dark lines along the edges, on paper."""
     gray = Image.fromarray(to_pixels(picture)).convert("L").filter(ImageFilter.GaussianBlur(1))
     level = np.asarray(gray, np.float32)
     edges = np.abs(np.diff(level, axis=1, append=level[:, -1:]))
@@ -74,7 +74,7 @@ def pixelation(picture: Picture, severity: float, rng: np.random.Generator) -> P
 
 
 def warp(picture: Picture, severity: float, rng: np.random.Generator) -> Picture:
-    """Each pixel comes from a smoothly displaced position."""
+    """Take each pixel from a smoothly displaced position."""
     reach = 22 * severity
     column = X * CANVAS + reach * (smooth_noise(5, rng) - 0.5)
     row = Y * CANVAS + reach * (smooth_noise(5, rng) - 0.5)
@@ -85,10 +85,10 @@ def warp(picture: Picture, severity: float, rng: np.random.Generator) -> Picture
 
 _SHIFTS = (noise, blur, contrast, cast, dark, fog, occlusion, sketch, gray, pixelation, warp)
 SHIFTS: dict[str, Shift] = {shift.__name__: shift for shift in _SHIFTS}
-SEEN = ("noise", "blur", "contrast", "cast", "dark")  # the only ones in the training pool
+IN_TRAINING = ("noise", "blur", "contrast", "cast", "dark")  # the only shifts of training pictures
 
 
 def shifted(picture: Picture, kinds: Sequence[str], severity: float, rng: np.random.Generator) -> Picture:
-    """`picture` under one of `kinds`, at 0.4 to 1 times `severity`."""
+    """Return a picture under one of some kinds of shift, at 0.4 to 1 times `severity`."""
     shift = SHIFTS[choose(kinds, rng)]
     return shift(picture, severity * rng.uniform(0.4, 1.0), rng)

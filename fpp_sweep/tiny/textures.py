@@ -1,4 +1,4 @@
-"""Thirteen two-colour patterns. Each is a function of rotated coordinates and a frequency."""
+"""Thirteen two-colour patterns: functions of rotated coordinates and a frequency."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def triangle_wave(phase: Mask) -> Mask:
 
 
 def cells(grid: Grid) -> tuple[Mask, Mask]:
-    """Position within the unit cell, each coordinate in 0..1."""
+    """Return the position within the unit cell, each coordinate in 0..1."""
     return (grid.u * grid.frequency) % 1, (grid.v * grid.frequency) % 1
 
 
@@ -74,7 +74,9 @@ def bricked(grid: Grid) -> NDArray[Any]:
 
 def swirly(grid: Grid) -> NDArray[Any]:
     x, y = X - grid.rng.uniform(0.3, 0.7), Y - grid.rng.uniform(0.3, 0.7)
-    turn = np.arctan2(y, x) / TAU * (1 if grid.rng.random() < 0.5 else -1)
+    turn = np.arctan2(y, x) / TAU
+    if grid.rng.random() >= 0.5:
+        turn = -turn
     return np.asarray((np.hypot(x, y) * grid.frequency * 1.2 + turn) % 1 < 0.5)
 
 
@@ -84,7 +86,7 @@ def marbled(grid: Grid) -> NDArray[Any]:
 
 
 def cracked(grid: Grid) -> NDArray[Any]:
-    """The borders between the regions nearest to some random points."""
+    """Return the borders between the regions nearest to some random points."""
     x, y = grid.rng.random((2, int(grid.frequency * 2.5), 1, 1)).astype(np.float32)
     distance = np.sort(np.hypot(X - x, Y - y), axis=0)
     return np.asarray(distance[1] - distance[0] > 0.035)
@@ -110,7 +112,7 @@ PLAIN = "plain"  # no texture at all
 
 
 def texture_mask(name: str, rng: np.random.Generator) -> Mask:
-    """1 in the first colour of the texture, 0 in the second, at a random scale and angle."""
+    """Return 1 in the first colour of the texture and 0 in the second, at a random scale and angle."""
     if name == PLAIN:
         return np.ones((CANVAS, CANVAS), np.float32)
     angle = rng.uniform(0, np.pi)

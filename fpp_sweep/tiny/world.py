@@ -1,7 +1,7 @@
 """Seven evaluation datasets, drawn on demand; only the digits are scans of real handwriting.
 
-Their pictures have stronger and other shifts than training pictures, show colour-shape pairs that training never
-showed, or are no drawings at all. This module does not import torch.
+Their pictures differ from training pictures: they have stronger and other shifts, show pairs of colour and shape that
+training never shows, or are not drawings. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ COMPOSITIONS = 60  # of the 77 held-out pairs
 
 OBJECT_SHIFTS = ("noise", "blur", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "pixelation", "warp")
 
-# paints a picture of a class
-Painter: TypeAlias = Callable[[str, np.random.Generator], Picture]
+Painter: TypeAlias = Callable[[str, np.random.Generator], Picture]  # paints a picture of a class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +53,20 @@ class TinyDataset(ABC):
     sizes: ClassVar[Mapping[str, int]]
 
     @abstractmethod
-    def labels(self, split: str) -> NDArray[np.int64]: ...
+    def labels(self, split: str) -> NDArray[np.int64]:
+        """Return the class indices of all pictures of a split."""
 
     @abstractmethod
-    def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture: ...
+    def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture:
+        """Paint a picture of a split."""
 
     def label(self, split: str, index: int) -> int:
-        """Position in `classes` of what picture `index` of `split` shows."""
+        """Return the class index of picture `index` of a split."""
         self._check(split, index)
         return int(self.labels(split)[index])
 
     def render(self, split: str, index: int) -> NDArray[np.uint8]:
-        """Picture `index` of `split`: (64, 64, 3)."""
+        """Return the pixels (64, 64, 3) of picture `index` of a split."""
         self._check(split, index)
         return to_pixels(self.picture(split, index, generator("world", self.name, split, index)))
 
@@ -78,15 +79,15 @@ class TinyDataset(ABC):
 
 @lru_cache(maxsize=64)
 def balanced_labels(name: str, split: str, size: int, classes: int) -> NDArray[np.int64]:
-    """As many of each class as `size` allows, in random order."""
+    """Return labels with equally many of each class, up to one, in random order."""
     labels = generator("world", name, split, "labels").permutation(np.arange(size) % classes)
     labels.setflags(write=False)
     return labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BootstrapSamples(TinyDataset):
-    """Pictures that are painted on demand, each under one of `shifts`."""
+class PaintedDataset(TinyDataset):
+    """Pictures that are painted on demand, each under one of some shifts."""
 
     painter: Painter
     shifts: tuple[str, ...]
@@ -96,14 +97,14 @@ class BootstrapSamples(TinyDataset):
         return balanced_labels(self.name, split, self.sizes[split], len(self.classes))
 
     def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture:
-        shown = self.classes[self.labels(split)[index]]
-        return shifted(self.painter(shown, rng), self.shifts, 1.0, rng)
+        class_name = self.classes[self.labels(split)[index]]
+        return shifted(self.painter(class_name, rng), self.shifts, 1.0, rng)
 
 
 @lru_cache(maxsize=1)
 def handwriting() -> tuple[NDArray[np.float64], NDArray[np.int64], dict[str, NDArray[np.int64]]]:
-    """scikit-learn's digits: (1797, 8, 8) ink in 0..1, labels, and the rows of each split."""
-    package = find_spec("sklearn")  # reads its file directly, because importing scikit-learn takes much longer
+    """Return scikit-learn's digits: ink (1797, 8, 8) in 0..1, labels, and the rows of each split."""
+    package = find_spec("sklearn")  # the file is read directly, because importing scikit-learn takes much longer
     if package is None or package.origin is None:
         raise InputError("the embedded digits are those of scikit-learn, which is not installed")
     table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
@@ -114,8 +115,8 @@ def handwriting() -> tuple[NDArray[np.float64], NDArray[np.int64], dict[str, NDA
     return images / 16, labels, rows
 
 
-class Handwriting(TinyDataset):
-    """Real digits: 8 x 8 pixels, enlarged; dark on light or light on dark."""
+class HandwrittenDigits(TinyDataset):
+    """Scans of digits: 8 x 8 pixels, enlarged; dark on light or light on dark."""
 
     sizes: ClassVar[Mapping[str, int]] = DIGIT_SIZES
 
@@ -129,79 +130,91 @@ class Handwriting(TinyDataset):
         small = Image.fromarray((ink[rows[split][index]] * 255).astype(np.uint8))
         large = small.resize((side, side), Image.Resampling.BICUBIC)
         mask = np.pad(np.asarray(large, np.float32) / 255, MARGIN)
-        pen, paper = np.full(3, 20.0), np.full(3, 235.0)
-        return blend(mask, pen, paper) if rng.random() < 0.5 else blend(mask, paper, pen)
+        dark, light = np.full(3, 20.0), np.full(3, 235.0)
+        if rng.random() < 0.5:
+            return blend(mask, dark, light)
+        return blend(mask, light, dark)
 
 
 def paint_shape(name: str, rng: np.random.Generator) -> Picture:
-    """Any colour, more tilted than in training, more often textured or only outlined."""
-    shown = Description(
-        kind="object",
-        name=name,
-        colour=choose(COLOUR_NAMES, rng),
-        texture=choose(TEXTURE_NAMES, rng) if rng.random() < 0.3 else PLAIN,
-        outlined=bool(rng.random() < 0.3),
-    )
-    return paint(shown, rng, tilt=0.3)
+    """Paint a shape in any colour, more tilted than in training, more often textured or only outlined."""
+    colour = choose(COLOUR_NAMES, rng)
+    texture = _maybe_texture(0.3, rng)
+    outlined = bool(rng.random() < 0.3)
+    description = Description(kind="object", name=name, colour=colour, texture=texture, outlined=outlined)
+    return paint(description, rng, tilt=0.3)
 
 
 def paint_coloured(name: str, rng: np.random.Generator) -> Picture:
-    shown = Description(
-        kind="object",
-        name=choose(SHAPE_NAMES, rng),
-        colour=name.removesuffix(" thing"),
-        texture=choose(TEXTURE_NAMES, rng) if rng.random() < 0.25 else PLAIN,
-    )
-    return paint(shown, rng)
+    """Paint any shape for a class such as 'red thing'."""
+    shape = choose(SHAPE_NAMES, rng)
+    texture = _maybe_texture(0.25, rng)
+    return paint(Description(kind="object", name=shape, colour=name.removesuffix(" thing"), texture=texture), rng)
+
+
+def _maybe_texture(probability: float, rng: np.random.Generator) -> str:
+    if rng.random() < probability:
+        return choose(TEXTURE_NAMES, rng)
+    return PLAIN
 
 
 def paint_pair(name: str, rng: np.random.Generator) -> Picture:
+    """Paint a class such as 'red star'."""
     colour, _, shape = name.partition(" ")
     return paint(Description(kind="object", name=shape, colour=colour), rng)
 
 
+def paint_landscape(name: str, rng: np.random.Generator) -> Picture:
+    return paint(Description(kind="scene", name=name), rng)
+
+
+def paint_letter(name: str, rng: np.random.Generator) -> Picture:
+    return paint(Description(kind="glyph", name=name), rng)
+
+
+def paint_pattern(name: str, rng: np.random.Generator) -> Picture:
+    """Paint a class such as 'striped texture'."""
+    return paint(Description(kind="texture", texture=name.removesuffix(" texture")), rng)
+
+
 def held_out_pairs() -> tuple[str, ...]:
-    """COMPOSITIONS of the colour-shape pairs that training leaves out, in order of shape."""
-    pairs = [f"{c} {s}" for s in SHAPE_NAMES for c in COLOUR_NAMES if is_held_out(s, c)]
+    """Return COMPOSITIONS of the colour-shape pairs that training leaves out, in order of shape."""
+    pairs = []
+    for shape in SHAPE_NAMES:
+        for colour in COLOUR_NAMES:
+            if is_held_out(shape, colour):
+                pairs.append(f"{colour} {shape}")
     chosen = generator("world", "compositions", "classes").permutation(len(pairs))[:COMPOSITIONS]
-    return tuple(pairs[index] for index in sorted(chosen))
+    return tuple([pairs[index] for index in sorted(chosen)])
 
 
-TINY_DATASETS: dict[str, TinyDataset] = {
-    dataset.name: dataset
-    for dataset in (
-        BootstrapSamples(
-            name="scenes",
-            classes=SCENE_NAMES,
-            painter=lambda name, rng: paint(Description(kind="scene", name=name), rng),
-            shifts=("noise", "blur", "gray", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "warp"),
-        ),
-        Handwriting(name="digits", classes=NUMBER_NAMES, flip=False),
-        BootstrapSamples(
-            name="letters",
-            classes=LETTER_NAMES,
-            flip=False,
-            painter=lambda name, rng: paint(Description(kind="glyph", name=name), rng),
-            shifts=OBJECT_SHIFTS,
-        ),
-        BootstrapSamples(
-            name="colours",
-            classes=tuple(f"{colour} thing" for colour in COLOUR_NAMES),
-            painter=paint_coloured,
-            shifts=("cast", "dark", "fog", "contrast", "noise", "blur"),
-        ),
-        BootstrapSamples(
-            name="textures",
-            classes=tuple(f"{texture} texture" for texture in TEXTURE_NAMES),
-            painter=lambda name, rng: paint(Description(kind="texture", texture=name.removesuffix(" texture")), rng),
-            shifts=("noise", "blur", "contrast", "fog", "occlusion", "warp", "pixelation"),
-        ),
-        BootstrapSamples(name="objects", classes=SHAPE_NAMES, painter=paint_shape, shifts=OBJECT_SHIFTS),
-        BootstrapSamples(
-            name="compositions",
-            classes=held_out_pairs(),
-            painter=paint_pair,
-            shifts=("noise", "blur", "fog", "occlusion", "pixelation", "warp", "dark"),
-        ),
-    )
-}
+_DATASETS: tuple[TinyDataset, ...] = (
+    PaintedDataset(
+        name="scenes",
+        classes=SCENE_NAMES,
+        painter=paint_landscape,
+        shifts=("noise", "blur", "gray", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "warp"),
+    ),
+    HandwrittenDigits(name="digits", classes=NUMBER_NAMES, flip=False),
+    PaintedDataset(name="letters", classes=LETTER_NAMES, flip=False, painter=paint_letter, shifts=OBJECT_SHIFTS),
+    PaintedDataset(
+        name="colours",
+        classes=tuple([f"{colour} thing" for colour in COLOUR_NAMES]),
+        painter=paint_coloured,
+        shifts=("cast", "dark", "fog", "contrast", "noise", "blur"),
+    ),
+    PaintedDataset(
+        name="textures",
+        classes=tuple([f"{texture} texture" for texture in TEXTURE_NAMES]),
+        painter=paint_pattern,
+        shifts=("noise", "blur", "contrast", "fog", "occlusion", "warp", "pixelation"),
+    ),
+    PaintedDataset(name="objects", classes=SHAPE_NAMES, painter=paint_shape, shifts=OBJECT_SHIFTS),
+    PaintedDataset(
+        name="compositions",
+        classes=held_out_pairs(),
+        painter=paint_pair,
+        shifts=("noise", "blur", "fog", "occlusion", "pixelation", "warp", "dark"),
+    ),
+)
+TINY_DATASETS: dict[str, TinyDataset] = {dataset.name: dataset for dataset in _DATASETS}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.core.metrics import EDGES, Predictions, accuracy, expected_error
+from fpp_sweep.core.metrics import EDGES, Predictions, accuracy, expected_calibration_error
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.statistics.old_bootstrap import REACH
 
@@ -84,7 +84,7 @@ def _draw_panel(axes: Axes, place: tuple[float, float], predictions: Predictions
     lines([[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 0), (0, 1)], [(1, 0), (1, 1)]], color="black", linewidth=0.8)
     share = counts / counts.max(initial=1)
     boxes(-0.02 - 0.06 * share, 0 * left - 0.02, facecolor=_GREY)
-    scores = f"accuracy {accuracy(predictions):.2f} %  ECE {expected_error(predictions):.2f} %"
+    scores = f"accuracy {accuracy(predictions):.2f} %  ECE {expected_calibration_error(predictions):.2f} %"
     text = f"{name}, {len(predictions)} images\n{scores}"
     middle = place[0] + SIDE / 2
     axes.text(middle, place[1] + SIDE + 0.05, text, ha="center", va="bottom", fontsize="small", parse_math=False)

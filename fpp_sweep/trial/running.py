@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fpp_sweep.core.compute.precision import full
+from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset, imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
 from fpp_sweep.core.methods.base import AdaptingMethod
-from fpp_sweep.core.methods.measures import measured
+from fpp_sweep.core.methods.measures import measure_sharpness
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, open_prompt, with_deep_prompts
@@ -198,7 +198,7 @@ def evaluate(
             raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
         if "logits" in task.columns:
             columns["logits"] = logits
-        probabilities = full(logits).softmax(-1)
+        probabilities = upcast(logits).softmax(-1)
         if task.config.precision == "fp16":
             probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
         ids = [dataset.ids[position] for position in inside]
@@ -214,10 +214,12 @@ def _measured(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits, and what is measured at the prompts that they come from."""
     method = cast("AdaptingMethod[Any]", adapter.method)  # others are refused: catalogue.require_measurable
-    contexts = method.adapted(adapter.model, adapter.state, views)
+    contexts = method.adapt_contexts(adapter.model, adapter.state, views)
     config = task.config.measure.scaled(clip.embedding_scale)
-    found = measured(adapter.model, adapter.context, contexts, views, task.config.adapt.view_fraction, config, columns)
-    return method.classified(adapter.model, contexts, views), found
+    found = measure_sharpness(
+        adapter.model, adapter.context, contexts, views, task.config.adapt.view_fraction, config, columns
+    )
+    return method.classify(adapter.model, contexts, views), found
 
 
 def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:

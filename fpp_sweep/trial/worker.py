@@ -21,8 +21,8 @@ import numpy as np
 import PIL
 import torch
 
-from fpp_sweep.core.compute.memory import Room, told
-from fpp_sweep.core.compute.precision import computing, require_able
+from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
+from fpp_sweep.core.compute.precision import computing, require_precision_support
 from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache
@@ -100,12 +100,12 @@ class Worker:
     def clip(self) -> Clip:
         began = perf_counter()
         for precision in self.spec.precisions:
-            require_able(precision, self._place)
+            require_precision_support(precision, self._place)
         try:
             clip = load(self.spec.model, str(self._place))
         except RuntimeError as error:
-            raise told(error, self._place) from error
-        clip = replace(clip, text=replace(clip.text, room=Room.of(self._place, self.spec.share)))
+            raise explain_out_of_memory(error, self._place) from error
+        clip = replace(clip, text=replace(clip.text, memory=MemoryBudget.available(self._place, self.spec.share)))
         clip = clip.compiled() if self.spec.compile else clip
         self._seconds = perf_counter() - began
         return clip
@@ -200,7 +200,7 @@ class Worker:
                 result = self._evaluate(task, dict(zip(task.needs, needs, strict=True)), adapter_key)
         except Exception as error:
             place = self.__dict__.get("_place", torch.device("cpu"))  # there may have been none
-            raise TaskFailed.of(told(error, place), f"{task.title}, {here}") from error
+            raise TaskFailed.of(explain_out_of_memory(error, place), f"{task.title}, {here}") from error
         held = perf_counter() - began
         adapters = tuple(self._adapters)
         return replace(result, spent=result.seconds, device=self._device, held=held, worker=here, adapters=adapters)
@@ -221,7 +221,7 @@ class Worker:
         if key in self._adapters:
             self._adapters.move_to_end(key)
             return self._adapters[key]
-        room = ADAPTERS * self.clip.text.room.device
+        room = ADAPTERS * self.clip.text.memory.device
         while self._adapters and sum(adapter.size for adapter in self._adapters.values()) > room:
             self._adapters.popitem(last=False)  # before the next is built, which may need the room
         dataset = self.dataset(task.dataset, task.split)

@@ -1,4 +1,4 @@
-"""What every row of the catalogue promises, a stateful one's too; a new row is tested by being there."""
+"""The contract that every method of the catalogue must meet; a new row is tested without further code."""
 
 from dataclasses import fields, replace
 from functools import partial
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.methods.tpt import ZeroShot
+from fpp_sweep.core.methods.zero_shot import ZeroShot
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import METHODS, MethodRow
 from fpp_sweep.spec.config import AdaptConfig
@@ -29,12 +29,12 @@ PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # methods that ar
 ROWS = [*METHODS.values(), RUNNING_MEAN]
 EPISODIC = [row.name for row in ROWS if row.learns and not row.stateful]
 STEPPING = [row.name for row in ROWS if row.learns and "adapt.steps".startswith(row.reads)]
-WITHOUT = {name: TPT for name in PENALTIES}  # of a method with a penalty, the same without
-WITHOUT |= {steps[name]: steps[TPT] for steps in (SAM, ASAM) for name in PENALTIES}
+WITHOUT_PENALTY = {name: TPT for name in PENALTIES}  # by the method with a penalty
+WITHOUT_PENALTY |= {steps[name]: steps[TPT] for steps in (SAM, ASAM) for name in PENALTIES}
 
 
 def _naive_forms():
-    """Every method that adapts a sample by itself, as the naive reference has it."""
+    """Yield the naive reference of every episodic method."""
     for name in (TPT, *PENALTIES):
         penalty = PENALTIES.get(name)
         yield name, partial(naive.adapt_one, penalty=penalty)
@@ -54,19 +54,19 @@ every_method = pytest.mark.parametrize("name", [row.name for row in ROWS])
 
 @pytest.fixture(autouse=True, scope="module")
 def _stateful():
-    """A stateful method beside those that are built in."""
+    """Register a stateful method beside those that are built in."""
     with registered(RUNNING_MEAN):
         yield
 
 
 def predict(name, *batches, group="fine_grained", **settings):
-    """Logits of a stream that comes in these batches."""
+    """Return the logits of a stream that comes in these batches."""
     method = build_method(name, AdaptConfig(**settings), group)
     state = method.start(PAIR.model, PAIR.context, sum(map(len, batches)))
     logits = []
     for views in batches:
-        found, state = method.predict(PAIR.model, state, views)
-        logits.append(found)
+        actual, state = method.predict(PAIR.model, state, views)
+        logits.append(actual)
     return torch.cat(logits)
 
 
@@ -85,7 +85,7 @@ def test_the_same_call_gives_the_same_bits(name):
 
 
 @every_method
-def test_a_method_leaves_the_state_that_it_is_given_as_it_was(name):
+def test_predict_does_not_modify_the_state(name):
     method = build_method(name, AdaptConfig(), "fine_grained")
     state = method.start(PAIR.model, PAIR.context, 4)
     first, again = (method.predict(PAIR.model, state, PAIR.views(4, 8))[0] for _ in range(2))
@@ -93,7 +93,7 @@ def test_a_method_leaves_the_state_that_it_is_given_as_it_was(name):
 
 
 @every_method
-def test_a_stream_may_come_in_any_batches(name):
+def test_the_batching_of_a_stream_does_not_change_results(name):
     views = PAIR.views(4, 8)
     torch.testing.assert_close(predict(name, *views.split(2)), predict(name, views), atol=2e-3, rtol=0)
 
@@ -101,14 +101,14 @@ def test_a_stream_may_come_in_any_batches(name):
 @pytest.mark.parametrize("name", [row.name for row in ROWS if not row.stateful])
 @settings(max_examples=5, deadline=None)
 @given(order=st.permutations(range(4)))
-def test_a_sample_does_not_depend_on_its_company_unless_the_row_says_so(name, order):
+def test_episodic_methods_treat_samples_independently(name, order):
     views = PAIR.views(4, 8)
     shuffled = predict(name, views[list(order)])
     torch.testing.assert_close(shuffled, predict(name, views)[list(order)], atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS if row.stateful])
-def test_a_stateful_method_goes_on_from_a_state_that_was_stored(name):
+def test_a_stateful_method_continues_from_a_stored_state(name):
     method, views = build_method(name, AdaptConfig(), "fine_grained"), PAIR.views(6, 8)
 
     def start():
@@ -118,11 +118,11 @@ def test_a_stateful_method_goes_on_from_a_state_that_was_stored(name):
     state = method.unpack(start(), {key: tensor.clone() for key, tensor in method.pack(state).items()})
     second, _ = method.predict(PAIR.model, state, views[4:])
     torch.testing.assert_close(torch.cat([first, second]), predict(name, views), atol=2e-3, rtol=0)
-    assert not torch.allclose(second, predict(name, views[4:]), atol=2e-3), "its results do not depend on what was"
+    assert not torch.allclose(second, predict(name, views[4:]), atol=2e-3), "results must depend on earlier samples"
 
 
 @pytest.mark.parametrize("name", STEPPING)
-def test_no_steps_are_zero_shot(name):
+def test_zero_steps_equal_zero_shot(name):
     views = PAIR.views(3, 8)
     torch.testing.assert_close(predict(name, views, steps=0), predict(catalogue.PLAIN, views), atol=1e-4, rtol=0)
 
@@ -142,7 +142,7 @@ OTHER = {
 
 @every_method
 def test_a_row_names_the_settings_that_its_results_depend_on(name):
-    """Keys are made of them: one too few, and a result is taken for another."""
+    """Keys of results are made of these settings: if one is missing, a wrong result is a cache hit."""
     assert OTHER.keys() == {field.name for field in fields(AdaptConfig)}
     views = PAIR.views(8, 64)
     plain = predict(name, views)
@@ -155,11 +155,11 @@ def test_a_row_names_the_settings_that_its_results_depend_on(name):
     assert changing == {f"adapt.{key}" for key in OTHER if f"adapt.{key}".startswith(METHODS[name].reads)}
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test_a_penalty_of_weight_zero_is_none(name):
+@pytest.mark.parametrize("name", WITHOUT_PENALTY)
+def test_weight_zero_equals_no_penalty(name):
     views = PAIR.views(3, 8)
     torch.testing.assert_close(
-        predict(name, views, penalty_weight=0.0), predict(WITHOUT[name], views), atol=1e-4, rtol=0
+        predict(name, views, penalty_weight=0.0), predict(WITHOUT_PENALTY[name], views), atol=1e-4, rtol=0
     )
 
 
@@ -170,9 +170,9 @@ def test_a_penalty_of_weight_zero_is_none(name):
 def test_probabilities_equal_the_naive_reference(name, group, steps):
     views = PAIR.views(6, 64)
     row = METHODS[name]
-    given = {} if steps is None else {"steps": steps}
-    found = predict(name, views, group=group, **given).softmax(-1)
-    for sample, probabilities in zip(views, found, strict=True):
+    naive_settings = {} if steps is None else {"steps": steps}
+    actual = predict(name, views, group=group, **naive_settings).softmax(-1)
+    for sample, probabilities in zip(views, actual, strict=True):
         expected = NAIVE[name](
             PAIR.naive,
             PAIR.token_ids,
@@ -180,60 +180,60 @@ def test_probabilities_equal_the_naive_reference(name, group, steps):
             sample,
             logit_scale=PAIR.logit_scale,
             weight=row.weight if group == "fine_grained" else row.weight_on_shifts,
-            **given,
+            **naive_settings,
         )
         torch.testing.assert_close(probabilities, expected.probabilities, atol=1e-4, rtol=0)
 
 
 def test_zero_shot_equals_the_naive_reference():
     views = PAIR.views(6, 4)
-    found = predict(PLAIN, views).softmax(-1)
+    actual = predict(PLAIN, views).softmax(-1)
     expected = [
         naive.zero_shot(PAIR.naive, PAIR.token_ids, PAIR.context, sample, logit_scale=PAIR.logit_scale)
         for sample in views
     ]
-    torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
+    torch.testing.assert_close(actual, torch.stack(expected), atol=1e-5, rtol=0)
 
 
-def test_the_published_weights_are_those_of_the_kind_of_dataset():
+def test_published_penalty_weights_depend_on_the_group_of_datasets():
     assert (METHODS[CTPT].weight, METHODS[CTPT].weight_on_shifts) == (50, 20)
     assert (METHODS[OTPT].weight, METHODS[OTPT].weight_on_shifts) == (18, 2)
     assert build_method(OTPT, AdaptConfig(), "shifts").weight == 2
     assert build_method(OTPT, AdaptConfig(penalty_weight=7.0), "shifts").weight == 7
 
 
-def test_an_unknown_method_names_the_nearest():
+def test_an_unknown_method_suggests_the_nearest_name():
     with pytest.raises(InputError, match=f"unknown method '{CTPT[:-1]}', did you mean '{CTPT}'"):
         catalogue.method(CTPT[:-1])
 
 
 @pytest.mark.parametrize("name", EPISODIC)
-def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
-    """Rounding to half precision turns some signs of Adam's first step; another order of float32 moves 1e-8."""
+def test_fp16_changes_the_adaptation_step(name):
+    """Rounding to half precision turns some signs of AdamW's first step; reordering in float32 moves 1e-8."""
     views = PAIR.views(16, 64)
 
     def contexts(precision):
-        # a second step that is a first one, too: what a large penalty carries on leaves few signs to turn
+        # without carry, so that the second step takes signs, too: a large penalty's momentum leaves few signs to turn
         method = build_method(name, AdaptConfig(keep_optimizer=False), "fine_grained")
         with computing(precision, CPU):
-            return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
+            return method.adapt_contexts(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 
     assert (contexts("fp16") - contexts("float32")).abs().max() > AdaptConfig().lr
 
 
 @pytest.mark.parametrize("name", EPISODIC)
-def test_the_prediction_alone_is_in_half_precision_where_it_is_asked_for(name):
+def test_fp16_changes_the_prediction(name):
     views = PAIR.views(16, 64)
     contexts = PAIR.context.expand(len(views), -1, -1)
     method = build_method(name, AdaptConfig(), "fine_grained")
     with computing("fp16", CPU):
-        half = method.classified(PAIR.model, contexts, views)
-    assert 1e-3 < (half - method.classified(PAIR.model, contexts, views)).abs().max() < 0.1
+        half = method.classify(PAIR.model, contexts, views)
+    assert 1e-3 < (half - method.classify(PAIR.model, contexts, views)).abs().max() < 0.1
     assert torch.equal(half, half.half().float())
 
 
 @every_method
-def test_half_precision_is_near(name):
+def test_fp16_probabilities_are_close_to_float32(name):
     views = PAIR.views(16, 64)
     exact = predict(name, views).softmax(-1)
     with computing("fp16", CPU):
@@ -242,41 +242,41 @@ def test_half_precision_is_near(name):
     assert (near.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8
 
 
-# ------------------------------------------------------------ a plugin's method, before its first trial
+# ------------------------------------------------------------ methods of plugins
 
 
 class Methods:
-    """Each breaks one promise; its docstring begins what is told."""
+    """Methods that break one rule of the contract each; their docstrings begin the error."""
 
     class Short(ZeroShot):
         """logits have shape (4, 2), must be (4, 3)"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1], state)[:, 0, :2], state
+            return state.logits(views[:, :1])[:, 0, :2], state
 
     class Endless(ZeroShot):
         """logits are not finite"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1], state)[:, 0] / 0, state
+            return state.logits(views[:, :1])[:, 0] / 0, state
 
     class Learning(ZeroShot):
         """its logits need gradients"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1].requires_grad_(), state)[:, 0], state
+            return state.logits(views[:, :1].requires_grad_())[:, 0], state
 
     class Random(ZeroShot):
         """the same call gives other bits"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1], state)[:, 0] + torch.rand(()), state
+            return state.logits(views[:, :1])[:, 0] + torch.rand(()), state
 
     class Sociable(ZeroShot):
         """results change with the composition of batches"""
 
         def predict(self, model, state, views):
-            return model.logits(views[:, :1] - views[:, :1].mean(0), state)[:, 0], state
+            return state.logits(views[:, :1] - views[:, :1].mean(0))[:, 0], state
 
     class Worn(RunningMean):
         """changes the state that it is given"""
@@ -314,17 +314,17 @@ def checked(row):
 
 
 @pytest.mark.parametrize("kind", BAD.values(), ids=BAD)
-def test_a_plugin_that_breaks_a_promise_is_refused_with_which(kind):
-    with pytest.raises(InputError) as told:
+def test_a_plugin_that_breaks_the_contract_is_refused_with_the_reason(kind):
+    with pytest.raises(InputError) as raised:
         checked(plugin(kind))
-    assert str(told.value).startswith(f"method mine: {kind.__doc__}")
+    assert str(raised.value).startswith(f"method mine: {kind.__doc__}")
 
 
-def test_a_plugin_whose_results_depend_on_what_was_must_say_so():
+def test_a_plugin_that_depends_on_earlier_samples_must_be_registered_as_stateful():
     with pytest.raises(InputError, match="depend on the samples before; register it with stateful=True"):
         checked(plugin(RunningMean, stateful=False))
 
 
 @pytest.mark.parametrize("row", [*METHODS.values(), plugin(RunningMean)], ids=lambda row: row.name)
-def test_what_keeps_its_promises_may_run(row):
+def test_methods_that_meet_the_contract_are_accepted(row):
     checked(replace(row, name="mine", digest="d1"))

@@ -1,4 +1,4 @@
-"""DynaPrompt's buffer: measured numbers, the naive reference, ties, and what a state keeps."""
+"""DynaPrompt's buffer: golden numbers, the naive reference, ties, and the stored state."""
 
 from dataclasses import replace
 
@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional as F
 
 from fpp_sweep.core.methods import build_method
-from fpp_sweep.core.methods.dynaprompt import Buffer, choose, known
+from fpp_sweep.core.methods.dynaprompt import Buffer, select_slots, with_all_features
 from fpp_sweep.spec.config import AdaptConfig
 from tests.golden import load
 from tests.golden.streams import NEAR, streams, views
 from tests.golden.tower import text_model
 from tests.names import CTPT, DYNAPROMPT, OTPT, TPT
 from tests.reference import naive
-from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, select_slots
+from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, naive_select_slots
 from tests.texts import twins
 
 GOLDEN = load()
@@ -28,7 +28,7 @@ def dynaprompt(name=DYNAPROMPT[TPT], **settings):
 
 
 def warm(slots=5, seed=0, std=0.05):
-    """A buffer whose slots all differ and have all been used."""
+    """Return a buffer whose slots all differ and have all been used."""
     draw = torch.Generator().manual_seed(seed)
     offsets = std * torch.randn(slots, *PAIR.context.shape, generator=draw)
     plain = PAIR.model.features(PAIR.context)
@@ -46,19 +46,19 @@ def test_a_stream_of_the_released_code(stream):
     free, *late = stream.spans()
     for span in (free, *late):
         begun = method.start(model, stream["init_ctx"], len(unit))
-        buffer = Buffer.of(stream["init_ctx"], begun.plain, *stream.buffer(span.start))
+        buffer = Buffer.of(stream["init_ctx"], begun.initial_features, *stream.buffer(span.start))
         for sample in span:
-            selection = method.select(model, known(model, buffer.with_fresh()), unit[sample])
+            selection = method.select(model, with_all_features(model, buffer.with_fresh_slot()), unit[sample])
             assert buffer.order[0] == stream["init_slot"][sample]
             assert selection.slots == [slot for slot in stream["selected"][sample].tolist() if slot >= 0]
             chosen = unit[sample][stream["views"][sample].long()]
-            assert torch.equal(selection.kept.sort(0).values, chosen.sort(0).values)
-            features = known(model, buffer.with_fresh()).features[selection.slots]
-            loss = method.losses(model, features, selection.kept).mean()
+            assert torch.equal(selection.confident.sort(0).values, chosen.sort(0).values)
+            features = with_all_features(model, buffer.with_fresh_slot()).features[selection.slots]
+            loss = method.losses(model, features, selection.confident).mean()
             logits, buffer = method.predict(model, buffer, unit[sample : sample + 1])
             assert list(buffer.order) == stream["order_after"][sample].tolist()
             assert list(buffer.use) == stream["use_after"][sample].tolist()
-            found = {
+            actual = {
                 "entropy": selection.entropy,
                 "difference": selection.difference,
                 "loss": loss,
@@ -67,8 +67,8 @@ def test_a_stream_of_the_released_code(stream):
                 "probs": logits[0].softmax(-1),
             }
             for name in NEAR if span == free else ():
-                assert (found[name] - stream[name][sample]).abs().max() <= NEAR[name], (sample, name)
-            assert (found["probs"] - stream["probs"][sample]).abs().max() <= 1e-3
+                assert (actual[name] - stream[name][sample]).abs().max() <= NEAR[name], (sample, name)
+            assert (actual["probs"] - stream["probs"][sample]).abs().max() <= 1e-3
 
 
 # ------------------------------------------------------------ the naive reference
@@ -78,7 +78,7 @@ def test_a_stream_of_the_released_code(stream):
 @pytest.mark.parametrize("rule", ["released", "corrected", "described"])
 @pytest.mark.parametrize("slots", [1, 2, 5, 12])
 def test_a_stream_equals_the_naive_one(name, rule, slots):
-    """From an empty buffer, whose slots are all equal at first, until slots are emptied again."""
+    """Run from an empty buffer, whose slots are all equal, until slots are emptied again."""
     method, samples = dynaprompt(name, slots=slots, slot_rule=rule), PAIR.views(16, 16)
     logits, state = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, 16), samples)
     buffer = NaiveBuffer.empty(PAIR.context, slots)
@@ -101,15 +101,15 @@ def test_a_stream_equals_the_naive_one(name, rule, slots):
 
 
 @pytest.mark.parametrize("rule", ["released", "corrected", "described"])
-def test_slots_are_selected_as_the_naive_form_does_with_any_ties(rule):
+def test_slot_selection_equals_the_naive_reference_with_ties(rule):
     draw = torch.Generator().manual_seed(0)
     doubled = 0
     for _ in range(500):
         slots = int(torch.randint(1, 13, (), generator=draw))
         entropy, difference = torch.randint(0, 9, (2, slots), generator=draw).float().tolist()
         trace = Trace(init_slot=int(torch.randint(slots, (), generator=draw)), entropy=entropy, difference=difference)
-        select_slots(trace, rule)
-        assert choose(rule, entropy, difference, trace.init_slot) == trace.selected
+        naive_select_slots(trace, rule)
+        assert select_slots(rule, entropy, difference, trace.init_slot) == trace.selected
         doubled += len(set(trace.selected)) < len(trace.selected)
     assert (doubled > 0) == (rule == "released")
 
@@ -117,19 +117,19 @@ def test_slots_are_selected_as_the_naive_form_does_with_any_ties(rule):
 # ------------------------------------------------------------ the buffer
 
 
-def test_known_features_are_those_of_the_slots_prompts():
-    """Those of unselected slots after their decay, too."""
+def test_computed_features_are_those_of_the_slots_prompts():
+    """Unselected slots have the features of their decayed offsets."""
     method, buffer = dynaprompt(slots=5), warm()
     for sample in PAIR.views(12, 8):
         _, buffer = method.predict(PAIR.model, buffer, sample[None])
         expected = PAIR.model.features(buffer.context + buffer.offsets)
-        assert 0 < buffer.known.sum() < 5
-        torch.testing.assert_close(buffer.features[buffer.known], expected[buffer.known], atol=2e-6, rtol=0)
-        torch.testing.assert_close(known(PAIR.model, buffer).features, expected, atol=2e-6, rtol=0)
+        assert 0 < buffer.computed.sum() < 5
+        torch.testing.assert_close(buffer.features[buffer.computed], expected[buffer.computed], atol=2e-6, rtol=0)
+        torch.testing.assert_close(with_all_features(PAIR.model, buffer).features, expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("lr", [5e-3, 0.5])
-def test_what_is_not_selected_only_decays(lr):
+def test_slots_that_are_not_selected_only_decay(lr):
     method, before = dynaprompt(slots=5, lr=lr, slot_rule="described"), warm()
     _, after = method.predict(PAIR.model, before, PAIR.views(1, 8))
     emptied = before.order[0]
@@ -139,12 +139,12 @@ def test_what_is_not_selected_only_decays(lr):
     assert not torch.equal(after.offsets, before.offsets)
 
 
-def test_slots_that_are_equal_stay_so_and_share_the_lower_ones_values():
-    """Rounding cannot part them: the batch that they are computed in decides nothing."""
+def test_equal_slots_stay_equal_and_share_the_lowest_slots_values():
+    """Rounding, which depends on the batch, cannot separate them."""
     buffer = warm(slots=6)
     offsets = buffer.offsets.clone()
     offsets[3] = offsets[1] + 5e-6
-    buffer = known(PAIR.model, replace(buffer, offsets=offsets))
+    buffer = with_all_features(PAIR.model, replace(buffer, offsets=offsets))
     assert buffer.leaders().tolist() == [0, 1, 2, 1, 4, 5]
     selection = dynaprompt().select(PAIR.model, buffer, PAIR.views(1, 8)[0])
     assert selection.entropy[1] == selection.entropy[3]
@@ -154,39 +154,39 @@ def test_slots_that_are_equal_stay_so_and_share_the_lower_ones_values():
     assert not torch.equal(gradients[1], gradients[0])
 
 
-def test_a_slot_that_is_there_twice_counts_twice():
-    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), known(PAIR.model, warm())
+def test_a_slot_selected_twice_counts_twice():
+    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), with_all_features(PAIR.model, warm())
     selection = method.select(PAIR.model, buffer, PAIR.views(1, 8)[0])
     once = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2]))
     twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))
     torch.testing.assert_close(once[1] * 2 / 3, twice[1])
     torch.testing.assert_close(once[2] * 4 / 3, twice[2])
-    assert buffer.selecting([2, 2]).use[2] == buffer.use[2] + 2
+    assert buffer.select([2, 2]).use[2] == buffer.use[2] + 2
 
 
-def test_the_slot_that_was_selected_longest_ago_is_emptied_where_none_is_fresh():
+def test_the_least_recently_selected_slot_is_emptied_if_none_is_fresh():
     full = warm()
-    emptied = full.with_fresh()
+    emptied = full.with_fresh_slot()
     slot = full.order[0]
-    assert emptied.use == tuple(0 if other == slot else 1 for other in range(5))
+    assert [emptied.use[index] for index in range(5)] == [int(index != slot) for index in range(5)]
     assert not emptied.offsets[slot].any()
-    assert torch.equal(emptied.features[slot], full.plain)
-    assert full.offsets[slot].any(), "the buffer that was given is as it was"
-    assert emptied.with_fresh() is emptied
+    assert torch.equal(emptied.features[slot], full.initial_features)
+    assert full.offsets[slot].any(), "the original buffer must not change"
+    assert emptied.with_fresh_slot() is emptied
 
 
-def test_an_emptied_slot_is_the_prompt_that_the_stream_began_with():
-    """A pretrained one, for instance; its words do not come back."""
+def test_an_emptied_slot_holds_the_initial_prompt_of_the_stream():
+    """After pretraining, an emptied slot is the learned context and not its words."""
     context = PAIR.context + 0.1 * torch.randn(PAIR.context.shape, generator=torch.Generator().manual_seed(1))
     method = dynaprompt(slots=2)
     begun = method.start(PAIR.model, context, 9)
     _, state = method.predict(PAIR.model, begun, PAIR.views(9, 8))
-    emptied = state.with_fresh()
+    emptied = state.with_fresh_slot()
     slot = emptied.use.index(0)
     torch.testing.assert_close(emptied.features[slot], PAIR.model.features(context), atol=2e-6, rtol=0)
 
 
-def test_a_stored_state_goes_on_to_the_last_bit():
+def test_a_stored_state_continues_bit_for_bit():
     method, samples = dynaprompt(slots=3), PAIR.views(8, 8)
     begun = method.start(PAIR.model, PAIR.context, 8)
     _, middle = method.predict(PAIR.model, begun, samples[:4])
@@ -199,14 +199,14 @@ def test_a_stored_state_goes_on_to_the_last_bit():
     assert not begun.offsets.any()
 
 
-def test_one_view_will_do():
+def test_a_single_view_gives_finite_results():
     logits, state = dynaprompt(slots=3).predict(PAIR.model, warm(3), PAIR.views(4, 1))
     assert logits.isfinite().all()
     assert state.offsets.isfinite().all()
 
 
 @pytest.mark.parametrize("rule", ["corrected", "described"])
-def test_rules_give_other_results(rule):
-    methods = [dynaprompt(slots=5, slot_rule=each) for each in (rule, "released")]
-    found, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)
-    assert (found.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2
+def test_selection_rules_give_different_results(rule):
+    methods = [dynaprompt(slots=5, slot_rule=name) for name in (rule, "released")]
+    actual, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)
+    assert (actual.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2

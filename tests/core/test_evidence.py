@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import fair_order
-from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_error
+from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
@@ -89,16 +89,16 @@ def test_metrics_of_sums_are_those_of_images_to_the_bit(images, seed):
     given = confidences(np.random.default_rng(seed), images)
     one = sums_of(given)
     assert metric_value("accuracy", one) == accuracy(given)
-    assert metric_value("ece", one) == expected_error(given)
+    assert metric_value("ece", one) == expected_calibration_error(given)
     row = BLOCKWISE_METRICS["ece"]
     in_blocks = row.scale * row.value(np.ones(len(one)) @ row.columns(one)) / one.total
-    assert in_blocks == expected_error(given)
+    assert in_blocks == expected_calibration_error(given)
 
 
 def test_confidences_on_edges_are_in_the_bins_of_ece():
     given = Confidences(EDGES.copy(), np.arange(len(EDGES)) % 2 == 0)
     one = sums_of(given)
-    assert metric_value("ece", one) == expected_error(given)
+    assert metric_value("ece", one) == expected_calibration_error(given)
     assert one.counts.sum() == len(EDGES) - 1  # exactly 0 is in no bin
     assert one.total == len(EDGES)
 

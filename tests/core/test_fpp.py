@@ -1,11 +1,11 @@
-"""Pretraining with every knob against the naive reference, fed the same noise."""
+"""Pretraining with every setting against the naive reference, with the same noise."""
 
 import itertools
 
 import pytest
 import torch
 
-from fpp_sweep.core.fpp import cosine, distance, draw_noise, draw_start, pretrain
+from fpp_sweep.core.fpp import cosine_rate, distance, draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.config import FppConfig
@@ -14,7 +14,7 @@ from tests.texts import CLASSES, MAPLE, twins
 
 STEPS = 12
 DRAWS = 3
-KNOBS = [
+SETTINGS = [
     {},
     {"detach": "none"},
     {"detach": "clean"},
@@ -29,7 +29,7 @@ KNOBS = [
     {"noise_positions": "name", "noise_shared": False, "detach": "none"},
     {"lr": 0.03, "final_lr": 0.0, "weight_decay": 0.3},
 ]
-OF_MAPLE = [
+MAPLE_SETTINGS = [
     {},
     {"detach": "none"},
     {"noise_shared": False},
@@ -38,12 +38,12 @@ OF_MAPLE = [
 ]
 
 
-def recorded(noise, steps):
+def first_draws(noise, steps):
     return list(itertools.islice(noise, steps))
 
 
 def as_naive(noise, config):
-    """The same draws, before scaling, for the reference."""
+    """Return the same draws, before scaling, for the reference."""
 
     def row(part, variance):
         part = part / variance**0.5
@@ -57,15 +57,17 @@ def as_naive(noise, config):
 
 
 @pytest.mark.parametrize(
-    ("knobs", "sizes"), [*((knobs, {}) for knobs in KNOBS), *((knobs, MAPLE) for knobs in OF_MAPLE)], ids=str
+    ("settings", "sizes"),
+    [*((settings, {}) for settings in SETTINGS), *((settings, MAPLE) for settings in MAPLE_SETTINGS)],
+    ids=str,
 )
-def test_every_knob_equals_the_reference(knobs, sizes):
+def test_pretraining_equals_the_naive_reference_for_every_setting(settings, sizes):
     pair = twins(**sizes)
-    config = FppConfig(steps=STEPS, draws=DRAWS, **knobs)
+    config = FppConfig(steps=STEPS, draws=DRAWS, **settings)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)
-    noise = recorded(draw_noise(pair.texts, len(pair.context), config, generator), STEPS)
-    found = pretrain(pair.texts, pair.context, config, flatness_weight=1.7, start=start, noise=iter(noise))
+    noise = first_draws(draw_noise(pair.texts, len(pair.context), config, generator), STEPS)
+    actual = pretrain(pair.texts, pair.context, config, flatness_weight=1.7, start=start, noise=iter(noise))
     expected = naive.pretrain(
         pair.naive,
         pair.token_ids,
@@ -84,8 +86,8 @@ def test_every_knob_equals_the_reference(knobs, sizes):
         name_only=config.noise_positions == "name",
         words_after=2 if sizes else 0,
     )
-    torch.testing.assert_close(found.losses, expected.losses, atol=2e-5, rtol=1e-5)
-    torch.testing.assert_close(pair.texts.features(found.context), expected.features, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual.losses, expected.losses, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(pair.texts.features(actual.context), expected.features, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -96,33 +98,33 @@ def test_every_knob_equals_the_reference(knobs, sizes):
     ],
     ids=lambda sizes: f"width {sizes['width']}",
 )
-def test_fifty_steps_stay_with_the_reference(sizes):
+def test_fifty_steps_of_pretraining_equal_the_naive_reference(sizes):
     pair = twins(**sizes, seed=3)
     config = FppConfig(steps=50, draws=2)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(pair.context, config, generator)
-    noise = recorded(draw_noise(pair.texts, 4, config, generator), 50)
-    found = pretrain(pair.texts, pair.context, config, flatness_weight=2.5, start=start, noise=iter(noise))
-    given = [as_naive(draw, config) for draw in noise]
+    noise = first_draws(draw_noise(pair.texts, 4, config, generator), 50)
+    actual = pretrain(pair.texts, pair.context, config, flatness_weight=2.5, start=start, noise=iter(noise))
+    naive_noise = [as_naive(draw, config) for draw in noise]
     stds = {"context_std": config.context_var**0.5, "class_std": config.class_var**0.5}
-    expected = naive.pretrain(pair.naive, pair.token_ids, pair.context, start, given, weight=2.5, **stds)
-    torch.testing.assert_close(pair.texts.features(found.context), expected.features, atol=1e-4, rtol=0)
+    expected = naive.pretrain(pair.naive, pair.token_ids, pair.context, start, naive_noise, weight=2.5, **stds)
+    torch.testing.assert_close(pair.texts.features(actual.context), expected.features, atol=1e-4, rtol=0)
 
 
-def test_branches_that_do_not_fit_together_give_the_same(monkeypatch):
+def test_branches_in_separate_batches_give_the_same_result(monkeypatch):
     pair = twins()
     config = FppConfig(steps=5, draws=DRAWS)
     generator = torch.Generator().manual_seed(0)
-    noise = recorded(draw_noise(pair.texts, 4, config, generator), 5)
+    noise = first_draws(draw_noise(pair.texts, 4, config, generator), 5)
     inputs = {"flatness_weight": 1.7, "start": draw_start(pair.context, config, generator)}
     together = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
-    monkeypatch.setattr(TextTower, "rows_at_once", lambda tower: 1)
+    monkeypatch.setattr(TextTower, "positions_per_batch", lambda tower: 1)
     apart = pretrain(pair.texts, pair.context, config, **inputs, noise=iter(noise))
     torch.testing.assert_close(apart.context, together.context, atol=1e-5, rtol=0)
     torch.testing.assert_close(apart.losses, together.losses, atol=1e-6, rtol=1e-5)
 
 
-def test_noise_has_the_variances_and_the_places_asked_for():
+def test_noise_has_the_configured_variances_and_positions():
     pair = twins()
     config = FppConfig(draws=500, context_var=0.04, class_var=0.25)
     noise = next(draw_noise(pair.texts, 4, config, torch.Generator().manual_seed(0)))
@@ -149,7 +151,7 @@ def test_the_learning_rate_is_torchs_cosine():
     optimizer = torch.optim.SGD([parameter], lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100, eta_min=1e-4)
     for step in range(100):
-        assert cosine(step, 100, 0.01, 1e-4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
+        assert cosine_rate(step, 100, 0.01, 1e-4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6)
         optimizer.step()
         scheduler.step()
 
@@ -164,7 +166,7 @@ def test_pretraining_lowers_the_alignment_of_a_random_start():
     assert losses[-1, 0] < 0.5 * losses[0, 0]
 
 
-def test_no_steps_leave_the_start():
+def test_zero_steps_return_the_start():
     pair = twins()
     config = FppConfig(steps=0)
     learned = pretrain(pair.texts, pair.context, config, flatness_weight=1.0, start=pair.context, noise=iter(()))
@@ -172,7 +174,7 @@ def test_no_steps_leave_the_start():
     assert learned.losses.shape == (0, 2)
 
 
-def test_a_loss_that_is_not_finite_stops_with_step_and_values():
+def test_a_loss_that_is_not_finite_raises_with_step_and_values():
     pair = twins()
     config = FppConfig(steps=5)
     good = next(draw_noise(pair.texts, 4, config, torch.Generator().manual_seed(0)))
@@ -190,7 +192,7 @@ def test_distances_of_orthogonal_unit_vectors(kind, value):
 
 
 @pytest.mark.parametrize("kind", ["squared_l2", "l2", "cosine"])
-def test_a_distance_has_a_gradient_where_both_coincide_as_at_a_predefined_start(kind):
-    place = torch.eye(2).requires_grad_()
-    distance(place, torch.eye(2), kind).backward()
-    assert place.grad.isfinite().all()
+def test_distances_have_finite_gradients_where_both_vectors_are_equal(kind):
+    vectors = torch.eye(2).requires_grad_()
+    distance(vectors, torch.eye(2), kind).backward()
+    assert vectors.grad.isfinite().all()

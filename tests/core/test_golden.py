@@ -1,4 +1,4 @@
-"""The engine reproduces what the released code computes (tests/golden)."""
+"""The engine reproduces numbers of the released code (tests/golden)."""
 
 import pytest
 import torch
@@ -24,8 +24,8 @@ def model():
 
 
 def test_text_features(model):
-    found = model.features(GOLDEN["tta/ctx0"])
-    torch.testing.assert_close(found, GOLDEN["tta/text_features"], atol=2e-6, rtol=0)
+    actual = model.features(GOLDEN["tta/ctx0"])
+    torch.testing.assert_close(actual, GOLDEN["tta/text_features"], atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("case", GOLDEN.settings["cases"], ids=lambda case: case["name"])
@@ -43,14 +43,14 @@ def test_the_adapted_contexts(model, name):
     views = F.normalize(GOLDEN["tta/views"].float(), dim=-1)
     method = build_method(name, AdaptConfig(), "fine_grained")
     state = method.start(model, GOLDEN["tta/ctx0"], len(views))
-    found = method.adapted(model, state, views)
-    differs = (found - GOLDEN[f"tta/{name}.ctx"]).abs() > 1e-5
+    actual = method.adapt_contexts(model, state, views)
+    differs = (actual - GOLDEN[f"tta/{name}.ctx"]).abs() > 1e-5
     # TPT's last sample has an entropy of 1e-6: its gradient is rounding error, and a sign step magnifies its signs
     assert differs[:-1].float().mean() == 0
     assert differs.float().mean() < 0.02
 
 
-def test_the_regularisers(model):
+def test_penalties(model):
     features = model.features(GOLDEN["tta/ctx0"])
     assert dispersion(features).item() == pytest.approx(GOLDEN["tta/reg.ctpt"].item(), abs=1e-5)
     assert orthogonality(features).item() == pytest.approx(GOLDEN["tta/reg.otpt"].item(), abs=1e-5)
@@ -78,5 +78,5 @@ def test_pretraining(model, case):
     )
     torch.testing.assert_close(learned.losses.double(), GOLDEN[f"fpp/{name}.losses"], atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(learned.context, GOLDEN[f"fpp/{name}.ctx"], atol=TOLERANCE, rtol=0)
-    found = model.features(learned.context)
-    torch.testing.assert_close(found, GOLDEN[f"fpp/{name}.text_features"], atol=TOLERANCE, rtol=0)
+    actual = model.features(learned.context)
+    torch.testing.assert_close(actual, GOLDEN[f"fpp/{name}.text_features"], atol=TOLERANCE, rtol=0)

@@ -1,4 +1,4 @@
-"""Sharpness and its kin against the naive form, closed forms, finite differences, and curvature."""
+"""Sharpness measures against the naive form, closed forms, finite differences, and curvature."""
 
 from types import SimpleNamespace
 
@@ -7,8 +7,8 @@ import torch
 
 from fpp_sweep.core.methods import measures
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
-from fpp_sweep.core.methods.measures import measured
-from fpp_sweep.core.methods.tpt import averaged_entropy, select
+from fpp_sweep.core.methods.measures import measure_sharpness
+from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy
 from fpp_sweep.spec.config import MeasureConfig
 from tests.golden import load, load_steps
 from tests.golden.tower import text_model
@@ -21,15 +21,15 @@ BOTH = ("sharpness", "product")
 CONTEXTS = PAIR.context + 0.02 * torch.randn(4, *PAIR.context.shape, generator=torch.Generator().manual_seed(0))
 
 
-def found(config, contexts=CONTEXTS, columns=BOTH):
-    return measured(PAIR.model, PAIR.context, contexts, VIEWS, 0.1, config, columns)
+def measure(config, contexts=CONTEXTS, columns=BOTH):
+    return measure_sharpness(PAIR.model, PAIR.context, contexts, VIEWS, 0.1, config, columns)
 
 
 @pytest.mark.parametrize("rho", [0.05, 1.0])
 @pytest.mark.parametrize("norm", ["global", "token"])
 @pytest.mark.parametrize("views", ["start", "adapted"])
 def test_measures_equal_the_naive_form(rho, norm, views):
-    ours = found(MeasureConfig(rho=rho, norm=norm, views=views))
+    ours = measure(MeasureConfig(rho=rho, norm=norm, views=views))
     for sample, context, *numbers in zip(VIEWS, CONTEXTS, *ours.values(), strict=True):
         product, rise = map(float, numbers)
         expected = naive.sharpness(
@@ -45,24 +45,24 @@ def test_measures_equal_the_naive_form(rho, norm, views):
         assert (rise, product) == pytest.approx(expected, abs=2e-5, rel=1e-4)
 
 
-def test_what_is_not_asked_for_is_not_there():
-    both = found(MeasureConfig())
+def test_only_requested_columns_are_returned():
+    both = measure(MeasureConfig())
     assert both.keys() == set(BOTH)
     for column in BOTH:
-        only = found(MeasureConfig(), columns=[column])
+        only = measure(MeasureConfig(), columns=[column])
         assert only.keys() == {column}
         assert torch.equal(only[column], both[column])
 
 
-def test_of_a_flat_loss_nothing_rises():
+def test_sharpness_of_a_constant_loss_is_zero():
     flat = twins(classes=("ox",))  # a single class is certain
     views = torch.nn.functional.normalize(torch.randn(4, 8, 16, generator=torch.Generator().manual_seed(0)), dim=-1)
-    numbers = measured(flat.model, flat.context, CONTEXTS, views, 0.5, MeasureConfig(rho=1.0), BOTH)
+    numbers = measure_sharpness(flat.model, flat.context, CONTEXTS, views, 0.5, MeasureConfig(rho=1.0), BOTH)
     assert {name: values.tolist() for name, values in numbers.items()} == {name: [0.0] * 4 for name in BOTH}
 
 
 @pytest.mark.parametrize("norm", ["global", "token"])
-def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
+def test_measures_of_a_quadratic_equal_the_closed_form(norm, monkeypatch):
     """L = theta' A theta / 2 with diagonal A: the rise is rho u'g + rho^2 u'A u / 2, u the direction of g."""
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(3, 4, 8, generator=generator, dtype=torch.float64)
@@ -70,16 +70,18 @@ def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
     model = SimpleNamespace(
         features=lambda contexts: contexts,
         logits=lambda views, features: features,
-        texts=SimpleNamespace(rows_at_once=lambda: 2),
+        texts=SimpleNamespace(contexts_per_batch=lambda: 2),
     )
-    monkeypatch.setattr(measures, "averaged_entropy", lambda text: (curvature * text**2).sum((-2, -1)) / 2)
-    monkeypatch.setattr(measures, "select", lambda views, *unused: views)
+    monkeypatch.setattr(measures, "marginal_entropy", lambda text: (curvature * text**2).sum((-2, -1)) / 2)
+    monkeypatch.setattr(measures, "confident_views", lambda views, *unused: views)
     monkeypatch.setattr(
         measures,
         "gradients_at",
-        lambda model, contexts, of_features: (of_features(contexts, torch.arange(len(contexts))), contexts),
+        lambda model, contexts, feature_gradient: (feature_gradient(contexts, torch.arange(len(contexts))), contexts),
     )
-    numbers = measured(model, theta[0], theta, torch.zeros(3, 1, 8), 0.1, MeasureConfig(rho=0.3, norm=norm), BOTH)
+    numbers = measure_sharpness(
+        model, theta[0], theta, torch.zeros(3, 1, 8), 0.1, MeasureConfig(rho=0.3, norm=norm), BOTH
+    )
     gradient = curvature * theta
     length = gradient.norm(dim=-1, keepdim=True) if norm == "token" else gradient.flatten(1).norm(dim=-1)[:, None, None]
     up = gradient / length
@@ -94,49 +96,49 @@ def test_of_a_quadratic_they_have_a_closed_form(norm, monkeypatch):
 MODEL = text_model(torch.float64)
 THETA = load()["tta/ctx0"].double().expand(3, -1, -1)
 SAMPLES = torch.nn.functional.normalize(load_steps()["views"][:3].double(), dim=-1)
-KEPT = select(SAMPLES, MODEL.logits(SAMPLES, MODEL.features(THETA[0])), 0.1)
+CONFIDENT = confident_views(SAMPLES, MODEL.logits(SAMPLES, MODEL.features(THETA[0])), 0.1)
 
 
 def loss(contexts):
-    return averaged_entropy(MODEL.logits(KEPT, MODEL.features(contexts)))
+    return marginal_entropy(MODEL.logits(CONFIDENT, MODEL.features(contexts)))
 
 
 def gradient(contexts):
-    def of_features(features, rows):
-        return gradient_of(lambda text: averaged_entropy(MODEL.logits(KEPT[rows], text)), features)
+    def feature_gradient(features, rows):
+        return gradient_of(lambda text: marginal_entropy(MODEL.logits(CONFIDENT[rows], text)), features)
 
-    return gradients_at(MODEL, contexts, of_features)[0]
+    return gradients_at(MODEL, contexts, feature_gradient)[0]
 
 
 def rise(rho):
-    return measured(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(rho=rho), BOTH)["sharpness"]
+    return measure_sharpness(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(rho=rho), BOTH)["sharpness"]
 
 
 def test_the_product_is_the_slope_along_the_prompt():
     step = 1e-5
     slope = (loss((1 + step) * THETA) - loss((1 - step) * THETA)) / (2 * step)
-    product = measured(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(), ["product"])["product"]
+    product = measure_sharpness(MODEL, THETA[0], THETA, SAMPLES, 0.1, MeasureConfig(), ["product"])["product"]
     torch.testing.assert_close(product, slope, rtol=1e-6, atol=1e-9)
 
 
-def test_a_short_way_up_rises_by_the_gradients_length():
+def test_sharpness_of_a_short_step_is_the_gradients_norm():
     lengths = gradient(THETA).flatten(1).norm(dim=-1)
     torch.testing.assert_close(rise(1e-6) / 1e-6, lengths, rtol=1e-4, atol=0)
 
 
-def curved(vectors):
-    """Hessian-vector products by central differences of the gradient."""
+def hessian_product(vectors):
+    """Return Hessian-vector products, by central differences of the gradient."""
     step = 1e-5
     return (gradient(THETA + step * vectors) - gradient(THETA - step * vectors)) / (2 * step)
 
 
 def largest_curvature(iterations=40):
-    """The Hessian's largest eigenvalue of each sample, by Lanczos with every vector kept orthogonal to all before."""
+    """Return the Hessian's largest eigenvalue of each sample, by Lanczos with full orthogonalisation."""
     basis = torch.randn(THETA.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).flatten(1)
     vectors = [basis / basis.norm(dim=-1, keepdim=True)]
     diagonal, beside = [], []
     for _ in range(iterations):
-        image = curved(vectors[-1].view_as(THETA)).flatten(1)
+        image = hessian_product(vectors[-1].view_as(THETA)).flatten(1)
         diagonal.append((image * vectors[-1]).sum(-1))
         for vector in [*vectors, *vectors]:
             image = image - (image * vector).sum(-1, keepdim=True) * vector
@@ -146,16 +148,16 @@ def largest_curvature(iterations=40):
     tridiagonal += sum(torch.diag_embed(torch.stack(beside[:-1], -1), offset) for offset in (1, -1))
     values, inside = torch.linalg.eigh(tridiagonal)
     vector = (torch.stack(vectors[:-1], -1) @ inside[:, :, -1:])[..., 0]
-    rest = curved(vector.view_as(THETA)).flatten(1) - values[:, -1:] * vector
+    rest = hessian_product(vector.view_as(THETA)).flatten(1) - values[:, -1:] * vector
     assert (rest.norm(dim=-1) < 1e-3 * values[:, -1]).all(), "it has not converged"
     return values[:, -1]
 
 
-def test_sharpness_is_slope_and_curvature_which_the_hessians_largest_eigenvalue_bounds():
+def test_sharpness_equals_slope_plus_curvature_bounded_by_the_largest_eigenvalue():
     up = gradient(THETA)
     length = up.flatten(1).norm(dim=-1)
     up = up / length[:, None, None]
-    curvature = (up * curved(up)).sum((-2, -1))
+    curvature = (up * hessian_product(up)).sum((-2, -1))
     rho = 1e-4
     torch.testing.assert_close((rise(rho) - rho * length) * 2 / rho**2, curvature, rtol=1e-2, atol=0)
     assert (curvature <= largest_curvature() * (1 + 1e-6)).all()

@@ -1,4 +1,4 @@
-"""Metrics against plain loops, torchmetrics, and themselves under sharding and reordering."""
+"""Metrics against plain loops and torchmetrics, and under sharding and reordering."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, concaten
 from fpp_sweep.spec.errors import InputError
 from tests.toys import metric_row, registered
 
-# In percent. The loops add in another order, and the sums hold confidences to 7e-12.
+# in percent; the loops add in another order, and sums hold confidences to 7e-12
 CLOSE = 1e-8
 
 Probabilities = NDArray[np.float32]
@@ -35,7 +35,7 @@ def predictions(labels: Labels, probabilities: Probabilities) -> Predictions:
 def calibrated_badly(
     samples: int, classes: int, seed: int = 0, temperature: float = 0.5
 ) -> tuple[Labels, Probabilities]:
-    """Labels drawn from a softmax, probabilities from a sharper one."""
+    """Draw labels from a softmax; return the probabilities of a sharper softmax."""
     generator = np.random.default_rng(seed)
     logits = torch.from_numpy(2 * generator.standard_normal((samples, classes)))
     honest = torch.softmax(logits, dim=1).numpy()
@@ -44,18 +44,18 @@ def calibrated_badly(
 
 
 def very_sure(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
-    """Probabilities of so many magnitudes, down to 1e-38, that plain sums in float64 depend on their order."""
+    """Return probabilities down to 1e-38, whose plain sums in float64 depend on their order."""
     return calibrated_badly(samples, classes, seed, temperature=0.1)
 
 
 def rounded_to_half(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
-    """Values as a half-precision softmax stores them: ties, exact zeros, exact ones."""
+    """Return values as a half-precision softmax stores them: ties, exact zeros, exact ones."""
     labels, probabilities = very_sure(samples, classes, seed)
     return labels, probabilities.astype(np.float16).astype(np.float32)
 
 
 def on_edges(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
-    """Nothing but edges of bins, 0 and 1 among them; rows need not sum to one."""
+    """Return edges of bins only, 0 and 1 among them; rows do not sum to one."""
     generator = np.random.default_rng(seed)
     return generator.integers(0, classes, samples), generator.choice(EDGES, (samples, classes))
 
@@ -88,16 +88,16 @@ def naive_top5(labels: Labels, probabilities: Probabilities) -> float:
 
 
 def naive_bin_errors(pairs: list[tuple[float, bool]]) -> list[tuple[int, float]]:
-    """Count and gap of each non-empty bin (lo, hi]."""
-    found = []
+    """Return count and gap of each bin (low, high] that is not empty."""
+    actual = []
     limits = edges()
     for low, high in itertools.pairwise(limits):
         inside = [(confidence, hit) for confidence, hit in pairs if low < confidence <= high]
         if inside:
             accuracy = sum(hit for _, hit in inside) / len(inside)
             mean = sum(confidence for confidence, _ in inside) / len(inside)
-            found.append((len(inside), abs(accuracy - mean)))
-    return found
+            actual.append((len(inside), abs(accuracy - mean)))
+    return actual
 
 
 def top_pairs(labels: Labels, probabilities: Probabilities) -> list[tuple[float, bool]]:
@@ -177,10 +177,10 @@ FROM_SUMS = {"smooth_ece", "debiased_ece"}  # test_evidence.py has their definit
 
 
 def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> None:
-    found = score(predictions(labels, probabilities))
-    assert found.keys() == NAIVE.keys() | FROM_SUMS
-    found = {name: value for name, value in found.items() if name in NAIVE}
-    for name, value in found.items():
+    actual = score(predictions(labels, probabilities))
+    assert actual.keys() == NAIVE.keys() | FROM_SUMS
+    actual = {name: value for name, value in actual.items() if name in NAIVE}
+    for name, value in actual.items():
         assert value == pytest.approx(NAIVE[name](labels, probabilities), abs=CLOSE, rel=1e-12), name
 
 
@@ -192,12 +192,12 @@ def test_every_metric_equals_a_plain_loop(kind, samples, classes):
 
 @given(st.sampled_from(KINDS), st.integers(1, 60), st.integers(1, 8), st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_every_metric_equals_a_plain_loop_whatever_the_shape(kind, samples, classes, seed):
+def test_every_metric_equals_a_plain_loop_for_any_shape(kind, samples, classes, seed):
     assert_equals_the_loops(*kind(samples, classes, seed))
 
 
 def test_the_ranks_of_adaptive_bins_are_rounded_in_single_precision():
-    """Where 0.05 * (N - 1) lands next to a half, double precision would pick the neighbour."""
+    """Where 0.05 * (N - 1) is close to a half, double precision gives another rank."""
     different = 0
     for samples in range(1, 500):
         ranks = np.rint(EDGES * np.float32(samples - 1))
@@ -230,16 +230,16 @@ def test_edges_are_twentieths_in_single_precision():
 
 def test_a_probability_of_zero_is_in_no_bin_of_any_class():
     labels, probabilities = np.array([0, 1]), np.array([[1, 0], [1, 0]], np.float32)
-    found = predictions(labels, probabilities)
-    assert found.class_bins.counts.sum(axis=1).tolist() == [2, 0]
-    assert found.class_bins.hits.sum(axis=1).tolist() == [1, 0]
-    assert score(found)["sce"] == 25  # class 0: |1 hit - 2|; class 1, whose label was missed, adds nothing
+    actual = predictions(labels, probabilities)
+    assert actual.class_bins.counts.sum(axis=1).tolist() == [2, 0]
+    assert actual.class_bins.hits.sum(axis=1).tolist() == [1, 0]
+    assert score(actual)["sce"] == 25  # class 0: |1 hit - 2|; class 1, whose label was missed, adds nothing
 
 
 def test_a_certain_mistake_costs_the_logarithm_of_the_smallest_normal_number():
-    found = score(predictions(np.array([1]), np.array([[1, 0]], np.float32)))
-    assert found["nll"] == pytest.approx(126 * math.log(2))
-    assert found["brier"] == 2
+    actual = score(predictions(np.array([1]), np.array([[1, 0]], np.float32)))
+    assert actual["nll"] == pytest.approx(126 * math.log(2))
+    assert actual["brier"] == 2
 
 
 def test_with_five_classes_or_fewer_each_is_among_the_top_five():
@@ -249,9 +249,9 @@ def test_with_five_classes_or_fewer_each_is_among_the_top_five():
 
 
 def test_among_equal_probabilities_the_earlier_class_ranks_first():
-    found = predictions(np.arange(7), np.full((7, 7), 1 / 7, np.float32))
-    assert found.predicted.tolist() == [0] * 7
-    assert found.in_top5.tolist() == [True] * 5 + [False] * 2
+    actual = predictions(np.arange(7), np.full((7, 7), 1 / 7, np.float32))
+    assert actual.predicted.tolist() == [0] * 7
+    assert actual.in_top5.tolist() == [True] * 5 + [False] * 2
 
 
 def test_among_equal_confidences_risk_coverage_takes_the_later_sample_first():
@@ -260,10 +260,10 @@ def test_among_equal_confidences_risk_coverage_takes_the_later_sample_first():
     assert score(predictions(np.array([1, 0]), probabilities))["aurc"] == (0 + 1 / 2) / 2
 
 
-def test_one_confidence_for_all_leaves_no_adaptive_bin():
+def test_equal_confidences_leave_no_adaptive_bin():
     probabilities = np.array([[0.75, 0.25]] * 4, np.float32)
-    found = score(predictions(np.array([1, 1, 1, 1]), probabilities))
-    assert (found["aece"], found["ece"]) == (0, 75)
+    actual = score(predictions(np.array([1, 1, 1, 1]), probabilities))
+    assert (actual["aece"], actual["ece"]) == (0, 75)
 
 
 def test_half_precision_probabilities_are_read_exactly():
@@ -275,13 +275,13 @@ def test_half_precision_probabilities_are_read_exactly():
 # --- shards and order ----------------------------------------------------------------------------
 
 
-def assert_same(one: Predictions, other: Predictions) -> None:
-    """To the last bit."""
-    assert one.ids == other.ids
+def assert_same(first: Predictions, second: Predictions) -> None:
+    """Require equality to the last bit."""
+    assert first.ids == second.ids
     for name in ("labels", "predicted", "confidence", "in_top5", "nll", "brier"):
-        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+        assert getattr(first, name).tobytes() == getattr(second, name).tobytes(), name
     for name in ("counts", "hits", "confidence"):
-        left, right = getattr(one.class_bins, name), getattr(other.class_bins, name)
+        left, right = getattr(first.class_bins, name), getattr(second.class_bins, name)
         assert (left.dtype, left.tobytes()) == (right.dtype, right.tobytes()), name
 
 
@@ -305,18 +305,18 @@ def test_shards_joined_in_any_grouping_are_the_whole(data, kind, samples, classe
 
 @given(st.sampled_from(KINDS), st.integers(1, 60), st.sampled_from([2, 5, 60]), st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_the_order_of_samples_changes_nothing_but_ties_of_aurc(kind, samples, classes, seed):
+def test_the_order_of_samples_matters_only_for_ties_in_aurc(kind, samples, classes, seed):
     labels, probabilities = kind(samples, classes, seed)
     whole = predictions(labels, probabilities)
     order = np.random.default_rng(seed).permutation(samples)
     shuffled = Predictions.of([whole.ids[i] for i in order], labels[order], probabilities[order])
-    one, other = score(whole), score(shuffled)
+    scores, shuffled_scores = score(whole), score(shuffled)
     if len(np.unique(whole.confidence)) < samples:
-        one.pop("aurc"), other.pop("aurc")
-    assert one == other
+        scores.pop("aurc"), shuffled_scores.pop("aurc")
+    assert scores == shuffled_scores
 
 
-def test_a_large_input_is_read_in_blocks_that_change_nothing(monkeypatch):
+def test_reading_in_blocks_gives_the_same_bits(monkeypatch):
     labels, probabilities = calibrated_badly(100, 7)
     whole = predictions(labels, probabilities)
     monkeypatch.setattr(metrics, "BLOCK", 64)
@@ -328,14 +328,14 @@ def test_a_transposed_view_gives_the_same_bits():
     assert_same(predictions(labels, np.asfortranarray(probabilities)), predictions(labels, probabilities))
 
 
-def test_a_shard_travels_small():
+def test_a_pickled_shard_is_small():
     labels, probabilities = calibrated_badly(64, 1000)
     assert len(pickle.dumps(predictions(labels, probabilities))) < 3 * 8 * 1000 * BINS + 10_000
 
 
 def test_columns_stay_with_their_samples_in_blocks_and_shards(monkeypatch):
     labels, probabilities = calibrated_badly(20, 7)
-    columns = {"logits": np.log(probabilities), "seen": np.arange(20)}
+    columns = {"logits": np.log(probabilities), "index": np.arange(20)}
     monkeypatch.setattr(metrics, "BLOCK", 21)
     whole = Predictions.of([f"{i}" for i in range(20)], labels, probabilities, columns)
     cuts = itertools.pairwise((0, 3, 17, 20))
@@ -343,25 +343,25 @@ def test_columns_stay_with_their_samples_in_blocks_and_shards(monkeypatch):
         Predictions.of(whole.ids[a:b], labels[a:b], probabilities[a:b], {k: v[a:b] for k, v in columns.items()})
         for a, b in cuts
     ]
-    for found in (whole, concatenate(parts)):
-        assert found.columns.keys() == columns.keys()
-        assert all(np.array_equal(found.columns[name], columns[name]) for name in columns)
+    for actual in (whole, concatenate(parts)):
+        assert actual.columns.keys() == columns.keys()
+        assert all(np.array_equal(actual.columns[name], columns[name]) for name in columns)
     assert not predictions(labels, probabilities).columns
 
 
-# --- metrics of one's own ------------------------------------------------------------------------
+# --- registered metrics ---------------------------------------------------------------------------
 
 
-def test_a_metric_that_has_a_row_is_among_the_scores_for_as_long_as_it_has_one():
-    made = predictions(*calibrated_badly(20, 7))
+def test_a_registered_metric_is_scored_until_it_is_removed():
+    scored = predictions(*calibrated_badly(20, 7))
     with registered(metric_row("sure", lambda predictions: predictions.confidence.mean())):
-        found = score(made)
-    assert type(found["sure"]) is float
-    assert found == score(made) | {"sure": pytest.approx(made.confidence.mean())}
+        actual = score(scored)
+    assert type(actual["sure"]) is float
+    assert actual == score(scored) | {"sure": pytest.approx(scored.confidence.mean())}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_metric_that_is_no_number_is_named(value):
+def test_a_metric_that_is_not_finite_is_named(value):
     with registered(metric_row("odd", lambda predictions: value)), pytest.raises(FloatingPointError, match="odd is"):
         score(predictions(*calibrated_badly(20, 7)))
 
@@ -372,7 +372,7 @@ def test_a_metric_that_is_no_number_is_named(value):
 @pytest.mark.slow  # importing torchmetrics alone takes 15 seconds and more
 @pytest.mark.parametrize("classes", [2, 10, 60])
 def test_torchmetrics_agrees_away_from_edges(classes):
-    """Its bins are [lo, hi), ours (lo, hi]: the same unless a confidence is an edge."""
+    """Its bins are [low, high), ours (low, high]: equal unless a confidence is an edge."""
     from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
     labels, probabilities = calibrated_badly(2000, classes)
@@ -382,12 +382,12 @@ def test_torchmetrics_agrees_away_from_edges(classes):
     labels, probabilities = labels[clear], probabilities[clear]
     theirs = torch.from_numpy(probabilities), torch.from_numpy(labels)
 
-    found = score(predictions(labels, probabilities))
-    norms: list[tuple[float, Literal["l1", "max"]]] = [(found["ece"], "l1"), (found["mce"], "max")]
+    actual = score(predictions(labels, probabilities))
+    norms: list[tuple[float, Literal["l1", "max"]]] = [(actual["ece"], "l1"), (actual["mce"], "max")]
     for ours, norm in norms:
         error = multiclass_calibration_error(*theirs, num_classes=classes, n_bins=BINS, norm=norm)
         assert ours == pytest.approx(100 * error.item(), rel=1e-4)  # it adds in single precision
-    for ours, top in ((found["accuracy"], 1), (found["accuracy_top5"], min(5, classes))):
+    for ours, top in ((actual["accuracy"], 1), (actual["accuracy_top5"], min(5, classes))):
         accuracy = multiclass_accuracy(*theirs, num_classes=classes, top_k=top, average="micro")
         assert ours == pytest.approx(100 * accuracy.item(), rel=1e-6)
 
@@ -422,7 +422,7 @@ GOOD = with_value(0.25)
         ([], [], np.zeros((0, 3), np.float32), "no samples"),
     ],
 )
-def test_bad_input_is_refused_with_the_sample(ids, labels, probabilities, message):
+def test_bad_input_is_refused_with_the_samples_name(ids, labels, probabilities, message):
     with pytest.raises(InputError, match=message):
         Predictions.of(ids, np.array(labels), probabilities)
 
@@ -440,7 +440,7 @@ def test_bad_input_is_refused_with_the_sample(ids, labels, probabilities, messag
         ({"columns": {"logits": np.zeros((3, 3))}}, "column logits must have 2 rows, got 3"),
     ],
 )
-def test_results_read_back_from_elsewhere_are_checked_too(changes, message):
+def test_stored_results_are_checked_when_read(changes, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(predictions(np.array([0, 1]), GOOD), **changes)
 
@@ -452,12 +452,12 @@ def test_a_sample_in_two_shards_is_refused():
 
 
 def test_shards_with_different_classes_do_not_join():
-    one = Predictions.of(["a"], np.array([0]), GOOD[:1])
-    other = Predictions.of(["b"], np.array([0]), GOOD[:1, :2])
+    first = Predictions.of(["a"], np.array([0]), GOOD[:1])
+    second = Predictions.of(["b"], np.array([0]), GOOD[:1, :2])
     with pytest.raises(InputError, match="3 classes do not add up with bins of 2"):
-        concatenate([one, other])
+        concatenate([first, second])
 
 
-def test_no_shards_are_refused():
+def test_an_empty_list_of_shards_is_refused():
     with pytest.raises(InputError, match="no shards"):
         concatenate([])

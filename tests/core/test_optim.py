@@ -1,3 +1,5 @@
+"""Optimizer steps against torch."""
+
 import pytest
 import torch
 
@@ -19,7 +21,7 @@ def test_steps_equal_torch(lr, weight_decay):
         torch.testing.assert_close(ours, parameter.detach(), atol=1e-6, rtol=1e-6)
 
 
-def test_a_batch_is_a_row_of_optimizers():
+def test_a_batch_equals_independent_optimizers():
     generator = torch.Generator().manual_seed(0)
     start, gradients = torch.randn(3, 4, generator=generator), torch.randn(2, 3, 4, generator=generator)
     together, state = start, None

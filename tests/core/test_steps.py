@@ -26,17 +26,17 @@ def family(name):
     return next(base for base in (TPT, CTPT, OTPT) if name.startswith(base))
 
 
-def adapted(name, model=PAIR.model, samples=4, **settings):
+def adapt(name, model=PAIR.model, samples=4, **settings):
     method = build_method(name, AdaptConfig(**settings), "fine_grained")
     state = method.start(model, PAIR.context, samples)
-    return method.adapted(model, state, VIEWS), method.predict(model, state, VIEWS)[0].softmax(-1)
+    return method.adapt_contexts(model, state, VIEWS), method.predict(model, state, VIEWS)[0].softmax(-1)
 
 
-def assert_equal_to(form, name, settings, **given):
-    contexts, probabilities = adapted(name, **settings)
+def assert_equal_to(naive_form, name, settings, **naive_settings):
+    contexts, probabilities = adapt(name, **settings)
     penalty, weight = PENALTIES[family(name)]
-    for sample, context, found in zip(VIEWS, contexts, probabilities, strict=True):
-        expected = form(
+    for sample, context, actual in zip(VIEWS, contexts, probabilities, strict=True):
+        expected = naive_form(
             PAIR.naive,
             PAIR.token_ids,
             PAIR.context,
@@ -44,9 +44,9 @@ def assert_equal_to(form, name, settings, **given):
             logit_scale=PAIR.logit_scale,
             penalty=penalty,
             weight=weight,
-            **given,
+            **naive_settings,
         )
-        torch.testing.assert_close(found, expected.probabilities, atol=1e-4, rtol=0)
+        torch.testing.assert_close(actual, expected.probabilities, atol=1e-4, rtol=0)
         assert ((context - expected.context).abs() > 1e-4).float().mean() <= 5e-3  # signs of gradients that are zero
 
 
@@ -64,13 +64,13 @@ def assert_equal_to(form, name, settings, **given):
 )
 @pytest.mark.parametrize("name", SHARPNESS_AWARE)
 def test_sharpness_aware_steps_equal_the_naive_form(name, settings):
-    given = {key: value for key, value in settings.items() if not key.endswith("rho")}
-    if "view_fraction" in given:
-        given["selection"] = given.pop("view_fraction")  # as the reference calls it
-    given["reselect"] = settings.get("reselect") == "on"
+    naive_settings = {key: value for key, value in settings.items() if not key.endswith("rho")}
+    if "view_fraction" in naive_settings:
+        naive_settings["selection"] = naive_settings.pop("view_fraction")
+    naive_settings["reselect"] = settings.get("reselect") == "on"
     adaptive = name in ASAM.values()
     rho = settings.get("asam_rho", 0.5) if adaptive else settings.get("sam_rho", 0.05)
-    assert_equal_to(naive.adapt_sharpness_aware, name, settings, rho=rho, adaptive=adaptive, **given)
+    assert_equal_to(naive.adapt_sharpness_aware, name, settings, rho=rho, adaptive=adaptive, **naive_settings)
 
 
 @pytest.mark.parametrize("reselect", ["auto", "on", "off"])
@@ -78,19 +78,21 @@ def test_sharpness_aware_steps_equal_the_naive_form(name, settings):
 @pytest.mark.parametrize("name", TWO_STEPS)
 def test_two_steps_equal_the_naive_form(name, carry, reselect):
     order = tuple(name.split("_")[1:])
-    given = {"carry": carry, "reselect": {"auto": None, "on": True, "off": False}[reselect]}
-    assert_equal_to(naive.adapt_two_steps, name, {"keep_optimizer": carry, "reselect": reselect}, order=order, **given)
+    naive_settings = {"carry": carry, "reselect": {"auto": None, "on": True, "off": False}[reselect]}
+    assert_equal_to(
+        naive.adapt_two_steps, name, {"keep_optimizer": carry, "reselect": reselect}, order=order, **naive_settings
+    )
 
 
 def test_two_steps_on_the_entropy_are_tpt_with_two_steps():
-    assert torch.equal(adapted(ENT_ENT)[0], adapted(TPT, steps=2)[0])
+    assert torch.equal(adapt(ENT_ENT)[0], adapt(TPT, steps=2)[0])
 
 
 @pytest.mark.parametrize("name", [TPT, *SHARPNESS_AWARE, *TWO_STEPS])
-def test_samples_that_go_one_at_a_time_give_the_same(name, monkeypatch):
-    expected = adapted(name, steps=2)[1]
-    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: 1)
-    torch.testing.assert_close(adapted(name, steps=2)[1], expected, atol=1e-4, rtol=0)
+def test_single_samples_give_the_same_as_a_batch(name, monkeypatch):
+    expected = adapt(name, steps=2)[1]
+    monkeypatch.setattr(ClassTexts, "contexts_per_batch", lambda texts: 1)
+    torch.testing.assert_close(adapt(name, steps=2)[1], expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -100,33 +102,33 @@ def test_a_plain_gradient_step_equals_the_naive_one(name, steps):
     assert_equal_to(naive.adapt_sharpness_aware, name, settings, **settings, rho=0.0)
 
 
-def test_the_squared_penalty_is_the_one_that_is_written():
+def test_the_squared_penalty_is_that_of_the_paper():
     text = PAIR.model.features(PAIR.context).double()
     gram = text @ text.T
     assert squared_orthogonality(text).item() == pytest.approx((gram - torch.eye(len(gram))).square().sum().item())
-    plain, squared = (adapted(name)[0] for name in (OTPT, OTPT_SQUARED))
+    plain, squared = (adapt(name)[0] for name in (OTPT, OTPT_SQUARED))
     assert not torch.equal(plain, squared)
 
 
 @pytest.mark.parametrize("name", [*SHARPNESS_AWARE, *TWO_STEPS])
-def test_a_jacobian_gives_the_same(name):
+def test_the_jacobian_form_gives_the_same_predictions(name):
     state = build_method(name, AdaptConfig(), "fine_grained").start(PAIR.model, PAIR.context, 100_000)
     assert isinstance((state.start if name in REG_ENT.values() else state).first, ByJacobian)
-    torch.testing.assert_close(adapted(name, samples=100_000)[1], adapted(name)[1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(adapt(name, samples=100_000)[1], adapt(name)[1], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("name", [SAM[TPT], ASAM[TPT], ENT_ENT])
 def test_where_the_gradient_is_zero_the_prompt_only_decays(name, optimizer):
     model = replace(PAIR.model, logit_scale=0.0)
-    contexts, probabilities = adapted(name, model, optimizer=optimizer, lr=0.1, weight_decay=0.5)
+    contexts, probabilities = adapt(name, model, optimizer=optimizer, lr=0.1, weight_decay=0.5)
     steps = 2 if name == ENT_ENT else 1
     torch.testing.assert_close(contexts, (PAIR.context * 0.95**steps).expand_as(contexts), atol=1e-6, rtol=0)
     assert torch.isfinite(probabilities).all()
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30, 0.0])
-def test_a_direction_has_length_one_or_none(scale):
+def test_a_unit_gradient_has_norm_one_or_zero(scale):
     gradient = scale * torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
     for dim in ((-2, -1), (-1,)):
         lengths = torch.linalg.vector_norm(unit(gradient, dim), dim=dim)

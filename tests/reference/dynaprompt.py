@@ -1,7 +1,7 @@
-"""DynaPrompt, one sample and one slot at a time; written from the protocol, and imports nothing from the package.
+"""DynaPrompt, one sample and one slot at a time; written from the protocol alone.
 
-The released selection is kept with its two slips: the fresh slot's place among the entropies also cuts the ranking by
-difference, and the ids that are found so are used as places in the ranking by entropy.
+The released selection has two mistakes, which the rule `released` repeats: the fresh slot's rank by entropy also cuts
+the ranking by difference, and the slots that pass both cuts are used as ranks by entropy.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tests.reference.naive import NaiveText, Penalty, averaged_entropy, prompt_features, unit
+from tests.reference.naive import NaiveText, Penalty, marginal_entropy, prompt_features, unit
 
-CLOSE = 1e-5  # offsets that differ by no more share the values of the lowest slot
+SAME_OFFSET = 1e-5  # offsets that differ by no more share the values of the lowest slot
 
 
 @dataclass
 class NaiveBuffer:
-    """Changed in place, sample by sample."""
+    """A buffer of slots that each sample changes in place."""
 
     context: Tensor  # (n, W)
     offsets: Tensor  # (B, n, W)
@@ -33,7 +33,7 @@ class NaiveBuffer:
 
 @dataclass
 class Trace:
-    """What happened to one sample."""
+    """Everything that was computed for one sample."""
 
     init_slot: int = -1
     entropy: list[float] = field(default_factory=list)
@@ -63,7 +63,7 @@ def dynaprompt_one(
     penalty: Penalty | None = None,
     weight: float = 0.0,
 ) -> Trace:
-    """Take one sample's views (V, D), which need not be of unit norm."""
+    """Adapt to one sample's views (V, D), which need not be of unit norm, and predict view 0."""
     views, trace = unit(views), Trace()
     slots = len(buffer.offsets)
     # a fresh slot
@@ -72,7 +72,7 @@ def dynaprompt_one(
         buffer.offsets[oldest] = 0
         buffer.use[oldest] = 0
     trace.init_slot = buffer.order[0]
-    # what each slot makes of each view
+    # the logits of each view under each slot
     logits = []
     with torch.no_grad():
         for slot in range(slots):
@@ -85,11 +85,11 @@ def dynaprompt_one(
     ]
     for slot in range(slots):  # slots that are the same prompt
         for lower in range(slot):
-            if (buffer.offsets[slot] - buffer.offsets[lower]).abs().max() <= CLOSE:
+            if (buffer.offsets[slot] - buffer.offsets[lower]).abs().max() <= SAME_OFFSET:
                 trace.entropy[slot] = trace.entropy[lower]
                 trace.difference[slot] = trace.difference[lower]
                 break
-    select_slots(trace, rule)
+    naive_select_slots(trace, rule)
     for slot in trace.selected:
         buffer.order.remove(slot)
         buffer.order.append(slot)
@@ -105,7 +105,7 @@ def dynaprompt_one(
         times = trace.selected.count(slot)
         if times:
             features = prompt_features(text, token_ids, buffer.context + offset)
-            entropy = times / count * averaged_entropy(logit_scale * views[trace.views] @ features.T)
+            entropy = times / count * marginal_entropy(logit_scale * views[trace.views] @ features.T)
             regulariser = torch.zeros(()) if penalty is None else times / count * penalty(features)
             torch.autograd.backward(entropy + weight * regulariser)
             trace.entropy_loss += entropy.item()
@@ -126,31 +126,37 @@ def dynaprompt_one(
 
 
 def entropies(logits: Tensor) -> Tensor:
-    """Of each view."""
+    """Return the entropy of each view."""
     return -(torch.softmax(logits, dim=-1) * torch.log_softmax(logits, dim=-1)).sum(dim=-1)
 
 
 def logit_difference(logits: Tensor) -> float:
-    """How much larger the largest logit of view 0 is than that of each other view, on average."""
+    """Return the largest logit of view 0 minus the mean of the largest logits of the other views."""
     largest = [max(of_view) for of_view in logits.tolist()]
-    others = largest[1:]
-    return sum(largest[0] - other for other in others) / len(others) if others else 0.0
+    return mean_difference(largest[0], largest[1:])
 
 
 def probability_difference(logits: Tensor) -> float:
-    """How much of view 0's top class is lost in each other view, on average."""
+    """Return the probability of view 0's class in view 0 minus its mean probability in the other views."""
     probabilities = torch.softmax(logits, dim=-1)
     top = int(probabilities[0].argmax())
-    others = probabilities[1:, top].tolist()
-    return sum(probabilities[0, top].item() - other for other in others) / len(others) if others else 0.0
+    return mean_difference(probabilities[0, top].item(), probabilities[1:, top].tolist())
+
+
+def mean_difference(value: float, rest: Sequence[float]) -> float:
+    """Return the mean of value - x over the rest; 0 if there is no rest."""
+    total = 0.0
+    for number in rest:
+        total += value - number
+    return total / max(1, len(rest))
 
 
 def descending(values: Sequence[float]) -> list[int]:
-    """Slots by value, the lower one first where they are equal."""
+    """Return slots by value, the largest first; of equal values, the lower slot first."""
     return sorted(range(len(values)), key=lambda slot: (-values[slot], slot))
 
 
-def select_slots(trace: Trace, rule: str) -> None:
+def naive_select_slots(trace: Trace, rule: str) -> None:
     slots, init = len(trace.entropy), trace.init_slot
     trace.entropy_order = descending(trace.entropy)
     trace.difference_order = descending(trace.difference)
@@ -162,8 +168,8 @@ def select_slots(trace: Trace, rule: str) -> None:
         trace.selected = [*(trace.entropy_order[slot] for slot in trace.candidates), init]
         return
     for slot in range(slots):
-        no_worse = trace.entropy[slot] <= trace.entropy[init] and trace.difference[slot] >= trace.difference[init]
-        if slot != init and no_worse:
+        not_worse = trace.entropy[slot] <= trace.entropy[init] and trace.difference[slot] >= trace.difference[init]
+        if slot != init and not_worse:
             trace.candidates.append(slot)
     if rule == "corrected":
         trace.selected = [*trace.candidates, init]

@@ -1,4 +1,4 @@
-"""Accuracy and calibration as loops over samples, 20 bins, in per cent except for AURC."""
+"""Accuracy and calibration as loops over samples, with 20 bins; in per cent except for AURC."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sce(probabilities: Floats, labels: Ints) -> float:
 
 
 def aece(probabilities: Floats, labels: Ints) -> float:
-    """Adaptive calibration error: bins between quantiles of the confidences; the first one holds its lower edge."""
+    """Adaptive calibration error: bins between quantiles of the confidences; the first bin holds its lower edge."""
     confidences, hits = _confidences(probabilities, labels)
     confidences = [min(max(c, 0.0), 1.0) for c in confidences]
     ranked = sorted(confidences)
@@ -78,9 +78,9 @@ def aurc(probabilities: Floats, labels: Ints) -> float:
     confidences, hits = _confidences(probabilities, labels)
     order = np.argsort(confidences, kind="stable")[::-1]
     errors, risks = 0.0, 0.0
-    for seen, i in enumerate(order, start=1):
+    for covered, i in enumerate(order, start=1):
         errors += 1 - hits[i]
-        risks += errors / seen
+        risks += errors / covered
     return risks / len(order)
 
 

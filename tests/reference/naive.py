@@ -1,8 +1,8 @@
-"""CLIP's text tower, test-time adaptation and prompt pretraining, written to be read and not to be fast.
+"""CLIP's text tower, test-time adaptation and prompt pretraining, written for readers and not for speed.
 
-The oracle for the engine's tests and the baseline of the benchmarks. It was written from the protocol alone and imports
-nothing from the package, so that the two can only be wrong separately: all 77 positions, one sample at a time, autograd
-and torch's own AdamW for every step, the literal forms of every loss.
+This is the reference of the engine's tests and the baseline of the benchmarks. It was written from the protocol alone
+and imports nothing from the package, so that an error in one is not an error in the other. It computes all 77
+positions, one sample at a time, with autograd and torch's own AdamW for every step, and the literal form of every loss.
 
 K classes, P positions (77), n context tokens, W the text width, D the shared dimension, V views.
 """
@@ -91,31 +91,31 @@ class NaiveText:
 
 
 def length(x: Tensor) -> Tensor:
-    """Of each row."""
+    """Return the length of each row."""
     lengths: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return lengths
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows divided by their length."""
+    """Return rows divided by their length."""
     return x / length(x)[..., None]
 
 
 def with_context(embeddings: Tensor, context: Tensor) -> Tensor:
-    """The class texts with positions 1..n replaced by one context for all classes."""
+    """Replace positions 1..n of the class texts by one context for all classes."""
     prefix, suffix = embeddings[:, :1], embeddings[:, 1 + len(context) :]
     return torch.cat([prefix, context.expand(len(embeddings), -1, -1), suffix], dim=1)
 
 
 def prompt_features(text: NaiveText, token_ids: Tensor, context: Tensor) -> Tensor:
-    """(K, D) features of the class texts under a context."""
+    """Return the features (K, D) of the class texts under a context."""
     return text.features(with_context(text.embed(token_ids), context), token_ids)
 
 
 def random_weights(
     *, width: int, layers: int, embed_dim: int, vocabulary: int, positions: int = 77, seed: int = 0
 ) -> dict[str, Tensor]:
-    """A random text tower on which prompts matter as they do on a trained one.
+    """Return a random text tower on which prompts matter as they do on a trained one.
 
     Sizes follow CLIP's own initialisation (one over the root of the fan-in) but with token embeddings that outweigh the
     positions, and with residual branches that add up to the same size at any depth. Class features then differ (mean
@@ -155,10 +155,10 @@ def random_weights(
 def random_views(
     features: Tensor, *, samples: int, views: int, logit_scale: float = 100.0, spread: float = 2.5, seed: int = 0
 ) -> Tensor:
-    """(samples, views, D) unit image features whose logits differ from class to class by about `spread`, as CLIP's do.
+    """Return unit image features (samples, views, D) whose logits differ between classes by about `spread`, as in CLIP.
 
-    Isotropic ones would saturate the softmax where D is small, and leave no gradient. As in CLIP, most of an image's
-    feature lies in a direction that says nothing about the class.
+    Isotropic features would saturate the softmax where D is small, and leave no gradient. As in CLIP, most of an
+    image's feature lies in a direction that is not informative about the class.
     """
     generator = torch.Generator().manual_seed(seed)
     centred = features - features.mean(dim=0)
@@ -176,7 +176,7 @@ def random_views(
 
 @dataclass(frozen=True)
 class Adapted:
-    """What adaptation left behind for one sample."""
+    """The result of adaptation for one sample."""
 
     probabilities: Tensor  # (K,), of view 0
     context: Tensor  # (n, W)
@@ -184,7 +184,7 @@ class Adapted:
 
 
 def zero_shot(text: NaiveText, token_ids: Tensor, context: Tensor, views: Tensor, *, logit_scale: float) -> Tensor:
-    """(K,) probabilities of view 0 under a context as it is."""
+    """Return the probabilities (K,) of view 0 under a context as it is."""
     with torch.no_grad():
         features = prompt_features(text, token_ids, context)
         return torch.softmax(logit_scale * unit(views[0]) @ features.T, dim=-1)
@@ -204,23 +204,23 @@ def adapt_one(
     penalty: Penalty | None = None,
     weight: float = 0.0,
 ) -> Adapted:
-    """One sample of the TPT family: fresh context, fresh optimizer, some steps, then view 0.
+    """Adapt to one sample by TPT: fresh context, fresh optimizer, some steps, then the prediction of view 0.
 
-    `views` (V, D) need not be of unit norm. The views chosen at the first step stay chosen, and Adam keeps its state
-    from step to step.
+    `views` (V, D) need not be of unit norm. All steps use the views selected at the first step, and AdamW keeps its
+    state from step to step.
     """
     views = unit(views)
     embeddings = text.embed(token_ids)
     context = context0.clone().requires_grad_()
     optimizer = torch.optim.AdamW([context], lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay)
-    kept: Tensor | None = None
+    selected: Tensor | None = None
     losses = []
     for _ in range(steps):
         features = text.features(with_context(embeddings, context), token_ids)
         logits = (logit_scale * views) @ features.T
-        if kept is None:
-            kept = most_confident(logits.detach(), selection)
-        loss = averaged_entropy(logits[kept])
+        if selected is None:
+            selected = most_confident(logits.detach(), selection)
+        loss = marginal_entropy(logits[selected])
         if penalty is not None:
             loss = loss + weight * penalty(features)
         optimizer.zero_grad()
@@ -233,14 +233,14 @@ def adapt_one(
 
 
 def most_confident(logits: Tensor, selection: float) -> Tensor:
-    """Indices of the views of lowest entropy, int(selection * V) of them (one at least: the protocol has 64 views)."""
+    """Return the indices of the int(selection * V) views of lowest entropy, of one view at least."""
     probabilities = torch.softmax(logits, dim=-1)
     entropies = -(probabilities * torch.log_softmax(logits, dim=-1)).sum(dim=-1)
     return torch.argsort(entropies)[: max(1, int(selection * len(logits)))]
 
 
-def averaged_entropy(logits: Tensor) -> Tensor:
-    """Entropy, in nats, of the mean of the views' softmax vectors."""
+def marginal_entropy(logits: Tensor) -> Tensor:
+    """Return the entropy, in nats, of the mean of the views' softmax vectors."""
     log_probabilities = logits - logits.logsumexp(dim=-1, keepdim=True)
     log_mean = log_probabilities.logsumexp(dim=0) - math.log(len(logits))
     log_mean = log_mean.clamp(min=torch.finfo(log_mean.dtype).min)
@@ -248,13 +248,13 @@ def averaged_entropy(logits: Tensor) -> Tensor:
 
 
 def dispersion(features: Tensor) -> Tensor:
-    """C-TPT: minus the mean distance of the class features to their mean."""
+    """Return C-TPT's penalty: minus the mean distance of the class features from their mean."""
     distances = length(features - features.mean(dim=0))
     return -distances.mean()
 
 
 def householder(features: Tensor) -> Tensor:
-    """O-TPT, one K x K reflection for each class; not a number if a feature is orthogonal to all others."""
+    """Return O-TPT's penalty with a K x K reflection per class; NaN if a feature is orthogonal to all others."""
     gram = features @ features.T
     identity = torch.eye(len(gram)).to(gram)
     axis = gram - length(gram)[:, None] * identity  # u_i = w_i - |w_i| e_i
@@ -265,7 +265,7 @@ def householder(features: Tensor) -> Tensor:
 
 
 def squared_gram(features: Tensor) -> Tensor:
-    """O-TPT as its paper writes it: the sum over all pairs of classes of squared inner products, less the identity."""
+    """Return O-TPT's penalty as its paper writes it: the squared entries of T T' - 1, summed."""
     total = features.new_zeros(())
     for row, first in enumerate(features):
         for column, second in enumerate(features):
@@ -278,7 +278,7 @@ def squared_gram(features: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample's loss and its gradient as functions of the context."""
+    """The loss of one sample and its gradient, as functions of the context."""
 
     text: NaiveText
     token_ids: Tensor
@@ -289,18 +289,18 @@ class Sample:
     weight: float = 0.0
 
     def gradient(
-        self, context: Tensor, kept: Tensor | None, *, entropy: bool = True, penalised: bool = True
+        self, context: Tensor, selected: Tensor | None, *, entropy: bool = True, penalised: bool = True
     ) -> tuple[Tensor, Tensor, float]:
-        """The gradient, the views (their indices), and the loss; where none are given, views are selected here."""
+        """Return gradient, view indices and loss; views are selected at this context if `selected` is None."""
         here = context.detach().clone().requires_grad_()
         features = prompt_features(self.text, self.token_ids, here)
         logits = (self.logit_scale * self.views) @ features.T
-        if kept is None:
-            kept = most_confident(logits.detach(), self.selection)
-        loss = averaged_entropy(logits[kept]) if entropy else torch.zeros(())
+        if selected is None:
+            selected = most_confident(logits.detach(), self.selection)
+        loss = marginal_entropy(logits[selected]) if entropy else torch.zeros(())
         if penalised and self.penalty is not None:
             loss = loss + self.weight * self.penalty(features)
-        return torch.autograd.grad(loss, here)[0], kept, loss.item()
+        return torch.autograd.grad(loss, here)[0], selected, loss.item()
 
     def adapted(self, context: Tensor, losses: list[float]) -> Adapted:
         final = context.detach()
@@ -330,27 +330,27 @@ def adapt_sharpness_aware(
     penalty: Penalty | None = None,
     weight: float = 0.0,
 ) -> Adapted:
-    """SAM or (adaptive) ASAM: the gradient at the worst point nearby, applied where the context is."""
+    """Adapt by SAM or (adaptive) ASAM: the gradient at the worst point nearby, applied at the context itself."""
     sample = Sample(text, token_ids, unit(views), logit_scale, selection, penalty, weight)
     context = context0.clone().requires_grad_()
-    taken = (
+    stepper = (
         adamw_of(context, lr, weight_decay)
         if optimizer == "adamw"
         else torch.optim.SGD([context], lr=lr, weight_decay=weight_decay)
     )
-    kept: Tensor | None = None
+    selected: Tensor | None = None
     losses = []
     for _ in range(steps):
-        gradient, kept, loss = sample.gradient(context, kept)
+        gradient, selected, loss = sample.gradient(context, selected)
         if not gradient.any():
-            climb = torch.zeros_like(gradient)
+            perturbation = torch.zeros_like(gradient)
         elif adaptive:
             size = context.detach().abs()
-            climb = rho * size**2 * gradient / (size * gradient).norm()
+            perturbation = rho * size**2 * gradient / (size * gradient).norm()
         else:
-            climb = rho * gradient / gradient.norm()
-        context.grad, _, _ = sample.gradient(context + climb, None if reselect else kept)
-        taken.step()
+            perturbation = rho * gradient / gradient.norm()
+        context.grad, _, _ = sample.gradient(context + perturbation, None if reselect else selected)
+        stepper.step()
         losses.append(loss)
     return sample.adapted(context, losses)
 
@@ -371,21 +371,21 @@ def adapt_two_steps(
     penalty: Penalty | None = None,
     weight: float = 0.0,
 ) -> Adapted:
-    """A step on one term of the loss, then a step on one term; `reselect` none: if the first looked at no views."""
+    """Take a step on one term of the loss, then a second; by default reselect if the first step saw no views."""
     sample = Sample(text, token_ids, unit(views), logit_scale, selection, penalty, weight)
     context = context0.clone().requires_grad_()
     optimizer = adamw_of(context, lr, weight_decay)
-    kept: Tensor | None = None
+    selected: Tensor | None = None
     losses = []
     for term in order:
         terms = {"entropy": term == "ent", "penalised": term == "reg"}
-        context.grad, kept, loss = sample.gradient(context, kept, **terms)
+        context.grad, selected, loss = sample.gradient(context, selected, **terms)
         optimizer.step()
         losses.append(loss)
         if not carry:
             optimizer = adamw_of(context, lr, weight_decay)
         if order[0] == "reg" if reselect is None else reselect:
-            kept = None
+            selected = None
     return sample.adapted(context, losses)
 
 
@@ -401,12 +401,12 @@ def sharpness(
     selection: float = 0.1,
     by_token: bool = False,
 ) -> tuple[float, float]:
-    """How much the entropy rises `rho` up its gradient, and <theta, gradient>; views are selected at some context."""
+    """Return the rise of the entropy over a step `rho` up its gradient, and <theta, gradient>."""
     sample = Sample(text, token_ids, unit(views), logit_scale, selection)
-    _, kept, _ = sample.gradient(selected_at, None)
-    gradient, _, here = sample.gradient(context, kept)
+    _, selected, _ = sample.gradient(selected_at, None)
+    gradient, _, here = sample.gradient(context, selected)
     lengths = length(gradient)[:, None] if by_token else gradient.norm()
-    _, _, there = sample.gradient(context + rho * gradient / lengths, kept)
+    _, _, there = sample.gradient(context + rho * gradient / lengths, selected)
     return there - here, float((context * gradient).sum())
 
 
@@ -417,8 +417,8 @@ def sharpness(
 class Noise:
     """Standard-normal draws of one step, shared by the classes, or with an axis of K after the draws.
 
-    Scaled in their own dtype, as the released code does with its half-precision draws on a GPU: pass float32 draws to
-    leave that rounding out. The suffix may stop short of position 77: what follows the last EOT has no effect.
+    Draws are scaled in their own dtype, as the released code does with its half-precision draws on a GPU. The suffix
+    may end before position 77, because positions after the last EOT have no effect.
     """
 
     context: Tensor  # (draws, n, W)
@@ -426,7 +426,7 @@ class Noise:
     suffix: Tensor  # (draws, L, W)
 
     def scaled(self, context_std: float, class_std: float, positions: int) -> Tensor:
-        """(draws, K or 1, P, W) to be added to the embeddings."""
+        """Return the noise (draws, K or 1, P, W) to add to the embeddings."""
         shared = self.context.dim() == 3
         parts = [self.sos * class_std, self.context * context_std, self.suffix * class_std]
         if shared:
@@ -462,10 +462,10 @@ def pretrain(
     words_after: int = 0,
     embeddings: Tensor | None = None,
 ) -> Pretrained:
-    """Learn a context that keeps the predefined prompt's features and does not mind noise; a step for each `noise`.
+    """Learn a context that keeps the predefined prompt's features under noise, with a step for each `noise`.
 
-    `weight` is lambda. `align` and `flat` switch a term off when none. `words_after` tokens stand between context and
-    name. `embeddings` stand in for the class texts' own, for classes that are no words.
+    `weight` is lambda. A term is off if `align` or `flat` is None. `words_after` tokens stand between context and name.
+    `embeddings` replace those of the class texts, for classes without words.
     """
     embeddings = text.embed(token_ids) if embeddings is None else embeddings
     with torch.no_grad():
@@ -512,7 +512,7 @@ def fpp_losses(
     flat: Distance | None = "cosine",
     detach: Literal["noisy", "clean", "none"] = "noisy",
 ) -> tuple[Tensor, Tensor]:
-    """Alignment and weighted flatness loss of the prompts (K, P, W) under some offsets (draws, K or 1, P, W)."""
+    """Return alignment and weighted flatness of prompts (K, P, W) under offsets (draws, K or 1, P, W)."""
     with torch.set_grad_enabled(detach != "noisy"):
         noisy = torch.stack([text.features(prompts + offset, token_ids) for offset in offsets])
     clean = text.features(prompts, token_ids)
@@ -529,7 +529,7 @@ def _alignment(clean: Tensor, target: Tensor, distance: Distance | None) -> Tens
 
 
 def _flatness(clean: Tensor, noisy: Tensor, distance: Distance | None) -> Tensor:
-    """Mean over draws and classes; the cosine distance without its constant 1, as released."""
+    """Return the mean over draws and classes; the cosine distance without its constant 1, as released."""
     if distance is None:
         return clean.new_zeros(())
     if distance == "cosine":
@@ -546,10 +546,7 @@ def _distance(a: Tensor, b: Tensor, distance: Distance) -> Tensor:
 
 
 def context_or_name(token_ids: Tensor, context: int, words_after: int = 0) -> Tensor:
-    """(K, P, 1): one at the context and the name tokens, zero at SOS, full stop, EOT and padding.
-
-    Zero also at words that stand between context and name.
-    """
+    """Return a mask (K, P, 1): one at context and name; zero at SOS, words between, full stop, EOT and padding."""
     position = torch.arange(token_ids.shape[1])
     full_stop = token_ids.argmax(dim=-1, keepdim=True) - 1
     between = (position > context) & (position <= context + words_after)
@@ -557,9 +554,9 @@ def context_or_name(token_ids: Tensor, context: int, words_after: int = 0) -> Te
 
 
 def gaussian_classes(text: NaiveText, token_ids: Tensor, normals: Tensor) -> Tensor:
-    """(K, P, W) embeddings of texts whose positions 5 and 6 are noise as large as the token table.
+    """Return embeddings (K, P, W) of texts whose positions 5 and 6 are noise with the spread of the token table.
 
-    `token_ids` are of `a photo of a XX.`, K times; `normals` (K, 2, W) are standard-normal.
+    `token_ids` are those of `a photo of a XX.`, K times; `normals` (K, 2, W) are standard-normal.
     """
     table = text.weights["token_embedding.weight"]
     embeddings = text.embed(token_ids).clone()

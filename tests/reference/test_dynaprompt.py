@@ -1,4 +1,4 @@
-"""The naive DynaPrompt computes what the released code was measured to compute."""
+"""The naive DynaPrompt reproduces golden numbers of the released code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PENALTIES: dict[str | None, Penalty | None] = {None: None, "ctpt": dispersion, "
 
 
 def integers(trace: Trace, width: int) -> dict[str, Tensor]:
-    """As the measured numbers have them."""
+    """Return the integers of a trace in the form of the golden numbers."""
     padded = trace.selected + [-1] * (width - len(trace.selected))
-    found = {
+    actual = {
         "init_slot": trace.init_slot,
         "entropy_order": trace.entropy_order,
         "difference_order": trace.difference_order,
@@ -29,7 +29,7 @@ def integers(trace: Trace, width: int) -> dict[str, Tensor]:
         "selected": padded,
         "views": sorted(trace.views),
     }
-    return {name: torch.tensor(value) for name, value in found.items()}
+    return {name: torch.tensor(value) for name, value in actual.items()}
 
 
 @pytest.mark.parametrize("stream", streams().values(), ids=streams())

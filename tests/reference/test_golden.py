@@ -1,4 +1,4 @@
-"""The naive reference computes what the released code was measured to compute."""
+"""The naive reference reproduces golden numbers of the released code."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def named(section: str) -> list[Any]:
     return [pytest.param(case, id=case["name"]) for case in GOLDEN.settings[section]]
 
 
-def share_that_agrees(ours: Tensor, theirs: Tensor) -> float:
-    """Of a context's coordinates; a few gradients are zero up to rounding, and AdamW amplifies their sign."""
+def share_of_equal(ours: Tensor, theirs: Tensor) -> float:
+    """Return the share of equal coordinates; AdamW amplifies the sign of gradients that are only rounding error."""
     return float(((ours - theirs).abs() < 1e-5).float().mean())
 
 
@@ -68,7 +68,7 @@ def test_text_features_are_reproduced() -> None:
 
 
 @pytest.mark.parametrize(("name", "penalty"), [("ctpt", dispersion), ("otpt", householder)])
-def test_regularisers_are_reproduced(name: str, penalty: Penalty) -> None:
+def test_penalties_are_reproduced(name: str, penalty: Penalty) -> None:
     features = prompt_features(TEXT, TOKENS, CONTEXT0)
     assert float(penalty(features)) == pytest.approx(float(GOLDEN[f"tta/reg.{name}"]), abs=2e-6)
 
@@ -94,7 +94,7 @@ def test_adaptation_is_reproduced(case: dict[str, Any]) -> None:
     contexts = torch.stack([sample.context for sample in adapted])
     theirs = f"tta/{case['name']}"
     torch.testing.assert_close(probabilities, GOLDEN[f"{theirs}.probs"], atol=1e-4, rtol=0)
-    assert share_that_agrees(contexts, GOLDEN[f"{theirs}.ctx"]) >= 0.995
+    assert share_of_equal(contexts, GOLDEN[f"{theirs}.ctx"]) >= 0.995
 
 
 @pytest.mark.parametrize("run", named("fpp"))
@@ -110,13 +110,13 @@ def test_pretraining_is_reproduced(run: dict[str, Any]) -> None:
     # scaling the draws in half precision would miss the losses by 9e-5 and the features by 5e-5
     torch.testing.assert_close(trained.losses, stored("losses"), atol=1e-5, rtol=0)
     torch.testing.assert_close(trained.features, stored("text_features"), atol=1e-5, rtol=0)
-    assert share_that_agrees(trained.context, stored("ctx")) >= 0.995
+    assert share_of_equal(trained.context, stored("ctx")) >= 0.995
 
 
 # ------------------------------------------------------------ two steps, sharpness-aware steps, sharpness
 
 STEPS = load_steps()
-R = {"ctpt": (dispersion, 50.0), "otpt": (householder, 18.0), "": (None, 0.0)}
+PENALTY_AND_WEIGHT = {"ctpt": (dispersion, 50.0), "otpt": (householder, 18.0), "": (None, 0.0)}
 CASES = sorted(name.removesuffix("/ctx2") for name in STEPS.arrays if name.endswith("/ctx2"))
 
 
@@ -131,7 +131,7 @@ def assert_reproduced(adapted: list[Any], context: str, case: str) -> None:
 def test_two_steps_are_reproduced(case: str) -> None:
     order, *family, carry = case.split(".")
     first, second = order.removesuffix("_sel0").split("_")
-    penalty, weight = R["".join(family)]
+    penalty, weight = PENALTY_AND_WEIGHT["".join(family)]
     adapted = [
         adapt_two_steps(
             TEXT,
@@ -149,8 +149,8 @@ def test_two_steps_are_reproduced(case: str) -> None:
     ]
     assert_reproduced(adapted, "ctx2", case)
     losses = torch.tensor([sample.losses for sample in adapted], dtype=torch.float64)
-    begun = STEPS["ent/loss1" if first == "ent" else f"{family[0]}/loss1"].expand(len(adapted))
-    expected = torch.stack([begun, STEPS[f"{case.rpartition('.')[0]}/loss2"]], dim=-1)
+    first_losses = STEPS["ent/loss1" if first == "ent" else f"{family[0]}/loss1"].expand(len(adapted))
+    expected = torch.stack([first_losses, STEPS[f"{case.rpartition('.')[0]}/loss2"]], dim=-1)
     torch.testing.assert_close(losses, expected, atol=1e-4, rtol=0)
 
 
@@ -176,7 +176,7 @@ def test_sharpness_is_reproduced(prompt: str) -> None:
     )
     context = context.double()
     for rho in STEPS.settings["sharpness_rho"]:
-        found = torch.tensor(
+        actual = torch.tensor(
             [
                 sharpness(text, TOKENS, context, views, logit_scale=GOLDEN.logit_scale, rho=rho, selected_at=context)
                 for views in STEPS["views"].double()
@@ -184,4 +184,4 @@ def test_sharpness_is_reproduced(prompt: str) -> None:
             dtype=torch.float64,
         )
         expected = torch.stack([STEPS[f"sharp/{prompt}.{name}"] for name in (f"h.rho{rho}", "dot")], dim=-1)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)

@@ -1,4 +1,4 @@
-"""What the protocol says follows by algebra holds for the naive reference."""
+"""Identities of the protocol hold for the naive reference."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.reference.naive import (
     NaiveText,
     Noise,
     adapt_one,
-    averaged_entropy,
     context_or_name,
     fpp_losses,
     gaussian_classes,
     householder,
+    marginal_entropy,
     most_confident,
     pretrain,
     prompt_features,
@@ -40,7 +40,7 @@ TEXT = NaiveText(random_weights(width=WIDTH, layers=2, embed_dim=16, vocabulary=
 
 
 def class_texts() -> Tensor:
-    """Names of one to three tokens behind four context tokens, padded to 77."""
+    """Return texts of four context tokens and names of one to three tokens, padded to 77."""
     token_ids = torch.zeros(CLASSES, 77, dtype=torch.long)
     for k in range(CLASSES):
         name = [10 + 3 * k + i for i in range(1 + k % 3)]
@@ -70,10 +70,10 @@ def random_start(seed: int = 1) -> Tensor:
 
 
 def adaptation_gradient(views: Tensor) -> Tensor:
-    """d loss / d context of one sample at the start."""
+    """Return d loss / d context of one sample at the initial context."""
     context = CONTEXT0.clone().requires_grad_()
     logits = SCALE * views @ prompt_features(TEXT, TOKENS, context).T
-    loss = averaged_entropy(logits[most_confident(logits.detach(), 0.1)])
+    loss = marginal_entropy(logits[most_confident(logits.detach(), 0.1)])
     return torch.autograd.grad(loss, context)[0]
 
 
@@ -121,7 +121,7 @@ def test_positions_after_the_last_eot_have_no_effect() -> None:
 
 
 @pytest.mark.parametrize(("width", "layers"), [(32, 2), (128, 3), (64, 12)])
-def test_random_towers_leave_gradients_that_adamw_can_tell_from_zero(width: int, layers: int) -> None:
+def test_random_towers_give_gradients_above_adamws_epsilon(width: int, layers: int) -> None:
     weights = random_weights(width=width, layers=layers, embed_dim=16, vocabulary=EOT + 1)
     text = NaiveText(weights, width // 16, quick_gelu=True)
     tokens = TOKENS[:, :12]
@@ -129,7 +129,7 @@ def test_random_towers_leave_gradients_that_adamw_can_tell_from_zero(width: int,
     features = prompt_features(text, tokens, context)
     views = random_views(features.detach(), samples=1, views=64)[0]
     logits = SCALE * views @ features.T
-    loss = averaged_entropy(logits[most_confident(logits, 0.1)])
+    loss = marginal_entropy(logits[most_confident(logits, 0.1)])
     (gradient,) = torch.autograd.grad(loss, context)
     assert 1.0 < float(logits.detach().std(dim=-1).mean()) < 4.0
     assert float((gradient.abs() > 1e-6).float().mean()) > 0.99
@@ -138,7 +138,7 @@ def test_random_towers_leave_gradients_that_adamw_can_tell_from_zero(width: int,
 # Adaptation
 
 
-def test_zero_steps_are_zero_shot() -> None:
+def test_zero_steps_equal_zero_shot() -> None:
     adapted = adapt_one(TEXT, TOKENS, CONTEXT0, VIEWS[0], logit_scale=SCALE, steps=0)
     expected = torch.softmax(SCALE * VIEWS[0, :1] @ FEATURES0.T, dim=-1)[0]
     torch.testing.assert_close(adapted.probabilities, expected, atol=1e-5, rtol=0)
@@ -159,10 +159,10 @@ def test_the_first_adamw_step_is_a_sign_step() -> None:
 
 def test_a_second_step_keeps_the_views_and_adams_state() -> None:
     views = VIEWS[0]
-    kept = most_confident(SCALE * views @ FEATURES0.T, 0.1)
+    selected = most_confident(SCALE * views @ FEATURES0.T, 0.1)
     first = adaptation_gradient(views)
     context = adapt_one(TEXT, TOKENS, CONTEXT0, views, logit_scale=SCALE).context.requires_grad_()
-    loss = averaged_entropy(SCALE * views[kept] @ prompt_features(TEXT, TOKENS, context).T)
+    loss = marginal_entropy(SCALE * views[selected] @ prompt_features(TEXT, TOKENS, context).T)
     (second,) = torch.autograd.grad(loss, context)
     mean = (0.09 * first + 0.1 * second) / 0.19
     square = (0.000999 * first**2 + 0.001 * second**2) / 0.001999
@@ -182,26 +182,26 @@ def test_one_jacobian_serves_the_gradients_of_all_samples() -> None:
     for views in VIEWS:
         features = FEATURES0.clone().requires_grad_()
         logits = SCALE * views @ features.T
-        loss = averaged_entropy(logits[most_confident(logits.detach(), 0.1)])
+        loss = marginal_entropy(logits[most_confident(logits.detach(), 0.1)])
         (outer,) = torch.autograd.grad(loss, features)
         gradient = torch.einsum("kd,kdnw->nw", outer, jacobian)
         expected = adaptation_gradient(views)
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4
 
 
-def test_the_averaged_entropy_is_that_of_the_mean_softmax() -> None:
+def test_the_marginal_entropy_is_that_of_the_mean_softmax() -> None:
     logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, -400.0]])
     mean = torch.softmax(logits, dim=-1).mean(dim=0)
     expected = -sum(float(p) * math.log(float(p)) for p in mean)
-    assert float(averaged_entropy(logits)) == pytest.approx(expected, abs=1e-6)
+    assert float(marginal_entropy(logits)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_class_that_no_view_can_give_adds_no_entropy() -> None:
+def test_an_impossible_class_adds_no_entropy() -> None:
     logits = torch.tensor([[1.0, 1.0, -math.inf], [1.0, 1.0, -math.inf]])
-    assert float(averaged_entropy(logits)) == pytest.approx(math.log(2), abs=1e-6)
+    assert float(marginal_entropy(logits)) == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_the_views_of_lowest_entropy_are_kept() -> None:
+def test_the_views_of_lowest_entropy_are_selected() -> None:
     sharpness = torch.tensor([1.0, 9.0, 3.0, 7.0, 5.0, 0.0, 2.0, 4.0, 6.0, 8.0])
     logits = torch.stack([sharpness, torch.zeros(10)], dim=-1)
     assert most_confident(logits, 0.3).tolist() == [1, 9, 3]
@@ -248,13 +248,13 @@ def test_alignment_starts_at_zero_from_the_predefined_prompt() -> None:
     assert float(trained.losses[1, 0]) > 1e-6
 
 
-def test_no_steps_leave_the_start() -> None:
+def test_zero_steps_return_the_start() -> None:
     trained = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), [], weight=1.0)
     assert torch.equal(trained.context, random_start())
     assert trained.losses.shape == (0, 2)
 
 
-def test_pretraining_lowers_the_loss_it_states() -> None:
+def test_pretraining_lowers_its_loss() -> None:
     trained = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(20), weight=2.5)
     loss = trained.losses.sum(dim=-1)
     assert float(loss[-5:].mean()) < float(loss[:5].mean()) - 0.05
@@ -275,7 +275,7 @@ def test_the_two_detached_gradients_add_up_to_the_one_through_both_branches() ->
 
 
 def test_squared_l2_twice_is_cosine_twice() -> None:
-    """Both losses double, and AdamW does not see the scale."""
+    """Both losses double, and AdamW's steps do not depend on the scale."""
     draws = noise(3)
     l2 = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), draws, align="squared_l2", flat="squared_l2", weight=1.5)
     cosine = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), draws, align="cosine", flat="cosine", weight=1.5)
@@ -294,7 +294,7 @@ def test_l2_is_the_mean_of_the_distances() -> None:
     assert float(flatness) == pytest.approx(0, abs=1e-5)
 
 
-def test_a_term_that_is_off_does_not_pull() -> None:
+def test_a_term_that_is_off_has_no_effect() -> None:
     flat_only = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(2), weight=1.0, align=None)
     other_target = pretrain(TEXT, TOKENS, random_start(7), random_start(), noise(2), weight=1.0, align=None)
     assert torch.equal(flat_only.context, other_target.context)
@@ -303,19 +303,19 @@ def test_a_term_that_is_off_does_not_pull() -> None:
     assert torch.equal(align_only.context, other_noise.context)
 
 
-def test_noise_for_each_class_is_the_shared_one_when_all_classes_draw_alike() -> None:
+def test_per_class_noise_with_equal_draws_equals_shared_noise() -> None:
     shared = noise(2)
     repeated = [
         Noise(*(part[:, None].expand(-1, CLASSES, -1, -1) for part in (d.context, d.sos, d.suffix))) for d in shared
     ]
-    one = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), shared, weight=2.0)
-    many = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), repeated, weight=2.0)
-    torch.testing.assert_close(one.context, many.context, atol=1e-6, rtol=0)
-    own = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(2, classes=(CLASSES,)), weight=2.0)
-    assert not torch.allclose(one.context, own.context, atol=1e-4)
+    with_shared = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), shared, weight=2.0)
+    with_repeated = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), repeated, weight=2.0)
+    torch.testing.assert_close(with_shared.context, with_repeated.context, atol=1e-6, rtol=0)
+    per_class = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), noise(2, classes=(CLASSES,)), weight=2.0)
+    assert not torch.allclose(with_shared.context, per_class.context, atol=1e-4)
 
 
-def test_name_only_leaves_sos_full_stop_and_eot_alone() -> None:
+def test_name_only_noise_does_not_perturb_sos_full_stop_and_eot() -> None:
     positions = [row.nonzero()[:, 0].tolist() for row in context_or_name(TOKENS, CONTEXT)[..., 0]]
     assert positions[0] == [1, 2, 3, 4, 5]
     assert positions[2] == [1, 2, 3, 4, 5, 6, 7]

@@ -286,7 +286,7 @@ def test_what_a_gpu_was_only_given_is_waited_for(worker, space, monkeypatch):
 def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypatch):
     sizes = []
     text = worker.clip.text
-    room = replace(text.room, device=0.0)
+    room = replace(text.memory, device=0.0)
     tight = replace(worker.clip, text=replace(text, room=room))
     monkeypatch.setattr(worker, "clip_for", lambda config: tight)
     tower = lambda self, pixels: sizes.append(len(pixels)) or pixels[:, 0, 0]  # noqa: E731

@@ -1,4 +1,4 @@
-"""The embedded model: its file, its vocabulary, and the script that trains it."""
+"""The embedded model: its file, its vocabulary, and its training."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fpp_sweep.tiny import model as tiny_model
 from fpp_sweep.tiny.pictures import Description
 from fpp_sweep.tiny.rendering import generator
 from fpp_sweep.tiny.world import TINY_DATASETS
-from tools.train_tiny import scoring, training
+from tools.train_tiny import losses, scoring, training, weights
+from tools.train_tiny.__main__ import main
 from tools.train_tiny.recipe import Recipe
-from tools.train_tiny.train import main
 
 COMMON_PROMPTS = (
     "a photo of a", "a good photo of the", "a picture of a", "an image of a", "a drawing of a",
@@ -58,15 +58,15 @@ def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Ten
 # The vocabulary.
 
 
-def test_every_word_of_the_classes_and_of_common_prompts_was_trained(tokenizer):
-    known = set(tiny_model.vocabulary_ids())
+def test_the_vocabulary_has_every_word_of_classes_and_common_prompts(tokenizer):
+    vocabulary = set(weights.vocabulary_ids())
     classes = [name for dataset in TINY_DATASETS.values() for name in dataset.classes]
     alone = [*"abcdefghijklmnopqrstuvwxyz", *"0123456789", "."]
     for text in (*classes, *COMMON_PROMPTS, *alone):
-        assert set(tokenizer.encode(text)) <= known, text
+        assert set(tokenizer.encode(text)) <= vocabulary, text
     assert all(len(tokenizer.encode(character)) == 1 for character in alone)
-    assert {tokenizer.sot_token_id, tokenizer.eot_token_id} <= known
-    assert not set(tokenizer.encode("aardvark")) <= known
+    assert {tokenizer.sot_token_id, tokenizer.eot_token_id} <= vocabulary
+    assert not set(tokenizer.encode("aardvark")) <= vocabulary
 
 
 def test_class_tokens_start_right_after_the_four_context_tokens(tokenizer):
@@ -78,8 +78,8 @@ def test_class_tokens_start_right_after_the_four_context_tokens(tokenizer):
             assert tokens[5 + len(words)] == tokenizer.encode(".")[0]
 
 
-def test_the_lexicon_numbers_the_tokens_of_clips_tokenizer(tokenizer):
-    lexicon, ids = training.Lexicon(), tiny_model.vocabulary_ids()
+def test_the_lexicon_gives_the_tokens_of_clips_tokenizer(tokenizer):
+    lexicon, ids = losses.Lexicon(), weights.vocabulary_ids()
     texts = ["a close-up photo of a zigzagged texture.", "letter q.", "number 3 on a gray background."]
     for text, row in zip(texts, lexicon.encode(texts, 28), strict=True):
         expected = tokenizer([text])[0].tolist()
@@ -95,24 +95,24 @@ def test_the_lexicon_numbers_the_tokens_of_clips_tokenizer(tokenizer):
 @pytest.fixture(scope="module")
 def saved(fresh, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    tiny_model.save(fresh, path, {"seed": "7"})
+    weights.save(fresh, path, {"seed": "7"})
     return path
 
 
-def test_saving_and_loading_rounds_to_half_precision_and_no_more(fresh, saved):
+def test_saving_and_loading_only_rounds_to_half_precision(fresh, saved):
     loaded, metadata = tiny_model.load(saved)
     assert metadata == {"seed": "7", "format_version": tiny_model.FORMAT_VERSION}
     expected = {
         name: value.half().float() if value.is_floating_point() else value for name, value in fresh.state_dict().items()
     }
-    actual, ids = loaded.state_dict(), list(tiny_model.vocabulary_ids())
+    actual, ids = loaded.state_dict(), list(weights.vocabulary_ids())
     rows, expected_rows = actual.pop(tiny_model.EMBEDDING), expected.pop(tiny_model.EMBEDDING)
     assert torch.equal(rows[ids], expected_rows[ids])
     assert_same_bits(actual, expected)
     assert any("running_mean" in name for name in actual)
 
 
-def test_loading_twice_gives_the_same_bits_and_draws_from_no_one_elses_stream(saved):
+def test_loading_is_repeatable_and_leaves_the_global_random_stream_alone(saved):
     torch.manual_seed(3)
     first, _ = tiny_model.load(saved)
     after = torch.rand(1)
@@ -124,40 +124,40 @@ def test_loading_twice_gives_the_same_bits_and_draws_from_no_one_elses_stream(sa
     assert not any(parameter.requires_grad for parameter in first.parameters())
 
 
-def test_saving_leaves_one_file_and_the_model_as_it_was(fresh, tmp_path):
+def test_saving_writes_one_file_and_does_not_change_the_model(fresh, tmp_path):
     before = fresh.token_embedding.weight.clone()
-    tiny_model.save(fresh, tmp_path / "model.safetensors", {})
+    weights.save(fresh, tmp_path / "model.safetensors", {})
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
     assert torch.equal(fresh.token_embedding.weight, before)
 
 
-def test_a_file_says_which_tokens_it_trained(saved, tokenizer):
-    assert tiny_model.trained_ids(saved) == frozenset(tiny_model.vocabulary_ids())
+def test_a_file_lists_its_trained_tokens(saved, tokenizer):
+    assert tiny_model.trained_ids(saved) == frozenset(weights.vocabulary_ids())
     assert set(tokenizer.encode("umbrella")) <= tiny_model.trained_ids(saved)
     assert not set(tokenizer.encode("aardvark")) <= tiny_model.trained_ids(saved)
 
 
 def test_a_file_of_another_format_is_refused(fresh, tmp_path):
     path = tmp_path / "old.safetensors"
-    tiny_model.save(fresh, path, {"format_version": "0"})
+    weights.save(fresh, path, {"format_version": "0"})
     with pytest.raises(ValueError, match=r"old.safetensors: format_version must be '1', got '0'"):
         tiny_model.load(path)
 
 
 def test_the_embedding_scale_counts_trained_rows_only(fresh):
-    ids = list(tiny_model.vocabulary_ids())
+    ids = list(weights.vocabulary_ids())
     expected = fresh.token_embedding.weight[ids].std().item() / 0.0125
-    assert tiny_model.embedding_scale(fresh) == pytest.approx(expected, rel=1e-3)
+    assert weights.embedding_scale(fresh) == pytest.approx(expected, rel=1e-3)
 
 
 # The pieces of training.
 
 
-def test_short_text_features_equal_those_of_open_clip(fresh, tokenizer):
+def test_features_of_shortened_texts_equal_open_clips(fresh, tokenizer):
     tokens = tokenizer(["a photo of a red star.", "letter q."])
     expected = F.normalize(fresh.encode_text(tokens), dim=-1)
     for length in (9, 16, 77):
-        features = training.text_features(fresh, tokens[:, :length])
+        features = losses.text_features(fresh, tokens[:, :length])
         assert torch.allclose(features, expected, atol=1e-6)
 
 
@@ -170,15 +170,15 @@ def test_the_learning_rate_warms_up_and_ends_at_zero():
     assert rates[60:] == sorted(rates[60:], reverse=True)
 
 
-def test_a_run_cut_short_follows_the_cosine_and_then_a_line_to_zero():
+def test_a_shortened_run_follows_the_cosine_and_then_decays_linearly():
     whole, cut = Recipe(steps=1000), Recipe(steps=1000, cool_at=400, cool_steps=100)
-    assert cut.last == 500
+    assert cut.total_steps == 500
     assert [cut.rate_at(step) for step in range(401)] == [whole.rate_at(step) for step in range(401)]
     assert cut.rate_at(450) == pytest.approx(whole.rate_at(400) / 2)
     assert cut.rate_at(500) == 0
 
 
-def test_a_run_may_be_cut_short_where_it_stands_but_not_in_hindsight():
+def test_a_run_can_be_shortened_at_a_later_step_only():
     whole, cut = Recipe(steps=1000), Recipe(steps=1000, cool_at=400)
     assert cut.is_like(whole, 400)
     assert not cut.is_like(whole, 401)
@@ -192,39 +192,39 @@ def test_every_epoch_shows_every_picture_at_most_once():
     assert not np.array_equal(training.batch_indices(recipe, 3), epoch[:30])
 
 
-def test_glyphs_and_what_lies_left_or_right_are_not_mirrored():
-    assert not training.may_flip(Description(kind="glyph", name="letter a"))
-    assert not training.may_flip(Description(kind="object", name="star", position="left"))
-    assert training.may_flip(Description(kind="object", name="star", position="top"))
+def test_glyphs_and_left_or_right_positions_are_not_mirrored():
+    assert not losses.may_flip(Description(kind="glyph", name="letter a"))
+    assert not losses.may_flip(Description(kind="object", name="star", position="left"))
+    assert losses.may_flip(Description(kind="object", name="star", position="top"))
 
 
-def test_a_view_is_the_picture_moved_and_not_another_picture():
+def test_a_crop_shows_its_own_picture():
     picture = np.zeros((2, 64, 64, 3), np.uint8)
     picture[:, :, 32:] = 255  # dark on the left
     flippable = np.array([False, False])
-    views = training.crops(training.to_unit(picture), flippable, generator(0))
+    views = losses.crops(losses.to_unit(picture), flippable, generator(0))
     assert views.shape == (2, 3, 48, 48)
     assert (views[..., 0] < 0.1).all()
     assert (views[..., -1] > 0.9).all()
 
 
 def test_pairs_of_a_batch_come_first_and_are_never_held_out():
-    shown = [Description(kind="object", name=s, colour=c) for c, s in training.PAIRS[:5]]
-    pairs = training.pairs_of(shown, 8, generator(0))
-    assert set(pairs[:5]) == set(training.PAIRS[:5])
+    shown = [Description(kind="object", name=s, colour=c) for c, s in losses.PAIRS[:5]]
+    pairs = losses.choose_pairs(shown, 8, generator(0))
+    assert set(pairs[:5]) == set(losses.PAIRS[:5])
     assert len(set(pairs)) == 8
-    assert set(pairs) <= set(training.PAIRS)
+    assert set(pairs) <= set(losses.PAIRS)
 
 
-def test_matching_loss_is_least_where_pictures_meet_their_captions():
+def test_matching_loss_is_lowest_for_matching_captions():
     fits = torch.eye(4)
-    good = training.matching_loss(10 * fits, fits)
-    assert good < 0.01 < training.matching_loss(10 * fits.roll(1, 0), fits)
-    assert training.matching_loss(0 * fits, fits).item() == pytest.approx(2 * math.log(4))
+    good = losses.matching_loss(10 * fits, fits)
+    assert good < 0.01 < losses.matching_loss(10 * fits.roll(1, 0), fits)
+    assert losses.matching_loss(0 * fits, fits).item() == pytest.approx(2 * math.log(4))
 
 
-def test_a_batch_without_targets_costs_nothing():
-    loss = training.cross_entropy(torch.randn(3, 5), torch.full((3,), -1))
+def test_a_batch_without_targets_has_zero_loss():
+    loss = losses.cross_entropy(torch.randn(3, 5), torch.full((3,), -1))
     assert loss.item() == 0
 
 
@@ -243,7 +243,7 @@ def test_the_calibration_error_equals_a_naive_loop():
 
 
 @pytest.mark.parametrize("field", ["steps", "cool_steps", "threads", "batch", "pool"])
-def test_a_recipe_of_nothing_is_refused(field):
+def test_a_recipe_with_a_zero_count_is_refused(field):
     with pytest.raises(ValueError, match=f"{field} must be >= 1, got 0"):
         Recipe(**{field: 0})
 
@@ -281,9 +281,9 @@ def test_a_training_repeated_or_killed_and_resumed_ends_in_the_same_bits(tiny_re
 
 def test_a_checkpoint_of_another_recipe_is_refused(tiny_recipe, tmp_path):
     run(tiny_recipe, tmp_path)
-    other = Recipe(steps=7, threads=1, pool=96, batch=32, pairs=8, captions=8, warmup=2)
+    another = Recipe(steps=7, threads=1, pool=96, batch=32, pairs=8, captions=8, warmup=2)
     with pytest.raises(ValueError, match="made by another recipe"):
-        run(other, tmp_path, resume=True)
+        run(another, tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_bad_arguments_are_refused_in_one_line(arguments, complaint, tmp_path, c
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_file_that_tells_where_it_came_from(tmp_path, capsys):
+def test_the_command_writes_a_file_with_its_provenance(tmp_path, capsys):
     threads = torch.get_num_threads()
     out = tmp_path / "quick.safetensors"
     try:
@@ -324,21 +324,21 @@ def test_the_command_writes_a_file_that_tells_where_it_came_from(tmp_path, capsy
 
 
 @needs_shipped
-def test_the_shipped_file_is_small_and_its_metadata_complete():
+def test_the_shipped_file_is_small_and_has_complete_metadata():
     assert tiny_model.SHIPPED.stat().st_size < 16e6
     model, metadata = tiny_model.load()
     assert "--quick" not in metadata["command"]
-    assert Recipe(**json.loads(metadata["recipe"])).last == int(metadata["steps"])
+    assert Recipe(**json.loads(metadata["recipe"])).total_steps == int(metadata["steps"])
     assert {"python", "torch", "open_clip_torch", "numpy", "pillow"} <= set(json.loads(metadata["versions"]))
-    measured = tiny_model.embedding_scale(model)
+    measured = weights.embedding_scale(model)
     assert float(metadata["embedding_scale"]) == pytest.approx(measured, abs=1e-5)
-    assert tiny_model.trained_ids() == frozenset(tiny_model.vocabulary_ids())
+    assert tiny_model.trained_ids() == frozenset(weights.vocabulary_ids())
 
 
 @needs_shipped
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY_DATASETS)
-def test_the_shipped_model_is_right_in_40_to_90_per_cent(name):
+def test_the_shipped_models_accuracy_is_between_40_and_90_per_cent(name):
     model, metadata = tiny_model.load()
     score = scoring.zero_shot(model, TINY_DATASETS[name], count=300)
     assert 40 <= score.accuracy <= 90

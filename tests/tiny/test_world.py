@@ -1,4 +1,4 @@
-"""The drawn world: pictures depend on names alone, and training never saw what it must not."""
+"""The drawn datasets: pictures depend on names only, and training pictures leave out what evaluation needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.tiny.captions import TEMPLATES, agrees, caption, encode, encode_picture, plural, split_words, vocabulary
-from fpp_sweep.tiny.pictures import KINDS, Description, describe, is_held_out, paint
+from fpp_sweep.tiny.pictures import KINDS, Description, is_held_out, paint
 from fpp_sweep.tiny.rendering import CANVAS, generator
-from fpp_sweep.tiny.shifts import SEEN, SHIFTS, shifted
-from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, BootstrapSamples, TinyDataset, handwriting
+from fpp_sweep.tiny.shifts import IN_TRAINING, SHIFTS, shifted
+from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, PaintedDataset, TinyDataset, handwriting
 from tools.train_tiny import pool
+from tools.train_tiny.captions import (
+    TEMPLATES,
+    agrees,
+    caption,
+    encode,
+    encode_picture,
+    plural,
+    split_words,
+    vocabulary,
+)
+from tools.train_tiny.pool import describe
 
 NAMES = sorted(TINY_DATASETS)
 every_dataset = pytest.mark.parametrize("dataset", TINY_DATASETS.values(), ids=TINY_DATASETS)
@@ -27,7 +37,7 @@ def digest(dataset: TinyDataset, split: str, index: int) -> str:
     return hashlib.sha256(dataset.render(split, index).tobytes()).hexdigest()
 
 
-def test_the_seven_data_sets_are_there_with_10_to_60_different_classes():
+def test_the_seven_datasets_have_10_to_60_different_classes():
     expected = {"scenes", "digits", "letters", "colours", "textures", "objects", "compositions"}
     assert set(TINY_DATASETS) == expected
     for name, dataset in TINY_DATASETS.items():
@@ -36,7 +46,7 @@ def test_the_seven_data_sets_are_there_with_10_to_60_different_classes():
         assert tuple(sorted(dataset.sizes)) == tuple(sorted(SPLITS))
 
 
-def test_only_glyphs_must_not_be_mirrored():
+def test_only_datasets_of_glyphs_forbid_mirror_images():
     assert {name for name, d in TINY_DATASETS.items() if not d.flip} == {"letters", "digits"}
 
 
@@ -51,10 +61,10 @@ def test_a_picture_is_an_rgb_square_that_is_not_blank(dataset):
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(NAMES), st.sampled_from(SPLITS), st.integers(0, 396), st.integers(0, 396))
-def test_what_was_rendered_before_does_not_matter(name, split, index, other):
+def test_a_picture_does_not_depend_on_earlier_renderings(name, split, index, earlier):
     dataset = TINY_DATASETS[name]
     first = digest(dataset, split, index)
-    dataset.render("test", other)
+    dataset.render("test", earlier)
     np.random.default_rng().random()
     assert digest(dataset, split, index) == first
 
@@ -98,7 +108,7 @@ def test_every_real_digit_lies_in_exactly_one_split():
         assert np.bincount(labels[rows[split]], minlength=10).min() > 25
 
 
-def test_a_rendered_digit_shows_its_scan_in_ink_or_in_light():
+def test_a_rendered_digit_shows_its_scan_dark_or_light():
     digits = TINY_DATASETS["digits"]
     images, labels, rows = handwriting()
     for index in range(20):
@@ -110,7 +120,7 @@ def test_a_rendered_digit_shows_its_scan_in_ink_or_in_light():
 
 
 @every_dataset
-def test_a_bad_split_or_index_is_refused_with_what_would_do(dataset):
+def test_a_bad_split_or_index_is_refused_with_the_valid_values(dataset):
     with pytest.raises(ValueError, match=r"split must be one of .*'train', 'val', 'test'.*'dev'"):
         dataset.render("dev", 0)
     for index in (-1, dataset.sizes["val"]):
@@ -123,7 +133,7 @@ def test_an_unknown_kind_of_picture_is_refused():
         paint(Description(kind="sculpture"), generator(0))
 
 
-def test_compositions_are_pairs_that_no_training_picture_or_caption_shows():
+def test_compositions_never_occur_in_training_pictures_or_captions():
     classes = set(TINY_DATASETS["compositions"].classes)
     assert len(classes) == 60
     assert all(is_held_out(shape, colour) for colour, _, shape in (c.partition(" ") for c in classes))
@@ -139,10 +149,10 @@ def test_compositions_are_pairs_that_no_training_picture_or_caption_shows():
         assert not any(f" {name}" in f" {subject}" for name in classes)
 
 
-def test_training_knows_fewer_shifts_than_the_evaluation_uses():
-    sources = [d for d in TINY_DATASETS.values() if isinstance(d, BootstrapSamples)]
+def test_training_uses_fewer_shifts_than_evaluation():
+    sources = [d for d in TINY_DATASETS.values() if isinstance(d, PaintedDataset)]
     used = {shift for source in sources for shift in source.shifts}
-    assert set(SEEN) < used == set(SHIFTS)
+    assert set(IN_TRAINING) < used == set(SHIFTS)
 
 
 @pytest.mark.parametrize("shift", sorted(SHIFTS))
@@ -160,29 +170,29 @@ def test_a_shift_changes_the_picture_more_the_more_severe_it_is(shift):
     assert strong > mild or shift in ("sketch", "gray")  # these two have one strength
 
 
-def test_captions_are_true_of_their_pictures_and_use_known_words_only():
-    known, rng = set(vocabulary()), generator("test", "truth")
+def test_captions_are_true_and_use_words_of_the_vocabulary_only():
+    words, rng = set(vocabulary()), generator("test", "truth")
     kinds = Counter()
     for index in range(3_000):
         shown = describe(generator("test", index))
         text, stated = caption(shown, rng)
         assert agrees(encode(stated)[None], encode_picture(shown)[None]).all(), (shown, text)
-        assert set(split_words(text)) <= known, text
+        assert set(split_words(text)) <= words, text
         kinds[shown.kind] += 1
     assert set(kinds) == set(KINDS)
 
 
-def test_a_caption_that_states_something_else_does_not_agree():
+def test_a_false_caption_does_not_agree_with_the_picture():
     picture = encode_picture(Description(kind="object", name="star", colour="red"))
     red, blue = encode({"colour": "red"}), encode({"colour": "blue", "name": "star"})
     assert agrees(np.stack([red, blue]), picture[None]).tolist() == [[True, False]]
 
 
-def test_every_class_and_every_template_is_made_of_known_words():
-    known = set(vocabulary())
+def test_classes_and_templates_use_words_of_the_vocabulary_only():
+    words = set(vocabulary())
     classes = [name for dataset in TINY_DATASETS.values() for name in dataset.classes]
     for phrase in (*classes, *(template.format("") for template in TEMPLATES)):
-        assert set(split_words(phrase)) <= known, phrase
+        assert set(split_words(phrase)) <= words, phrase
 
 
 def test_plurals_are_english():
@@ -191,7 +201,7 @@ def test_plurals_are_english():
     assert [plural(noun) for noun in nouns] == expected
 
 
-def test_a_pool_picture_depends_on_seed_and_index_alone(tmp_path):
+def test_a_training_picture_depends_on_seed_and_index_only(tmp_path):
     ready = list(pool.draw_pool(tmp_path / "pool.npy", seed=5, size=6, workers=0))
     assert sum(ready) == 6
     pictures = np.load(tmp_path / "pool.npy")

@@ -66,11 +66,11 @@ def stages(monkeypatch):
         monkeypatch.setattr(owner, name, run)
 
     watched(Clip, "image_features", "image tower")
-    watched(Tpt, "selected", "selection")
+    watched(Tpt, "select_views", "selection")
     watched(Tpt, "entropy_gradient", "adaptation")
     watched(Tpt, "gradient", "later steps")
-    watched(Tpt, "classified", "prediction")
-    watched(Tpt, "first", "first gradient")
+    watched(Tpt, "classify", "prediction")
+    watched(Tpt, "first_gradient", "first gradient")
     return seen
 
 
@@ -171,7 +171,7 @@ def flags():
 @pytest.fixture
 def able(monkeypatch):
     """As if every device could do everything: what is set can be seen without a GPU."""
-    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_able", lambda *asked: None)
+    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *asked: None)
 
 
 @pytest.mark.usefixtures("able")

@@ -126,7 +126,7 @@ MEASURED = replace(TASK, columns=("product", "sharpness"), config=replace(CONFIG
 def test_sharpness_is_measured_where_it_is_asked_for_without_adapting_twice(features, monkeypatch):
     calls = []
     once = Tpt.adapted
-    monkeypatch.setattr(Tpt, "adapted", lambda *given: calls.append(1) or once(*given))
+    monkeypatch.setattr(Tpt, "adapt_contexts", lambda *given: calls.append(1) or once(*given))
     found = predictions(features, MEASURED)
     batches = len(calls)
     assert same_predictions(replace(found, columns={}), predictions(features, TASK))

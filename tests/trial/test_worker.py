@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import Room
+from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.images.features import view_bytes
 from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
@@ -170,8 +170,8 @@ def test_views_go_through_the_tower_as_room_allows(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
     each = view_bytes(worker.clip)
     assert each > 0
-    room = Room(device=4 * 3 * each)  # for three of them in a quarter
-    clip = replace(worker.clip, visual=Greedy(worker.clip.visual, 3), text=replace(worker.clip.text, room=room))
+    room = MemoryBudget(device=4 * 3 * each)  # for three of them in a quarter
+    clip = replace(worker.clip, visual=Greedy(worker.clip.visual, 3), text=replace(worker.clip.text, memory=room))
     worker.__dict__["clip"] = clip
     predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).predictions
     expected = make_worker(limit=8, cache=str(tmp_path / "whole")).run(
@@ -221,7 +221,7 @@ def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_wor
     """With room for two beside the one in use, three stay; with less, the one that was used longest ago goes first."""
     three = trials(3)
     worker = make_worker(limit=128)
-    monkeypatch.setattr(module, "ADAPTERS", room / worker.clip.text.room.device)
+    monkeypatch.setattr(module, "ADAPTERS", room / worker.clip.text.memory.device)
     held = run_all(worker, [shards[turn] for turn in range(2) for shards in three])
     assert built == [shards[0].config for shards in three] * times
     assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
@@ -230,7 +230,7 @@ def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_wor
 def test_the_adapter_that_was_used_longest_ago_goes_first(make_worker, monkeypatch, built):
     one, two, three = trials(3)
     worker = make_worker(limit=128)
-    monkeypatch.setattr(module, "ADAPTERS", 199 / worker.clip.text.room.device)
+    monkeypatch.setattr(module, "ADAPTERS", 199 / worker.clip.text.memory.device)
     run_all(worker, [one[0], two[0], one[1], three[0]])  # the third goes in where the second was
     del built[:]
     run_all(worker, [one[0], three[1]])

@@ -1,1 +1,1 @@
-"""How the embedded CLIP was trained."""
+"""Training of the embedded CLIP: `python -m tools.train_tiny`."""

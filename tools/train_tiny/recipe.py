@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-# of the shipped weights: a cosine over 2,800 steps, replaced at step 1,250, when all targets were met, by a short
-# linear decay to zero
+# The shipped weights: a cosine over 2,800 steps. It was left at step 1,250, when the accuracies were as wanted, for a
+# short linear decay to zero.
 STEPS = 2800
 COOL_AT = 1250
 COOL_STEPS = 250
@@ -17,18 +17,18 @@ class Recipe:
     """Everything that decides the weights, besides library versions and the machine."""
 
     steps: int = STEPS  # of the cosine
-    cool_at: int | None = None  # end the cosine at this step ...
-    cool_steps: int = 200  # ... and decay linearly to zero in that many
+    cool_at: int | None = None  # step at which the cosine ends ...
+    cool_steps: int = 200  # ... and a linear decay to zero begins, of this many steps
     seed: int = 0
     threads: int = 2
-    pool: int = 80_000
+    pool: int = 80_000  # training pictures
     batch: int = 256
     pairs: int = 32  # colour-shape captions per step
     captions: int = 32  # free captions per step
     rate: float = 2e-3
     warmup: int = 40
     decay: float = 0.05
-    canonical: float = 0.3  # share of the evaluation template in the captions of `GROUPS`
+    canonical: float = 0.3  # share of the evaluation template in the captions of `losses.GROUPS`
 
     def __post_init__(self) -> None:
         for field in ("steps", "cool_steps", "threads", "pool", "batch"):
@@ -40,12 +40,13 @@ class Recipe:
             raise ValueError(f"cool_at must be in 0..{self.steps - 1}, got {self.cool_at}")
 
     @property
-    def last(self) -> int:
-        """The number of steps in total."""
-        return self.steps if self.cool_at is None else self.cool_at + self.cool_steps
+    def total_steps(self) -> int:
+        if self.cool_at is None:
+            return self.steps
+        return self.cool_at + self.cool_steps
 
     def rate_at(self, step: int) -> float:
-        """Linear warm-up times a cosine that reaches zero after the last step; linear to zero from `cool_at`."""
+        """Return a linear warm-up times a cosine that reaches zero after the last step; linear decay from `cool_at`."""
         if self.cool_at is not None and step > self.cool_at:
             left = 1 - (step - self.cool_at) / self.cool_steps
             return left * self.rate_at(self.cool_at)
@@ -53,8 +54,8 @@ class Recipe:
         return self.rate * warm * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
     def is_like(self, other: Recipe, steps: int) -> bool:
-        """Whether the first `steps` steps are the same, so that one run may resume the other's checkpoint."""
-        cooled = any(r.cool_at is not None and r.cool_at < steps for r in (self, other))
-        if cooled:
-            return self == other
+        """Return whether the first `steps` steps are the same, so that one run may resume the other's checkpoint."""
+        for recipe in (self, other):
+            if recipe.cool_at is not None and recipe.cool_at < steps:
+                return self == other
         return replace(self, cool_at=None, cool_steps=1) == replace(other, cool_at=None, cool_steps=1)

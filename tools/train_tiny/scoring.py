@@ -1,4 +1,4 @@
-"""Evaluating a trained model and writing its file. Imports open_clip, which takes ten seconds, when it tokenizes."""
+"""Evaluation of a trained model, and its file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from fpp_sweep.tiny import model as tiny_model
-from fpp_sweep.tiny.captions import CANONICAL
+from fpp_sweep.tiny.model import load
 from fpp_sweep.tiny.world import TINY_DATASETS, TinyDataset
+from tools.train_tiny.captions import CANONICAL
+from tools.train_tiny.losses import image_features, resize, standardise, to_unit
 from tools.train_tiny.recipe import Recipe
-from tools.train_tiny.training import image_features, resize, standardise, to_unit, with_full_embedding
+from tools.train_tiny.weights import embedding_scale, save, with_full_embedding
 
 if TYPE_CHECKING:
     from open_clip import CLIP
 
 ECE_BINS = 20
+LIBRARIES = ("torch", "open_clip_torch", "numpy", "pillow", "scikit-learn", "safetensors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Per cent, on one dataset."""
+    """Zero-shot results on one dataset, in per cent."""
 
     accuracy: float
     ece: float
@@ -36,7 +38,7 @@ class Score:
 
 
 def expected_calibration_error(confidence: NDArray[np.floating[Any]], correct: NDArray[np.bool_]) -> float:
-    """Weighted mean gap between accuracy and confidence over ECE_BINS bins (low, high]."""
+    """Return the weighted mean gap between accuracy and confidence over ECE_BINS bins (low, high]."""
     bins = np.clip(np.ceil(confidence * ECE_BINS) - 1, 0, ECE_BINS - 1).astype(int)
     gaps = np.bincount(bins, correct - confidence, minlength=ECE_BINS)
     return float(np.abs(gaps).sum() / len(confidence))
@@ -44,7 +46,8 @@ def expected_calibration_error(confidence: NDArray[np.floating[Any]], correct: N
 
 @torch.no_grad()
 def zero_shot(model: CLIP, dataset: TinyDataset, split: str = "test", count: int = 1000) -> Score:
-    """Score of the canonical prompt on the first `count` pictures of a split."""
+    """Score the canonical prompt on the first `count` pictures of a split."""
+    # start-up time: open_clip takes seconds to import
     from open_clip import SimpleTokenizer
 
     tokens = SimpleTokenizer()([CANONICAL.format(name) for name in dataset.classes])
@@ -53,7 +56,7 @@ def zero_shot(model: CLIP, dataset: TinyDataset, split: str = "test", count: int
     labels = np.array([dataset.label(split, index) for index in indices])
     pictures = np.stack([dataset.render(split, index) for index in indices])
     batches = torch.split(to_unit(pictures), 250)
-    features = torch.cat([image_features(model, standardise(resize(b))) for b in batches])
+    features = torch.cat([image_features(model, standardise(resize(batch))) for batch in batches])
     probabilities = (model.logit_scale.exp() * features @ classifier.T).softmax(dim=1).numpy()
     confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     return Score(
@@ -64,33 +67,35 @@ def zero_shot(model: CLIP, dataset: TinyDataset, split: str = "test", count: int
 
 
 def zero_shot_table(model: CLIP, count: int) -> dict[str, Score]:
+    """Print and return the scores of all datasets."""
     scores = {}
     print(f"{'dataset':14}{'classes':>8}{'accuracy':>10}{'ECE':>8}{'confidence':>12}")
     for name, dataset in TINY_DATASETS.items():
         score = scores[name] = zero_shot(model, dataset, count=count)
-        print(
-            f"{name:14}{len(dataset.classes):8}{score.accuracy:10.1f}{score.ece:8.1f}{score.confidence:12.1f}",
-            flush=True,
-        )
+        numbers = f"{score.accuracy:10.1f}{score.ece:8.1f}{score.confidence:12.1f}"
+        print(f"{name:14}{len(dataset.classes):8}{numbers}", flush=True)
     return scores
 
 
 def describe_run(recipe: Recipe, command: str) -> dict[str, str]:
-    libraries = ("torch", "open_clip_torch", "numpy", "pillow", "scikit-learn", "safetensors")
+    """Return the metadata of a run: its command, recipe and library versions."""
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        versions[name] = version(name)
     return {
         "command": command,
         "recipe": json.dumps(asdict(recipe)),
         "seed": str(recipe.seed),
-        "steps": str(recipe.last),
-        "versions": json.dumps({"python": platform.python_version(), **{name: version(name) for name in libraries}}),
+        "steps": str(recipe.total_steps),
+        "versions": json.dumps(versions),
     }
 
 
 def finish(trained: CLIP, out: Path, metadata: dict[str, str], evaluated: int) -> None:
     """Write the file, score the model that is read back from it, and add the scores to the file."""
-    tiny_model.save(with_full_embedding(trained), out, metadata)
-    model, _ = tiny_model.load(out)
-    scale = tiny_model.embedding_scale(model)
+    save(with_full_embedding(trained), out, metadata)
+    model, _ = load(out)
+    scale = embedding_scale(model)
     print(f"embedding scale {scale:.3f}, logit scale {model.logit_scale.exp().item():.2f}")
     scores = zero_shot_table(model, evaluated)
     measured = {
@@ -98,4 +103,4 @@ def finish(trained: CLIP, out: Path, metadata: dict[str, str], evaluated: int) -
         "zero_shot_images": str(evaluated),
         "zero_shot": json.dumps({name: asdict(score) for name, score in scores.items()}),
     }
-    tiny_model.save(model, out, {**metadata, **measured})
+    save(model, out, {**metadata, **measured})

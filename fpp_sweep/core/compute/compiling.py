@@ -1,7 +1,7 @@
-"""How functions that are called many times run: eagerly, or through torch.compile.
+"""Runners for functions that are called many times: eager calls, or calls through torch.compile.
 
-With few classes a fast GPU idles between the launches of small kernels. Compiling fuses kernels, and on CUDA launches
-all of a call as one graph.
+With few classes a fast GPU waits for the launches of small kernels. Compilation fuses kernels, and on CUDA it launches
+all kernels of a call as one graph.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from fpp_sweep.spec.errors import InputError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-EAGER_CALLS = 16  # calls of a shape before it is compiled, which takes seconds or minutes
+EAGER_CALLS = 16  # calls of a shape before it is compiled, because a compilation takes seconds or minutes
 MAX_SHAPES = 8  # compiled shapes of a function: torch's own limit
 
 
 class Runner(Protocol):
-    """Calls a function with its arguments."""
+    """A way to call a function with its arguments."""
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T: ...
 
 
 def eagerly(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Call a function without compilation."""
     return function(*arguments, **named)
 
 
 class Compiler:
-    """Compiles a function for frequent shapes of its arguments and calls it eagerly for all others.
+    """Runner that compiles a function for frequent shapes of its arguments and calls it eagerly for all other shapes.
 
-    Torch recompiles for every new value of a plain number, so numbers that vary must be tensors. It would also trace
-    into an `lru_cache`, so what one returns must be an argument. Use one per process: torch counts shapes per process.
+    Torch recompiles for every new value of a plain number, so numbers that vary must be tensors. Torch would also trace
+    into an `lru_cache`, so a cached value must be an argument. Use one Compiler per process, because torch counts
+    shapes per process.
     """
 
     def __init__(
@@ -49,13 +51,16 @@ class Compiler:
         eager_calls: int = EAGER_CALLS,
         graphs: bool = True,
     ) -> None:
-        """`frozen` tensors never change; objects of `constant_types` are few, and torch recompiles for each.
+        """Prepare compilation for a device; InputError if torch cannot compile there.
 
-        Without `graphs` a GPU launches kernel after kernel, and memory between them is not held.
+        `frozen` are tensors that never change. `constant_types` are types with few objects, because torch recompiles
+        for each of them. Without `graphs` a GPU launches one kernel after another and holds no memory between calls.
         """
         self._constant_types = constant_types
         self._eager_calls = eager_calls
-        self._mode = "reduce-overhead" if graphs and device.type == "cuda" else None
+        self._mode: str | None = None
+        if graphs and device.type == "cuda":
+            self._mode = "reduce-overhead"
         self._calls: Counter[Hashable] = Counter()
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._shapes: dict[Callable[..., Any], set[Hashable]] = defaultdict(set)
@@ -64,18 +69,22 @@ class Compiler:
         except Exception as error:  # a C++ compiler or Triton is missing, the GPU is too old, ...
             reason = str(getattr(error, "inner_exception", error)).partition("\n")[0]
             raise InputError(f"--compile: torch.compile cannot be used on {device}: {reason}") from error
-        for tensor in frozen:  # at every launch a graph copies all other inputs
+        for tensor in frozen:  # a CUDA graph copies all other inputs at every launch
             torch._dynamo.mark_static_address(tensor)
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        exact = torch.backends.cuda.matmul.fp32_precision
-        modes = torch.is_grad_enabled(), exact, *map(torch.is_autocast_enabled, ("cpu", "cuda"))
+        modes = (
+            torch.is_grad_enabled(),
+            torch.backends.cuda.matmul.fp32_precision,
+            torch.is_autocast_enabled("cpu"),
+            torch.is_autocast_enabled("cuda"),
+        )
         shapes = modes, self._signature(arguments), self._signature(named)
         if not self._should_compile(function, shapes):
             return function(*arguments, **named)
         if function not in self._compiled:
             self._compiled[function] = self._compile(function)
-        result: T = _copied(self._compiled[function](*arguments, **named))
+        result: T = _clone(self._compiled[function](*arguments, **named))
         return result
 
     def _should_compile(self, function: Callable[..., Any], shapes: Hashable) -> bool:
@@ -90,20 +99,25 @@ class Compiler:
         return torch.compile(function, dynamic=False, fullgraph=True, mode=self._mode)
 
     def _signature(self, value: Any) -> Hashable:
-        """All that torch recompiles for."""
+        """Return everything about an argument for which torch recompiles."""
         if isinstance(value, Tensor):
             return value.shape, value.stride(), value.dtype, value.requires_grad
         if isinstance(value, self._constant_types):
             return id(value)
         if isinstance(value, tuple | list):
-            return tuple(map(self._signature, value))
+            return tuple([self._signature(item) for item in value])
         if isinstance(value, dict):
-            return tuple((key, self._signature(item)) for key, item in value.items())
+            return tuple([(key, self._signature(item)) for key, item in value.items()])
         if is_dataclass(value):
-            return tuple(self._signature(getattr(value, item.name)) for item in fields(value))
-        return self._signature(vars(value)) if hasattr(value, "__dict__") else value
+            return tuple([self._signature(getattr(value, field.name)) for field in fields(value)])
+        if hasattr(value, "__dict__"):
+            return self._signature(vars(value))
+        constant: Hashable = value
+        return constant
 
 
-def _copied(value: Any) -> Any:
-    """A copy, because the next launch of the graph overwrites its outputs."""
-    return value.clone() if isinstance(value, Tensor) else tuple(map(_copied, value))
+def _clone(value: Any) -> Any:
+    """Return a copy of a graph's outputs, which its next launch overwrites."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    return tuple([_clone(item) for item in value])

@@ -1,4 +1,4 @@
-"""How much memory may be used on a device, and smaller batches where it runs out."""
+"""Memory of a device: how much a process may use, and smaller batches where memory runs out."""
 
 from __future__ import annotations
 
@@ -15,90 +15,118 @@ from torch import Tensor
 from fpp_sweep.spec.process import memory
 
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
-BATCHES, KEPT = 1 / 4, 1 / 2  # of the room: what goes through a model at once; what is kept for all samples, such as J
 
-# the CPU's allocator, CUDA itself, cuBLAS, and cuDNN where no algorithm finds room for what it needs beside its result
-SHORT = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "unable to find an engine")
+BATCH_FRACTION = 1 / 4  # of the memory budget: for one batch on its way through a model
+CACHE_FRACTION = 1 / 2  # of the memory budget: for what is kept for all samples, such as the Jacobian
+
+# phrases of the CPU's allocator, of CUDA, of cuBLAS, and of cuDNN when no algorithm has enough workspace
+OUT_OF_MEMORY_PHRASES = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "_STATUS_ALLOC_FAILED",
+    "unable to find an engine",
+)
+UNIT_BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Bytes for all that a process computes: on its device beside the model, and on the machine that feeds a GPU."""
+class MemoryBudget:
+    """Bytes that a process may use beside its model: on its device, and on the machine that feeds a GPU."""
 
     device: float = math.inf
     host: float = 0.0
 
     @classmethod
-    def of(cls, device: torch.device, share: float) -> Room:
-        """What is free, no more than a share of what there is, so that as many as share it find the same.
+    def available(cls, device: torch.device, share: float) -> MemoryBudget:
+        """Return the free memory, at most `share` of the total, so that processes that share a device get equal parts.
 
-        To be asked once the model is there; a GPU then gives this process no more than its share.
+        Call it after the model is loaded. A GPU then gives this process no more than its share.
         """
-        free, whole = memory()
-        host = min(free, share * whole)
+        free, total = memory()
+        host = min(free, share * total)
         if device.type != "cuda":
             return cls(device=host)
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share, device)
-        return cls(device=free_on(device), host=host)
+        return cls(device=free_bytes(device), host=host)
 
-    def batch(self, most: int, bytes_each: float) -> int:
-        """How many may go through the model at once: as many as fit, halved from `most` until they do.
+    def batch_size(self, largest: int, bytes_per_row: float) -> int:
+        """Return the number of rows that fit in one batch: `largest`, halved until the batch fits.
 
-        >>> Room().batch(2048, 1e6), Room(device=4e9).batch(2048, 1e6), Room(device=0).batch(2048, 1e6)
-        (2048, 512, 1)
+        >>> MemoryBudget().batch_size(2048, 1e6)
+        2048
+        >>> MemoryBudget(device=4e9).batch_size(2048, 1e6)
+        512
+        >>> MemoryBudget(device=0).batch_size(2048, 1e6)
+        1
         """
-        while most > 1 and most * bytes_each > BATCHES * self.device:
-            most //= 2
-        return most
+        size = largest
+        while size > 1 and size * bytes_per_row > BATCH_FRACTION * self.device:
+            size //= 2
+        return size
 
 
-def free_on(device: torch.device) -> int:
-    """Bytes that this process may still take: what nobody has and torch keeps for it unused, up to its share."""
+def free_bytes(device: torch.device) -> int:
+    """Return the bytes that this process may still allocate, up to its share of the device.
+
+    Memory that torch has reserved and does not use counts as free.
+    """
     if device.type != "cuda":
         return memory()[0]
-    (free, whole), held = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
     share = torch.cuda.get_per_process_memory_fraction(device)
-    return int(min(free + torch.cuda.memory_reserved(device), share * whole) - held)
+    return int(min(free + reserved, share * total) - torch.cuda.memory_allocated(device))
 
 
-def halving(work: Callable[[Rows], Tensor], rows: Rows, at_once: int) -> Tensor:
-    """`work` on all rows, `at_once` at a time; where memory runs out, on half as many from then on.
+def run_in_batches(function: Callable[[Rows], Tensor], rows: Rows, batch_size: int) -> Tensor:
+    """Apply a function to batches of rows and concatenate the results; halve the batch where memory runs out.
 
-    >>> halving(lambda part: 2 * part, torch.arange(5), 2)
+    >>> run_in_batches(lambda batch: 2 * batch, torch.arange(5), 2)
     tensor([0, 2, 4, 6, 8])
     """
-    done: list[Tensor] = []
+    results: list[Tensor] = []
     start = 0
-    while start < len(rows) or not done:
+    while start < len(rows) or not results:
         try:
-            part: Any = rows[start : start + at_once]
-            done.append(work(part))
+            batch: Any = rows[start : start + batch_size]
+            results.append(function(batch))
         except RuntimeError as error:
-            if at_once == 1 or not is_out_of_memory(error):
+            if batch_size == 1 or not is_out_of_memory(error):
                 raise
-            at_once //= 2
+            batch_size //= 2
             continue
-        start += at_once
-    return torch.cat(done)
+        start += batch_size
+    return torch.cat(results)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """The GPU allocator's error has a type of its own; others are recognised by their text."""
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in SHORT)
+    """Return whether an error reports a lack of memory; only the GPU allocator has an exception type for that."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return any(phrase in str(error) for phrase in OUT_OF_MEMORY_PHRASES)
 
 
-def told(error: Exception, device: torch.device) -> Exception:
-    """The same; of memory that does not suffice for the least that can be done at once, a line that says so."""
+def explain_out_of_memory(error: Exception, device: torch.device) -> Exception:
+    """Return a one-line MemoryError for a lack of memory; return any other error as it is."""
     if not is_out_of_memory(error):
         return error
-    asked = re.search(r"tried to allocate ([0-9.]+) (\w+)", str(error), re.IGNORECASE)
-    size = float(asked[1]) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}.get(asked[2], 1) if asked else 0.0
-    needs = f"{size / 2**30:.1f} GiB" if asked else f"more memory ({str(error).partition(chr(10))[0]})"
     free = 0
-    with suppress(RuntimeError):  # of a full GPU even this asks for too much
-        free = free_on(device)
-    free_here = f"{free / 2**30:.1f} GiB are free on {device}"
-    line = MemoryError(f"needs {needs}, {free_here}; give it a larger device, or fewer workers on one")
-    line.__cause__ = error
-    return line
+    with suppress(RuntimeError):  # a full GPU may fail at this question, too
+        free = free_bytes(device)
+    free_gib = f"{free / 2**30:.1f} GiB are free on {device}"
+    explanation = MemoryError(
+        f"needs {_requested_memory(str(error))}, {free_gib}; use a larger device or fewer workers on it"
+    )
+    explanation.__cause__ = error
+    return explanation
+
+
+def _requested_memory(message: str) -> str:
+    """Return the size that an error message names, or the message's first line if it names none."""
+    request = re.search(r"tried to allocate ([0-9.]+) (\w+)", message, re.IGNORECASE)
+    if request is None:
+        first_line = message.partition("\n")[0]
+        return f"more memory ({first_line})"
+    size = float(request[1]) * UNIT_BYTES.get(request[2], 1)
+    return f"{size / 2**30:.1f} GiB"

@@ -1,4 +1,4 @@
-"""In which numbers matrices are multiplied: a trial's setting, in force for a while and never left behind."""
+"""Precision of matrix products: a setting of the trial, in force inside a `with` block only."""
 
 from __future__ import annotations
 
@@ -14,84 +14,104 @@ from torch import Tensor
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import Precision
 
-# torch 2.9 on what `_set` has to do for its own compiler, and that on being exact
+# torch 2.9 warns about what `_set_float32_precision` must do for torch's own compiler, and about exact products
 for advice in ("Please use the new API settings to control TF32", "TensorFloat32 tensor cores"):
     warnings.filterwarnings("ignore", advice)
 
-LOSS_SCALE = 64.0  # of a loss whose gradient goes back in half precision, from 6e-8 to 65504
+# factor of a loss whose gradient is computed in half precision, whose range is 6e-8 to 65504
+LOSS_SCALE = 64.0
 
 
 @contextmanager
 def computing(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Matrices in that precision on that device, whatever the caller has set; InputError where it cannot."""
-    require_able(precision, device)
-    before = [place.fp32_precision for place in _float32()]
-    _set(["tf32" if precision == "tf32" else "ieee"] * len(before))
+    """Compute matrix products in a precision, whatever the caller has set; InputError if the device cannot."""
+    require_precision_support(precision, device)
+    before = [setting.fp32_precision for setting in _float32_settings()]
+    inside = "tf32" if precision == "tf32" else "ieee"
+    _set_float32_precision([inside] * len(before))
     try:
         with torch.autocast(device.type, torch.float16, enabled=precision == "fp16"):
             yield
     finally:
-        _set(before)
+        _set_float32_precision(before)
 
 
-def _float32() -> Sequence[Any]:
-    """What torch asks how exact a product of float32 matrices must be."""
-    gpu, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn
-    return gpu, torch.backends.cudnn.conv, cpu.matmul, cpu.conv  # type: ignore[attr-defined]
+def _float32_settings() -> Sequence[Any]:
+    """Return torch's settings of float32 matrix products, those of CUDA first."""
+    cuda, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn
+    return cuda, torch.backends.cudnn.conv, cpu.matmul, cpu.conv  # type: ignore[attr-defined]
 
 
-def _set(values: Sequence[str]) -> None:
-    # torch keeps two answers, and whoever reads the older one fails where they differ
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = (value == "tf32" for value in values[:2])
-    for place, value in zip(_float32(), values, strict=True):
-        place.fp32_precision = value
+def _set_float32_precision(values: Sequence[str]) -> None:
+    # torch stores this setting twice, and code that reads the older copy fails where the two differ
+    torch.backends.cuda.matmul.allow_tf32 = values[0] == "tf32"
+    torch.backends.cudnn.allow_tf32 = values[1] == "tf32"
+    for setting, value in zip(_float32_settings(), values, strict=True):
+        setting.fp32_precision = value
 
 
-def require_able(precision: Precision, device: torch.device | str) -> None:
-    """InputError, with what would do, where a device cannot compute in a precision."""
-    device = torch.device(device) if isinstance(device, str) else device
+def require_precision_support(precision: Precision, device: torch.device | str) -> None:
+    """Raise InputError if a device cannot compute in a precision."""
+    device = torch.device(device)
     if precision == "tf32":
-        version = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        if version is None or version < (8, 0):
-            found = f"this is a {device.type}" if version is None else "this one has {}.{}".format(*version)
-            raise InputError(f"precision tf32: needs a GPU with compute capability 8.0 or later, {found}; use float32")
-    if precision == "fp16" and (reason := _lacks_half(device)):
-        raise InputError(f"precision fp16: {device} cannot compute in it ({reason}); use float32")
+        _require_tf32(device)
+    if precision == "fp16":
+        reason = _lacks_half(device)
+        if reason:
+            raise InputError(f"precision fp16: {device} cannot compute in it ({reason}); use float32")
 
 
-@cache  # it is asked at every group of views
+def _require_tf32(device: torch.device) -> None:
+    needed = "precision tf32: needs a GPU with compute capability 8.0 or later"
+    if device.type != "cuda":
+        raise InputError(f"{needed}, this is a {device.type}; use float32")
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < (8, 0):
+        raise InputError(f"{needed}, this one has {major}.{minor}; use float32")
+
+
+@cache  # called for every group of views
 def _lacks_half(device: torch.device) -> str:
-    """Why a device cannot multiply in half precision; empty where it can."""
+    """Return why a device cannot multiply in half precision; an empty text if it can."""
     try:
-        one = torch.ones(1, 1, 1, 1, dtype=torch.float16, device=device)
-        torch.nn.functional.conv2d(one @ one, one)
+        ones = torch.ones(1, 1, 1, 1, dtype=torch.float16, device=device)
+        torch.nn.functional.conv2d(ones @ ones, ones)
     except (RuntimeError, NotImplementedError) as error:
         return str(error).partition("\n")[0] or type(error).__name__
     return ""
 
 
-def exactly(like: Tensor) -> torch.autocast:
-    """What the released code leaves out of half precision: the penalties."""
+def without_autocast(like: Tensor) -> torch.autocast:
+    """Disable autocast on a tensor's device, as the released code does for the penalties."""
     return torch.autocast(like.device.type, enabled=False)
 
 
-def full(values: Tensor) -> Tensor:
-    """In float32 where a matrix product has left half precision: what all but matrices is computed in."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+def upcast(values: Tensor) -> Tensor:
+    """Return half-precision values in float32: only matrix products are computed in half precision."""
+    if values.dtype in (torch.float16, torch.bfloat16):
+        return values.float()
+    return values
 
 
-def kept_type(like: Tensor) -> torch.dtype:
-    """Of a matrix that is kept to be multiplied with."""
-    return torch.float16 if torch.is_autocast_enabled(like.device.type) else like.dtype
+def product_dtype(like: Tensor) -> torch.dtype:
+    """Return the type in which to store a matrix that will be multiplied with a tensor."""
+    if torch.is_autocast_enabled(like.device.type):
+        return torch.float16
+    return like.dtype
 
 
 def loss_scale(device: torch.device) -> float:
-    """What a loss is multiplied by, and its gradient divided by."""
-    return LOSS_SCALE if torch.is_autocast_enabled(device.type) else 1.0
+    """Return the factor by which to multiply a loss before, and to divide its gradient after, a backward pass."""
+    if torch.is_autocast_enabled(device.type):
+        return LOSS_SCALE
+    return 1.0
 
 
 def gradient_scale(gradients: Tensor) -> Tensor | float:
-    """What each of the gradients (B, K, D) is multiplied by on its way back: its largest entry becomes 8 to 16."""
+    """Return a power of two for each of the gradients (B, K, D) that brings its largest entry to 8..16.
+
+    A scaled gradient neither underflows nor overflows in half precision.
+    """
     if not torch.is_autocast_enabled(gradients.device.type):
         return 1.0
     largest = gradients.abs().amax((-2, -1), keepdim=True).clamp(min=1e-30)

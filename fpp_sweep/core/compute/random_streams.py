@@ -8,10 +8,13 @@ import torch
 
 
 def torch_generator(*names: object) -> torch.Generator:
-    """A stream that is a pure function of the names; on the CPU, so that the draws are the same for every device.
+    """Return a random stream that depends on the names only.
+
+    The stream is on the CPU, so that all devices get the same draws.
 
     >>> torch_generator(0, "dtd").initial_seed() == torch_generator(0, "dtd").initial_seed()
     True
     """
-    digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
+    key = "/".join(str(name) for name in names)
+    digest = hashlib.sha256(key.encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import Runner, eagerly
-from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.images.augmix import MixingPlan
 from fpp_sweep.core.images.distorting import apply_chains, mix
 from fpp_sweep.core.images.fused_kernels import fused_runner
@@ -76,7 +76,7 @@ class ViewRenderer:
         def render_part(part: Sequence[PlannedImage]) -> Tensor:
             return render(part, self.preprocess, self._run)
 
-        rendered = halving(render_part, images, len(images))
+        rendered = run_in_batches(render_part, images, len(images))
         for row, views in zip(rows, rendered, strict=True):  # indexing by a list of rows would wait for the device
             pixels[row] = views
 

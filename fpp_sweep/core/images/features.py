@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute.compiling import eagerly
-from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import BadImageError, Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
@@ -189,7 +189,7 @@ def view_bytes(clip: Clip) -> float:
         if isinstance(output, Tensor):
             widest = max(widest, output.nbytes)
 
-    if math.isinf(clip.text.room.device):
+    if math.isinf(clip.text.memory.device):
         return 0.0
     size = clip.preprocess.size
     with torch.no_grad(), ExitStack() as hooks:
@@ -242,12 +242,12 @@ class _BatchedTower:
 
     @classmethod
     def of(cls, clip: Clip, precision: Precision, images: int, views: int) -> _BatchedTower:
-        views_at_once = clip.text.room.batch(images * views, view_bytes(clip))
+        views_at_once = clip.text.memory.batch_size(images * views, view_bytes(clip))
         return cls(clip=clip, precision=precision, images=images, views_at_once=views_at_once)
 
     def features(self, pixels: Tensor) -> Tensor:
         """Return (N, D) features of (N, 3, size, size) views."""
-        return halving(self._features_of_part, pixels, self.views_at_once)
+        return run_in_batches(self._features_of_part, pixels, self.views_at_once)
 
     def _features_of_part(self, pixels: Tensor) -> Tensor:
         run = eagerly  # a rest of another size is not compiled

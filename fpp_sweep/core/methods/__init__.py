@@ -1,4 +1,4 @@
-"""Methods: what one is (base), and those that are built in. The table of all of them is `fpp_sweep.spec.catalogue`."""
+"""Methods: the contract (`base`) and those that are built in; `fpp_sweep.spec.catalogue` has the table of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ __all__ = ["Method", "TextModel", "build_method"]
 
 
 def build_method(name: str, adapt: AdaptConfig, group: str) -> Method[Any]:
-    """A method by name, with the published penalty for the kind of dataset unless the settings give another."""
+    """Build a method by name, with the published penalty weight for the group of datasets unless `adapt` sets one."""
     row = catalogue.method(name)
-    published = row.weight_on_shifts if group == "shifts" else row.weight
-    weight = published if adapt.penalty_weight is None else adapt.penalty_weight
-    penalty = None if row.penalty is None else catalogue.code_of(row.penalty)
+    penalty = None
+    if row.penalty is not None:
+        penalty = catalogue.code_of(row.penalty)
+    weight = row.weight
+    if group == "shifts":
+        weight = row.weight_on_shifts
+    if adapt.penalty_weight is not None:
+        weight = adapt.penalty_weight
     method: Method[Any] = catalogue.code_of(row.build)(adapt=adapt, penalty=penalty, weight=weight)
     return method

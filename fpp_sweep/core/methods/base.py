@@ -1,14 +1,25 @@
-"""What a method is, and the contract that every method must meet.
+"""The contract of a method, and the models that it sees.
 
-A method sees the image features of a few samples at a time, in the order of the stream, and returns logits for view 0.
+A method sees the image features of a few samples at a time, in the order of the stream, and returns logits for view 0,
+the plain image. To add one, write a class with `start` and `predict` and add its row to `fpp_sweep.spec.catalogue`.
 
-- Most methods treat samples one by one, even when they come in a batch: beyond rounding, the logits of a sample do not
-  depend on the rest of the batch. They return the state that they were given; it holds what is constant for a (prompt,
-  dataset), so that it is computed once.
-- Stateful methods (a buffer of prompts that evolves along the stream) take samples in stream order and return the
-  state after the last one. The shards of their stream are evaluated one after the other, each from the stored state
-  of the one before, never in parallel.
+- A method that needs only image features and a (K, D) matrix of text features, such as a feature cache or a vote, takes
+  `model.classifier(context)` in `start` and uses nothing else of the model. `ZeroShot` is the smallest example.
+- A method that steps on the context of each sample is a subclass of `Tpt`, or `Tpt` itself with a penalty, which is a
+  function of the text features (`penalties`).
+- `fpp_sweep.spec.tasks.views_for` decides which views of an image the method sees.
+
+tests/contracts holds every row to these rules:
+
+- Episodic methods, which are most, treat samples one by one, even in a batch: beyond rounding, the logits of a sample
+  do not depend on the rest of the batch. They return the state that they were given. The state holds what is constant
+  for a prompt and dataset, so that it is computed once.
+- Stateful methods (a buffer or cache that evolves along the stream) take samples in stream order and return the state
+  after the last one. The shards of their stream are evaluated one after another, each from the stored state of the one
+  before, never in parallel.
 - A method draws no random numbers and keeps no state in itself, so that a retried task gives the same result.
+
+Shapes: B samples, V views, K classes, D feature dimension, n context tokens, W width of the text tower.
 """
 
 from __future__ import annotations
@@ -19,7 +30,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from fpp_sweep.core.compute.precision import full
+from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.text.classes import ClassTexts
 
 State = TypeVar("State")
@@ -27,52 +38,76 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextModel:
-    """Class texts and the temperature: a classifier of image features once it is given a context."""
+    """Class texts and the temperature: a classifier of image features for any context."""
 
     texts: ClassTexts
     logit_scale: float
 
     def features(self, context: Tensor) -> Tensor:
-        """(*B, n, W) -> (*B, K, D)."""
+        """Return text features (*B, K, D) of contexts (*B, n, W)."""
         mask = self.texts.packing.attention_mask(1 + context.shape[-2])
         return self.texts.tower.run(ClassTexts.features, self.texts, context, mask)
 
     def logits(self, views: Tensor, features: Tensor) -> Tensor:
-        """(*B, V, D) views against (*B, K, D) or (K, D) text features -> (*B, V, K)."""
-        return full(self.logit_scale * views @ features.transpose(-1, -2))
+        """Views (*B, V, D) against text features (*B, K, D) or (K, D) -> logits (*B, V, K)."""
+        return cosine_logits(views, features, self.logit_scale)
+
+    def classifier(self, context: Tensor) -> Classifier:
+        """Return the classifier of a context (n, W)."""
+        return Classifier(features=self.texts.features(context), logit_scale=self.logit_scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Classifier:
+    """A linear classifier of image features: the text features of a prompt, or of an ensemble of prompts."""
+
+    features: Tensor  # (K, D), unit rows
+    logit_scale: float
+
+    def logits(self, views: Tensor) -> Tensor:
+        """Views (*B, V, D) -> logits (*B, V, K)."""
+        return cosine_logits(views, self.features, self.logit_scale)
+
+
+def cosine_logits(views: Tensor, features: Tensor, logit_scale: float) -> Tensor:
+    """Unit image features (*B, V, D) and unit text features (*B, K, D) or (K, D) -> logits (*B, V, K)."""
+    return upcast(logit_scale * views @ features.transpose(-1, -2))
 
 
 class Method(Protocol[State]):
-    """See the module's text."""
+    """A test-time method; the module's docstring has the rules."""
 
     def start(self, model: TextModel, context: Tensor, samples: int) -> State:
-        """The state before the first of `samples` samples: everything that is constant for a (prompt, dataset)."""
+        """Return the state before the first of `samples` samples: everything that is constant for a prompt."""
         ...
 
     def predict(self, model: TextModel, state: State, views: Tensor) -> tuple[Tensor, State]:
-        """Logits (B, K) for view 0 of B samples with views (B, V, D), and the state after them."""
+        """Return logits (B, K) for view 0 of B samples with views (B, V, D), and the state after them."""
         ...
 
 
 class AdaptingMethod(Method[State], Protocol):
-    """A method that comes to a prompt for each sample, where sharpness can be measured; `predict` is both in turn."""
+    """A method that adapts the prompt for each sample, where sharpness can be measured.
 
-    def adapted(self, model: TextModel, state: State, views: Tensor) -> Tensor:
-        """The contexts (B, n, W) that B samples with views (B, V, D) come to."""
+    Its `predict` is `adapt_contexts`, then `classify`.
+    """
+
+    def adapt_contexts(self, model: TextModel, state: State, views: Tensor) -> Tensor:
+        """Return the adapted contexts (B, n, W) of B samples with views (B, V, D)."""
         ...
 
-    def classified(self, model: TextModel, contexts: Tensor, views: Tensor) -> Tensor:
-        """Logits (B, K) for their views 0 under these contexts."""
+    def classify(self, model: TextModel, contexts: Tensor, views: Tensor) -> Tensor:
+        """Return logits (B, K) for view 0 of the samples under their contexts (B, n, W)."""
         ...
 
 
 class StatefulMethod(Method[State], Protocol):
-    """A method whose state evolves along the stream, and can be stored between two shards of it."""
+    """A method whose state evolves along the stream and can be stored between two shards of it."""
 
     def pack(self, state: State) -> Mapping[str, Tensor]:
-        """What the stream has changed, as tensors by name."""
+        """Return what the stream has changed, as tensors by name."""
         ...
 
     def unpack(self, state: State, tensors: Mapping[str, Tensor]) -> State:
-        """A state from `start`, with what the stream has changed restored."""
+        """Return a state from `start` with what the stream has changed restored."""
         ...

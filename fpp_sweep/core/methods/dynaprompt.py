@@ -1,9 +1,11 @@
-"""DynaPrompt: a buffer of prompts that evolves along the stream.
+"""DynaPrompt (Xiao et al., 2025): a buffer of prompts that evolves along the stream.
 
 A slot of the buffer is an offset from the initial prompt. Each sample selects some slots, takes a step on their
-offsets, and is predicted by them. Where no slot is fresh, the one that was selected longest ago is emptied first.
+offsets, and is predicted by them. If no slot is fresh, the slot that was selected longest ago is emptied first.
 
-The released code does not select as its authors describe; `adapt.slot_rule` says which is followed (docs/methods.md).
+The released code selects slots in another way than its authors describe; `adapt.slot_rule` chooses (docs/methods.md).
+
+Shapes: B slots, n context tokens, W width of the text tower, K classes, D feature dimension, V views of a sample.
 """
 
 from __future__ import annotations
@@ -16,65 +18,71 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import halving
-from fpp_sweep.core.compute.precision import exactly
+from fpp_sweep.core.compute.memory import run_in_batches
+from fpp_sweep.core.compute.precision import without_autocast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty
-from fpp_sweep.core.methods.tpt import averaged_entropy
+from fpp_sweep.core.methods.tpt import marginal_entropy
 from fpp_sweep.core.optim import adamw
 from fpp_sweep.spec.config import AdaptConfig
 
-CLOSE = 1e-5  # slots whose offsets differ by no more are one prompt: rounding shall not decide between them
+# Slots whose offsets differ by no more than this are one prompt, so that rounding does not decide between them.
+SAME_OFFSET = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Buffer:
-    """B slots, what is known of their prompts, and how they have been used."""
+    """B slots, the computed features of their prompts, and how often and when each was selected."""
 
     context: Tensor  # (n, W) of the initial prompt
-    plain: Tensor  # (K, D), its text features, which are those of a fresh slot
+    initial_features: Tensor  # (K, D) text features of the initial prompt, which are those of a fresh slot
     offsets: Tensor  # (B, n, W) from the initial prompt, zero in a fresh slot
     order: tuple[int, ...]  # all slots, the one that was selected longest ago first
-    use: tuple[int, ...]  # how often each was selected since it was fresh
-    features: Tensor  # (B, K, D) of the slots whose features are known
-    known: Tensor  # (B,) bool
+    use: tuple[int, ...]  # how often each slot was selected since it was fresh
+    features: Tensor  # (B, K, D) text features; valid where `computed`
+    computed: Tensor  # (B,) bool
 
     @classmethod
-    def empty(cls, context: Tensor, plain: Tensor, slots: int) -> Buffer:
+    def empty(cls, context: Tensor, initial_features: Tensor, slots: int) -> Buffer:
         offsets = context.new_zeros(slots, *context.shape)
-        return cls.of(context, plain, offsets, range(slots), [0] * slots)
+        return cls.of(context, initial_features, offsets, range(slots), [0] * slots)
 
     @classmethod
-    def of(cls, context: Tensor, plain: Tensor, offsets: Tensor, order: Sequence[int], use: Sequence[int]) -> Buffer:
-        """With the features known that are so without any work."""
+    def of(
+        cls, context: Tensor, initial_features: Tensor, offsets: Tensor, order: Sequence[int], use: Sequence[int]
+    ) -> Buffer:
+        """Build a buffer in which the features of slots without offset are computed."""
         return cls(
             context=context,
-            plain=plain,
+            initial_features=initial_features,
             offsets=offsets,
             order=tuple(order),
             use=tuple(use),
-            features=plain.repeat(len(offsets), 1, 1),
-            known=(offsets == 0).flatten(1).all(1),
+            features=initial_features.repeat(len(offsets), 1, 1),
+            computed=(offsets == 0).flatten(1).all(1),
         )
 
-    def with_fresh(self) -> Buffer:
-        """The same if a slot is fresh; else the first in order is emptied."""
+    def with_fresh_slot(self) -> Buffer:
+        """Return the buffer with a fresh slot: if there is none, the first slot in order is emptied."""
         if 0 in self.use:
             return self
         slot = self.order[0]
-        offsets, features, known = self.offsets.clone(), self.features.clone(), self.known.clone()
-        offsets[slot], features[slot], known[slot] = 0, self.plain, True
-        use = tuple(0 if other == slot else count for other, count in enumerate(self.use))
-        return replace(self, offsets=offsets, features=features, known=known, use=use)
+        offsets, features, computed = self.offsets.clone(), self.features.clone(), self.computed.clone()
+        offsets[slot] = 0
+        features[slot] = self.initial_features
+        computed[slot] = True
+        use = list(self.use)
+        use[slot] = 0
+        return replace(self, offsets=offsets, features=features, computed=computed, use=tuple(use))
 
     def leaders(self) -> Tensor:
-        """(B,) of each slot, the first one with the same offset."""
+        """Return for each slot the first slot with the same offset (B,)."""
         flat = self.offsets.flatten(1)
-        return (torch.cdist(flat, flat, p=torch.inf) <= CLOSE).int().argmax(1)
+        return (torch.cdist(flat, flat, p=torch.inf) <= SAME_OFFSET).int().argmax(1)
 
-    def selecting(self, slots: Sequence[int]) -> Buffer:
-        """With these slots counted as used, one after the other."""
+    def select(self, slots: Sequence[int]) -> Buffer:
+        """Return the buffer after these slots were selected, one after another."""
         order, use = list(self.order), list(self.use)
         for slot in slots:
             order.remove(slot)
@@ -84,18 +92,18 @@ class Buffer:
 
 
 class Selection(NamedTuple):
-    """What a sample makes of a buffer before its step."""
+    """The slots and views that a sample selects before its step."""
 
     entropy: Tensor  # (B,) mean over the views
-    difference: Tensor  # (B,) by how much a slot is surer of view 0 than of the other views, in the units of the rule
-    slots: list[int]  # in the order in which they are used; a slot may be there twice
+    difference: Tensor  # (B,) by how much a slot is more certain of view 0 than of the other views
+    slots: list[int]  # in the order in which they are used; a slot may occur twice
     leaders: list[int]  # of all slots
-    kept: Tensor  # (S, D) the views of lowest entropy under the selected slots
+    confident: Tensor  # (S, D) the views of lowest entropy under the selected slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynaPrompt:
-    """`weight` times the mean of `penalty` over the selected prompts is added to the loss."""
+    """DynaPrompt; `weight` times the mean of `penalty` over the selected prompts is added to the loss."""
 
     adapt: AdaptConfig
     penalty: Penalty | None = None
@@ -107,115 +115,130 @@ class DynaPrompt:
 
     @torch.no_grad()
     def predict(self, model: TextModel, state: Buffer, views: Tensor) -> tuple[Tensor, Buffer]:
-        # what is known is not stored between two shards of a stream: to go on without it here, too, gives the same bits
-        buffer = Buffer.of(state.context, state.plain, state.offsets, state.order, state.use)
-        rows = []
+        # Computed features are not stored between two shards, so drop them here, too: results stay identical
+        # wherever the stream is cut.
+        buffer = Buffer.of(state.context, state.initial_features, state.offsets, state.order, state.use)
+        logits = []
         for sample in views:
-            buffer = known(model, buffer.with_fresh())
+            buffer = with_all_features(model, buffer.with_fresh_slot())
             selection = self.select(model, buffer, sample)
             buffer = self.step(model, buffer, self.gradients(model, buffer, selection), selection.slots)
-            rows.append(model.logits(sample[:1], buffer.features[selection.slots]).mean(0)[0])
-        return torch.stack(rows), buffer
+            by_slot = model.logits(sample[:1], buffer.features[selection.slots])  # (selected slots, 1, K)
+            logits.append(by_slot.mean(0)[0])
+        return torch.stack(logits), buffer
 
     def pack(self, state: Buffer) -> Mapping[str, Tensor]:
         return {"offsets": state.offsets, "order": torch.tensor(state.order), "use": torch.tensor(state.use)}
 
     def unpack(self, state: Buffer, tensors: Mapping[str, Tensor]) -> Buffer:
         order, use = tensors["order"].tolist(), tensors["use"].tolist()
-        return Buffer.of(state.context, state.plain, tensors["offsets"], order, use)
+        return Buffer.of(state.context, state.initial_features, tensors["offsets"], order, use)
 
     def select(self, model: TextModel, buffer: Buffer, views: Tensor) -> Selection:
-        """The slots and views that a sample (V, D) selects."""
+        """Return the slots and views that a sample with views (V, D) selects."""
         logits = model.logits(views[None], buffer.features)  # (B, V, K)
-        entropies = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+        entropies = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)  # (B, V)
         leaders = buffer.leaders()
-        entropy, difference = entropies.mean(1)[leaders], self._difference(logits)[leaders]
-        slots = choose(self.adapt.slot_rule, entropy.tolist(), difference.tolist(), buffer.order[0])
+        entropy = entropies.mean(1)[leaders]
+        difference = self._difference(logits)[leaders]
+        slots = select_slots(self.adapt.slot_rule, entropy.tolist(), difference.tolist(), buffer.order[0])
         count = max(1, int(self.adapt.view_fraction * len(views)))
-        kept = entropies[slots].mean(0).argsort(stable=True)[:count]
-        return Selection(entropy, difference, slots, leaders.tolist(), views[kept])
+        confident = entropies[slots].mean(0).argsort(stable=True)[:count]
+        return Selection(entropy, difference, slots, leaders.tolist(), views[confident])
 
     def _difference(self, logits: Tensor) -> Tensor:
-        """(B, V, K) -> (B,). Released are logits, each view's own largest; described is one class's probability."""
+        """Return how much each slot's certainty of view 0 exceeds its mean certainty of the other views.
+
+        Logits (B, V, K) -> (B,). Certainty is the largest logit of each view as released, and the probability of view
+        0's class as described.
+        """
         if self.adapt.slot_rule == "described":
             probabilities = logits.softmax(-1)
-            top = probabilities[:, :1].argmax(-1, keepdim=True).expand(-1, logits.shape[1], 1)
-            sure = probabilities.gather(-1, top)[..., 0]
+            predicted = probabilities[:, :1].argmax(-1, keepdim=True).expand(-1, logits.shape[1], 1)
+            certainty = probabilities.gather(-1, predicted)[..., 0]  # (B, V)
         else:
-            sure = logits.amax(-1)
-        return (sure[:, :1] - sure[:, 1:]).sum(1) / max(1, logits.shape[1] - 1)
+            certainty = logits.amax(-1)
+        return (certainty[:, :1] - certainty[:, 1:]).sum(1) / max(1, logits.shape[1] - 1)
 
     def gradients(self, model: TextModel, buffer: Buffer, selection: Selection) -> Tensor:
-        """Of the loss with respect to all offsets (B, n, W); zero where a slot is not selected."""
+        """Return the gradients of the loss with respect to all offsets (B, n, W); zero for slots not selected."""
         counts = Counter(selection.slots)
-        leaders = sorted({selection.leaders[slot] for slot in counts})  # equal slots take the very same step
+        leaders = sorted({selection.leaders[slot] for slot in counts})  # equal slots take the same step
 
         def loss(features: Tensor) -> Tensor:
-            return self.losses(model, features, selection.kept) / len(selection.slots)
+            return self.losses(model, features, selection.confident) / len(selection.slots)
 
         contexts = buffer.context + buffer.offsets[leaders]
-        found, _ = gradients_at(model, contexts, lambda features, _: gradient_of(loss, features))
+        of_leaders, _ = gradients_at(model, contexts, lambda features, rows: gradient_of(loss, features))
         gradients = torch.zeros_like(buffer.offsets)
         for slot, count in counts.items():
-            gradients[slot] = count * found[leaders.index(selection.leaders[slot])]
+            gradients[slot] = count * of_leaders[leaders.index(selection.leaders[slot])]
         return gradients
 
-    def losses(self, model: TextModel, features: Tensor, kept: Tensor) -> Tensor:
-        """(B, K, D) features of prompts and the views that were selected -> (B,), of which the mean is minimised."""
-        losses = averaged_entropy(model.logits(kept[None], features))
+    def losses(self, model: TextModel, features: Tensor, confident: Tensor) -> Tensor:
+        """Return the loss of each prompt (B,), from its features (B, K, D) and the selected views (S, D)."""
+        losses = marginal_entropy(model.logits(confident[None], features))
         if self.penalty is None:
             return losses
-        with exactly(features):
+        with without_autocast(features):
             return losses + self.weight * self.penalty(features)
 
     def step(self, model: TextModel, buffer: Buffer, gradients: Tensor, slots: Sequence[int]) -> Buffer:
-        """The buffer after the selected slots' step; the offsets of all others decay."""
+        """Return the buffer after a step of the selected slots; the offsets of all other slots decay."""
         stepped, _ = adamw(buffer.offsets, gradients, None, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay)
         selected, features = sorted(set(slots)), buffer.features.clone()
         features[selected] = features_of(model, buffer.context + stepped[selected])
-        same = buffer.known & (stepped == buffer.offsets).flatten(1).all(1)
-        same[selected] = True
-        return replace(buffer.selecting(slots), offsets=stepped, features=features, known=same)
+        computed = buffer.computed & (stepped == buffer.offsets).flatten(1).all(1)
+        computed[selected] = True
+        return replace(buffer.select(slots), offsets=stepped, features=features, computed=computed)
 
 
-def choose(rule: str, entropy: Sequence[float], difference: Sequence[float], fresh: int) -> list[int]:
-    """The slots that are selected, by each slot's entropy and difference and those of the fresh one.
+def select_slots(rule: str, entropy: Sequence[float], difference: Sequence[float], fresh: int) -> list[int]:
+    """Return the selected slots, from each slot's entropy and difference and those of the fresh slot.
 
-    >>> values = [3.0, 1.0, 2.0], [0.5, 0.9, 0.7]
-    >>> {rule: choose(rule, *values, fresh=2) for rule in ("described", "corrected", "released")}
-    {'described': [1], 'corrected': [1, 2], 'released': [2, 2]}
+    >>> entropy, difference = [3.0, 1.0, 2.0], [0.5, 0.9, 0.7]
+    >>> select_slots("described", entropy, difference, fresh=2)
+    [1]
+    >>> select_slots("corrected", entropy, difference, fresh=2)
+    [1, 2]
+    >>> select_slots("released", entropy, difference, fresh=2)
+    [2, 2]
     """
-    by_entropy, by_difference = descending(entropy), descending(difference)
+    by_entropy = rank_descending(entropy)
     if rule == "released":
-        # two slips: the fresh slot's place by entropy cuts both rankings, and what is found indexes one of them
-        place = by_entropy.index(fresh)
-        surer = by_entropy[min(place + 1, len(by_entropy) - 1) :]
-        found = sorted({*surer} & {*by_difference[:place]})
-        return [*(by_entropy[slot] for slot in found), fresh]
-    no_worse = [
-        slot
-        for slot in by_entropy
-        if slot != fresh and entropy[slot] <= entropy[fresh] and difference[slot] >= difference[fresh]
-    ]
-    return [*sorted(no_worse), fresh] if rule == "corrected" else no_worse or [fresh]
+        # The released code has two mistakes: it cuts both rankings at the rank of the fresh slot by entropy, and it
+        # takes the slots that pass both cuts for ranks by entropy.
+        by_difference = rank_descending(difference)
+        fresh_rank = by_entropy.index(fresh)
+        low_entropy = by_entropy[min(fresh_rank + 1, len(by_entropy) - 1) :]
+        large_difference = by_difference[:fresh_rank]
+        passing = sorted(set(low_entropy) & set(large_difference))
+        return [*[by_entropy[slot] for slot in passing], fresh]
+    better = []  # slots that are not worse than the fresh one
+    for slot in by_entropy:
+        if slot != fresh and entropy[slot] <= entropy[fresh] and difference[slot] >= difference[fresh]:
+            better.append(slot)
+    if rule == "corrected":
+        return [*sorted(better), fresh]
+    return better or [fresh]
 
 
-def descending(values: Sequence[float]) -> list[int]:
-    """Slots by value; of equal ones, the lower slot first."""
+def rank_descending(values: Sequence[float]) -> list[int]:
+    """Return the slots by value, the largest first; of equal values, the lower slot first."""
     return sorted(range(len(values)), key=lambda slot: -values[slot])
 
 
-def known(model: TextModel, buffer: Buffer) -> Buffer:
-    """The buffer with the features of all slots; equal slots have the same ones."""
+def with_all_features(model: TextModel, buffer: Buffer) -> Buffer:
+    """Return the buffer with the features of all slots computed; equal slots have the same features."""
     leaders = buffer.leaders()
-    features, is_known = buffer.features, buffer.known[leaders]
-    if not is_known.all():
-        missing = leaders[~is_known].unique()
+    features, computed = buffer.features, buffer.computed[leaders]
+    if not computed.all():
+        missing = leaders[~computed].unique()
         features = features.clone()
         features[missing] = features_of(model, buffer.context + buffer.offsets[missing])
-    return replace(buffer, features=features[leaders], known=torch.ones_like(is_known))
+    return replace(buffer, features=features[leaders], computed=torch.ones_like(computed))
 
 
 def features_of(model: TextModel, contexts: Tensor) -> Tensor:
-    """(B, n, W) -> (B, K, D)."""
-    return halving(model.features, contexts, model.texts.rows_at_once())
+    """Contexts (B, n, W) -> text features (B, K, D)."""
+    return run_in_batches(model.features, contexts, model.texts.contexts_per_batch())

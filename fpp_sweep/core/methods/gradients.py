@@ -1,10 +1,10 @@
 """Gradients of samples' losses with respect to their contexts.
 
-It is J' g, where g is the gradient of a sample's loss with respect to the text features and J = d features / d context.
-The first adaptation step starts every sample from the same context, so J is the same for all of them. Either it is
-built once and each sample costs a matrix product, or each sample's g goes through the tower's backward pass. Both are
-exact; which one is cheaper depends on the number of samples. Where contexts differ, `gradients_at` runs the tower
-forward and back for each.
+The gradient is J' g, where g is the gradient of a sample's loss with respect to the text features and J is the
+Jacobian d features / d context. The first adaptation step starts every sample from the same context, so J is the same
+for all of them. Either J is built once and each sample costs a matrix product, or each sample's g goes through the
+tower's backward pass. Both are exact; the number of samples decides which one is cheaper. Where contexts differ,
+`gradients_at` runs the tower forward and back for each context.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import BATCHES, KEPT, halving
-from fpp_sweep.core.compute.precision import full, gradient_scale, kept_type
+from fpp_sweep.core.compute.memory import BATCH_FRACTION, CACHE_FRACTION, run_in_batches
+from fpp_sweep.core.compute.precision import gradient_scale, product_dtype, upcast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.pullback import Pullback
 
-WAY_BACK = 4  # samples that are sent forward at a time, for one that is sent back, too, and keeps what that takes
+FORWARD_BACKWARD_RATIO = 4  # forward-only batch size / batch size with saved activations
+BACKWARD_BATCHES = 8  # batches of feature dimensions after which a part of J is written
 
 
 class FirstGradient(Protocol):
@@ -32,28 +33,28 @@ class FirstGradient(Protocol):
     features: Tensor  # (K, D)
 
     def backward(self, gradients: Tensor) -> Tensor:
-        """(B, K, D) -> (B, n, W)."""
+        """Gradients (B, K, D) with respect to the features -> (B, n, W) with respect to the context."""
         ...
 
 
 class ByPullback:
-    """Each sample's gradient goes through the backward pass."""
+    """First gradient by the tower's backward pass, once for each sample."""
 
     def __init__(self, texts: ClassTexts, context: Tensor) -> None:
         self._pullback = Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.packing)
         self._context_rows = torch.arange(1, 1 + len(context), device=context.device)
-        self._at_once, self._run = texts.rows_at_once(), texts.tower.run
+        self._batch_size, self._run = texts.contexts_per_batch(), texts.tower.run
         self.features = self._pullback.features[0]
 
     def backward(self, gradients: Tensor) -> Tensor:
-        return halving(self._backward, gradients, self._at_once)
+        return run_in_batches(self._backward, gradients, self._batch_size)
 
     def _backward(self, gradients: Tensor) -> Tensor:
         return self._run(Pullback.__call__, self._pullback, gradients, self._context_rows)
 
 
 class ByJacobian:
-    """Each sample's gradient is multiplied with J (K * D, n * W), which is on the device or comes to it by blocks."""
+    """First gradient by a product with J (K, D, n * W), which stays on the device or comes to it in blocks."""
 
     def __init__(self, texts: ClassTexts, context: Tensor, *, on_host: bool = False) -> None:
         """Build J, some classes at a time.
@@ -62,58 +63,65 @@ class ByJacobian:
         for each class, D backward passes, each for one feature of all classes, give all of J. The copies may share SOS,
         which precedes the context and so does not depend on it.
         """
-        self._context = context.shape
-        size = len(texts.tower.projection[0])
+        self._context_shape = context.shape
+        size = len(texts.tower.projection[0])  # D
         self.features = context.new_empty(len(texts), size)
-        pinned = on_host and context.is_cuda
         self._jacobian = torch.empty(
             (len(texts), size, context.numel()),
-            dtype=kept_type(context),
+            dtype=product_dtype(context),
             device="cpu" if on_host else context.device,
-            pin_memory=pinned,
+            pin_memory=on_host and context.is_cuda,
         )
-        block = BATCHES * texts.tower.room.device // self._jacobian[0].nbytes if on_host else len(texts)
-        self._block = int(min(max(1, block), len(texts)))  # classes
+        self._block = len(texts)  # classes whose part of J is on the device at a time
+        if on_host:
+            fitting = BATCH_FRACTION * texts.tower.memory.device // self._jacobian[0].nbytes
+            self._block = int(min(max(1, fitting), len(texts)))
         copies = context.expand(1, len(texts), -1, -1)
-        rows, whole = texts.whole(copies, texts.packing.to_tokens(texts.nodes[None]))
-        lengths = whole.lengths
-        at_once = max(1, texts.tower.kept_at_once() // lengths[-1])
-        start = 0
-        for index, classes in enumerate(texts.packing.order.split(at_once)):
-            group = lengths[index * at_once : (index + 1) * at_once]
-            self._build(texts, classes, rows[0, start : start + sum(group)], group)
-            start += sum(group)
+        rows, whole = texts.join_prefixes(copies, texts.packing.to_tokens(texts.nodes[None]))
+        group_size = max(1, texts.tower.saved_positions_per_batch() // whole.longest)  # classes
+        first_row = 0
+        for index, classes in enumerate(texts.packing.order.split(group_size)):
+            lengths = whole.lengths[index * group_size : (index + 1) * group_size]
+            end_row = first_row + sum(lengths)
+            self._build(texts, classes, rows[0, first_row:end_row], lengths)
+            first_row = end_row
 
     def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: Sequence[int]) -> None:
-        packing = Packing.of_lengths(lengths).on(rows.device)  # the rows are in packed order already
+        """Build the part of J of some classes, whose texts are `rows` (sum of lengths, W)."""
+        packing = Packing.of_lengths(lengths).to(rows.device)  # the rows are in packed order already
         pullback = Pullback(texts.tower, texts.sos[None, None], rows[None], packing)
         self.features[classes] = pullback.features[0]
-        tokens, size = self._context[0], pullback.features.shape[-1]
-        starts = 1 + packing.ends + 1 - torch.tensor(lengths, device=rows.device)  # after SOS
-        context_rows = starts[:, None] + torch.arange(tokens, device=rows.device)
-        at_once = max(1, texts.tower.rows_at_once() // len(packing))
+        tokens, size = self._context_shape[0], pullback.features.shape[-1]
+        context_starts = 1 + packing.ends + 1 - torch.tensor(lengths, device=rows.device)  # after SOS
+        context_rows = context_starts[:, None] + torch.arange(tokens, device=rows.device)
 
-        def pull(dimensions: Tensor) -> Tensor:
-            ones = rows.new_zeros(len(dimensions), len(classes), size)
-            ones[torch.arange(len(dimensions)), :, dimensions] = 1
-            return pullback(ones, context_rows.flatten()).view(len(dimensions), len(classes), -1)
+        def rows_of_jacobian(dimensions: Tensor) -> Tensor:
+            one_hot = rows.new_zeros(len(dimensions), len(classes), size)
+            one_hot[torch.arange(len(dimensions)), :, dimensions] = 1
+            return pullback(one_hot, context_rows.flatten()).view(len(dimensions), len(classes), -1)
 
-        for dimensions in torch.arange(size, device=rows.device).split(8 * at_once):
-            rows_of, place = halving(pull, dimensions, at_once).transpose(0, 1), self._jacobian.device
-            self._jacobian[classes.to(place)[:, None], dimensions.to(place)] = rows_of.to(self._jacobian)
+        batch_size = max(1, texts.tower.positions_per_batch() // len(packing))
+        device = self._jacobian.device
+        for dimensions in torch.arange(size, device=rows.device).split(BACKWARD_BATCHES * batch_size):
+            part = run_in_batches(rows_of_jacobian, dimensions, batch_size).transpose(0, 1)
+            self._jacobian[classes.to(device)[:, None], dimensions.to(device)] = part.to(self._jacobian)
 
     def backward(self, gradients: Tensor) -> Tensor:
         scale = gradient_scale(gradients)
-        blocks = zip((scale * gradients).split(self._block, 1), self._jacobian.split(self._block), strict=True)
-        first, *others = (
-            full(part.flatten(1) @ block.to(part.device, non_blocking=True).flatten(0, 1)) for part, block in blocks
-        )
-        return sum(others, first).view(-1, *self._context) / scale
+        parts = (scale * gradients).split(self._block, 1)
+        blocks = self._jacobian.split(self._block)
+        total: Tensor | None = None
+        for part, block in zip(parts, blocks, strict=True):
+            on_device = block.to(part.device, non_blocking=True).flatten(0, 1)
+            product = upcast(part.flatten(1) @ on_device)
+            total = product if total is None else total + product
+        assert total is not None
+        return total.view(-1, *self._context_shape) / scale
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """In token positions that go through the tower; forward and backward passes cost about the same."""
+    """Cost in token positions that go through the tower; forward and backward passes cost about the same."""
 
     fixed: float
     per_sample: float
@@ -127,43 +135,46 @@ def pullback_cost(texts: ClassTexts, tokens: int) -> Cost:
 
 
 def jacobian_cost(texts: ClassTexts, tokens: int) -> Cost:
-    """Building J takes D backward passes through all whole texts; a sample costs a matrix product with it."""
+    """Building J takes D backward passes through all whole texts; a sample costs a matrix product with J."""
     tower = texts.tower
     size = len(tower.projection[0])
-    whole = sum(texts.packing.lengths) + len(texts) * tokens
-    matrices = (affine[0] for block in tower.blocks for affine in (block.qkv, block.out, block.fc, block.proj))
-    weights = sum(matrix.numel() for matrix in matrices)
-    return Cost(fixed=size * whole, per_sample=len(texts) * size * tokens * tower.width / weights)
+    positions = sum(texts.packing.lengths) + len(texts) * tokens
+    weights = 0  # products per token position
+    for block in tower.blocks:
+        for matrix, _ in (block.qkv, block.out, block.fc, block.proj):
+            weights += matrix.numel()
+    return Cost(fixed=size * positions, per_sample=len(texts) * size * tokens * tower.width / weights)
 
 
 def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGradient:
-    """The cheaper form for that number of samples, if it fits in memory: the device's, or that of the machine."""
+    """Return the cheaper form for a number of samples; J is kept where it fits, on the device or on the host."""
     if not jacobian_pays(texts, context, samples):
         return ByPullback(texts, context)
-    return ByJacobian(texts, context, on_host=jacobian_bytes(texts, context) > KEPT * texts.tower.room.device)
+    too_large = jacobian_bytes(texts, context) > CACHE_FRACTION * texts.tower.memory.device
+    return ByJacobian(texts, context, on_host=too_large)
 
 
 def jacobian_pays(texts: ClassTexts, context: Tensor, samples: int) -> bool:
-    """Whether J fits in memory and is cheaper for that number of samples."""
-    tokens, room = len(context), texts.tower.room
+    """Return whether J fits in memory and is cheaper for that number of samples."""
+    tokens, memory = len(context), texts.tower.memory
     cheaper = jacobian_cost(texts, tokens).total(samples) < pullback_cost(texts, tokens).total(samples)
-    return cheaper and jacobian_bytes(texts, context) <= KEPT * max(room.device, room.host)
+    return cheaper and jacobian_bytes(texts, context) <= CACHE_FRACTION * max(memory.device, memory.host)
 
 
 def jacobian_bytes(texts: ClassTexts, context: Tensor) -> int:
-    return len(texts) * len(texts.tower.projection[0]) * context.numel() * kept_type(context).itemsize
+    return len(texts) * len(texts.tower.projection[0]) * context.numel() * product_dtype(context).itemsize
 
 
-OfFeatures = Callable[[Tensor, Tensor], Tensor]
+FeatureGradient = Callable[[Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
-def gradients_at(model: TextModel, contexts: Tensor, of_features: OfFeatures) -> tuple[Tensor, Tensor]:
-    """The gradients (B, n, W) at contexts that differ from sample to sample, and the text features (B, K, D) there.
+def gradients_at(model: TextModel, contexts: Tensor, feature_gradient: FeatureGradient) -> tuple[Tensor, Tensor]:
+    """Return the gradients (B, n, W) at contexts that differ from sample to sample, and the text features (B, K, D).
 
-    `of_features(features, rows)` gives the gradients (b, K, D) of samples' losses with respect to their text features.
-    It is called for a part of the batch at a time, as many as fit: with the features (b, K, D) of the samples `rows`,
-    indices (b,) into `contexts`. A part may come twice, where memory runs out.
+    `feature_gradient(features, rows)` returns the gradients (b, K, D) of samples' losses with respect to their text
+    features (b, K, D); `rows` (b,) are the indices of these samples. It is called for one batch of samples at a time,
+    and a second time for samples of a batch for which memory ran out.
     """
     texts = model.texts
     features = contexts.new_empty(len(contexts), len(texts), len(texts.tower.projection[0]))
@@ -174,15 +185,16 @@ def gradients_at(model: TextModel, contexts: Tensor, of_features: OfFeatures) ->
         prefix = texts.prefix(contexts[rows])
         pullback = Pullback(texts.tower, prefix, texts.nodes[None], texts.packing, mask, keep=len(rows))
         features[rows] = pullback.features
-        return texts.tower.run(Pullback.__call__, pullback, of_features(pullback.features, rows), context_rows)
+        return texts.tower.run(Pullback.__call__, pullback, feature_gradient(pullback.features, rows), context_rows)
 
     samples = torch.arange(len(contexts), device=contexts.device)
-    kept = texts.tower.kept_at_once() // (1 + len(texts.packing))
-    return halving(gradients, samples, max(1, min(texts.rows_at_once() // WAY_BACK, kept))), features
+    fitting = texts.tower.saved_positions_per_batch() // (1 + len(texts.packing))
+    batch_size = max(1, min(texts.contexts_per_batch() // FORWARD_BACKWARD_RATIO, fitting))
+    return run_in_batches(gradients, samples, batch_size), features
 
 
 def gradient_of(loss: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """Of losses (B,) with respect to the features, or logits, (B, ...) that each is a function of."""
+    """Return the gradients (B, ...) of losses (B,), each a function of its own features or logits in `values`."""
     values = values.detach().requires_grad_()
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(loss(values).sum(), values)

@@ -1,4 +1,7 @@
-"""How sharp the entropy is at a sample's adapted prompt; no source says with which numbers (docs/methods.md)."""
+"""Sharpness of the entropy at a sample's adapted prompt.
+
+The paper gives no numbers that define it; docs/methods.md has the choices made here.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,51 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.memory import halving
+from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
-from fpp_sweep.core.methods.tpt import averaged_entropy, select
+from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy
 from fpp_sweep.core.optim import unit
 from fpp_sweep.spec.config import MeasureConfig
 
 
 @torch.no_grad()
-def measured(
+def measure_sharpness(
     model: TextModel,
     initial: Tensor,
     contexts: Tensor,
     views: Tensor,
-    share: float,
+    fraction: float,
     config: MeasureConfig,
     columns: Collection[str],
 ) -> dict[str, Tensor]:
-    """Those of the columns that are measured, (B,) each, at contexts (B, n, W) that were adapted from `initial` (n, W).
+    """Return the requested columns, (B,) each, at contexts theta (B, n, W) that were adapted from `initial` (n, W).
 
-    With L the entropy of the averaged prediction of a sample's selected views, g its gradient at the adapted theta:
-    sharpness L(theta + rho g / ||g||) - L(theta), product <theta, g>.
+    L is the entropy of the mean prediction of a sample's confident views, a `fraction` of all, and g its gradient:
+
+    - sharpness: L(theta + rho g / ||g||) - L(theta)
+    - product: <theta, g>
     """
-    kept = select(views, model.logits(views, model.features(initial)), share)
+    initial_logits = model.logits(views, model.features(initial))
+    confident = confident_views(views, initial_logits, fraction)  # (B, S, D)
 
-    def of_features(features: Tensor, rows: Tensor) -> Tensor:
+    def feature_gradient(features: Tensor, rows: Tensor) -> Tensor:
         if config.views == "adapted":
-            kept[rows] = select(views[rows], model.logits(views[rows], features), share)
-        return gradient_of(lambda text: averaged_entropy(model.logits(kept[rows], text)), features)
+            logits = model.logits(views[rows], features)
+            confident[rows] = confident_views(views[rows], logits, fraction)
+        return gradient_of(lambda text: marginal_entropy(model.logits(confident[rows], text)), features)
 
-    gradients, features = gradients_at(model, contexts, of_features)
-    found = {"product": (contexts * gradients).sum((-2, -1))}
+    gradients, features = gradients_at(model, contexts, feature_gradient)
+    values: dict[str, Tensor] = {}
+    if "product" in columns:
+        values["product"] = (contexts * gradients).sum((-2, -1))
     if "sharpness" in columns:
-        worst = contexts + config.rho * unit(gradients, dim=(-1,) if config.norm == "token" else (-2, -1))
-        there = halving(model.features, worst, model.texts.rows_at_once())
-        after, before = (averaged_entropy(model.logits(kept, text)) for text in (there, features))
-        found["sharpness"] = after - before
-    return {name: values for name, values in found.items() if name in columns}
+        dim: tuple[int, ...] = (-2, -1)
+        if config.norm == "token":
+            dim = (-1,)
+        perturbed = contexts + config.rho * unit(gradients, dim=dim)
+        perturbed_features = run_in_batches(model.features, perturbed, model.texts.contexts_per_batch())
+        after = marginal_entropy(model.logits(confident, perturbed_features))
+        before = marginal_entropy(model.logits(confident, features))
+        values["sharpness"] = after - before
+    return values

@@ -1,4 +1,7 @@
-"""The regularisers that C-TPT and O-TPT add to the entropy: functions of unit text features (*B, K, D)."""
+"""Penalties on the text features that methods add to the entropy: functions of unit features (*B, K, D) -> (*B,).
+
+To add one, write a function here and name it in a row of `fpp_sweep.spec.catalogue`, which also has its weight.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,24 @@ Penalty = Callable[[Tensor], Tensor]  # (*B, K, D) -> (*B,)
 
 
 def dispersion(text: Tensor) -> Tensor:
-    """C-TPT: minus the mean distance of the text features from their centroid."""
-    distances: Tensor = (text - text.mean(-2, keepdim=True)).norm(dim=-1)
+    """C-TPT (Yoon et al., 2024): minus the mean distance of the text features from their centroid."""
+    centroid = text.mean(-2, keepdim=True)  # (*B, 1, D)
+    distances: Tensor = (text - centroid).norm(dim=-1)  # (*B, K)
     return -distances.mean(-1)
 
 
 def orthogonality(text: Tensor) -> Tensor:
-    """O-TPT: mean over classes of |row of T T'| - 1.
+    """O-TPT as released: the mean over classes of |row of T T'| - 1.
 
-    Equal, with its gradient, to the released Householder form, which builds K x K x K numbers.
+    Value and gradient equal the released Householder form, which builds K x K x K numbers.
     """
-    rows: Tensor = (text @ text.transpose(-1, -2)).norm(dim=-1)
-    return (rows - 1).mean(-1)
+    products = text @ text.transpose(-1, -2)  # T T' (*B, K, K)
+    row_norms: Tensor = products.norm(dim=-1)  # (*B, K)
+    return (row_norms - 1).mean(-1)
 
 
 def squared_orthogonality(text: Tensor) -> Tensor:
-    """O-TPT as it is written: the squared norm of T T' - 1, which grows with the square of the number of classes."""
-    products = text @ text.transpose(-1, -2)
-    return (products - torch.eye(text.shape[-2], device=text.device)).square().sum((-2, -1))
+    """O-TPT as its paper writes it: |T T' - 1|^2, which grows with the square of the number of classes."""
+    products = text @ text.transpose(-1, -2)  # T T' (*B, K, K)
+    identity = torch.eye(text.shape[-2], device=text.device)
+    return (products - identity).square().sum((-2, -1))

@@ -1,7 +1,7 @@
-"""TPT with a sharpness-aware step: the gradient is taken at the worst point nearby, the step from where the prompt is.
+"""TPT with a sharpness-aware step: the gradient at the worst point nearby, applied where the prompt is.
 
-SAM (Foret et al. 2021) and ASAM (Kwon et al. 2021), applied to TPT's loss. What the paper leaves open is ours
-(docs/methods.md).
+SAM (Foret et al., 2021) and ASAM (Kwon et al., 2021), applied to TPT's loss. docs/methods.md lists the choices that the
+paper leaves open.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from fpp_sweep.core.optim import unit
 
 
 class Sam(Tpt):
-    """The worst point lies a fixed length up the gradient."""
+    """TPT with SAM: the perturbation has a fixed length, in the direction of the gradient."""
 
-    def climb(self, contexts: Tensor, gradient: Tensor) -> Tensor:
-        """From contexts (B, n, W) to the worst point nearby."""
+    def perturbation(self, contexts: Tensor, gradient: Tensor) -> Tensor:
+        """Return the perturbation rho g / ||g|| that is added to contexts (B, n, W)."""
         return self.adapt.sam_rho * unit(gradient, dim=(-2, -1))
 
-    def taken(self, model: TextModel, contexts: Tensor, gradient: Tensor, kept: Tensor, views: Tensor) -> Tensor:
-        """That of the same loss at the worst point."""
-        reselects = self.adapt.reselect == "on"
-        loss = self.reselecting_loss(model, views) if reselects else self.loss(model, kept)
-        return self.gradient(model, contexts + self.climb(contexts, gradient), loss)
+    def step_gradient(
+        self, model: TextModel, contexts: Tensor, gradient: Tensor, confident: Tensor, views: Tensor
+    ) -> Tensor:
+        """Return the gradient (B, n, W) of the same loss at the perturbed contexts."""
+        loss = self.loss(model, confident)
+        if self.adapt.reselect == "on":
+            loss = self.reselecting_loss(model, views)
+        return self.gradient(model, contexts + self.perturbation(contexts, gradient), loss)
 
 
 class Asam(Sam):
-    """Lengths are measured in units of each coordinate's own size."""
+    """TPT with ASAM: lengths are measured in units of each coordinate's own size."""
 
-    def climb(self, contexts: Tensor, gradient: Tensor) -> Tensor:
-        """rho theta^2 g / || |theta| g ||."""
+    def perturbation(self, contexts: Tensor, gradient: Tensor) -> Tensor:
+        """Return the perturbation rho theta^2 g / || |theta| g || that is added to contexts theta (B, n, W)."""
         size = contexts.abs()
         return self.adapt.asam_rho * size * unit(size * gradient, dim=(-2, -1))

@@ -1,7 +1,7 @@
-"""Two steps on the two terms of the loss, one after the other: entropy (ent) and penalty (reg).
+"""Two steps on the two terms of TPT's loss, one after another: entropy (ent) and penalty (reg).
 
-The second step goes on with the optimizer state of the first (`adapt.keep_optimizer`), as C-TPT's code does. Views are
-selected once, at the initial prompt, unless the first step looked at none (`adapt.reselect`).
+The second step continues with the optimizer state of the first (`adapt.keep_optimizer`), as in C-TPT's code. Views are
+selected once, at the initial prompt, unless the first step looked at no views (`adapt.reselect`).
 """
 
 from __future__ import annotations
@@ -16,56 +16,63 @@ from fpp_sweep.core.optim import AdamState
 
 
 class _EntFirst(Tpt):
-    """A step on the entropy, then another."""
+    """A step on the entropy, then a second step."""
 
-    def adapted(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
-        kept = self.selected(model, state.first.features, views)
+    def adapt_contexts(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
+        confident = self.select_views(model, state.first.features, views)
         contexts = state.context.expand(len(views), -1, -1)
-        contexts, optimizer = self.stepped(contexts, self.entropy_gradient(model, state, kept), None)
-        gradient = self.second(model, contexts, views, kept)
-        return self.stepped(contexts, gradient, optimizer if self.adapt.keep_optimizer else None)[0]
+        contexts, optimizer = self.optimizer_step(contexts, self.entropy_gradient(model, state, confident), None)
+        gradient = self.second_gradient(model, contexts, views, confident)
+        if not self.adapt.keep_optimizer:
+            optimizer = None
+        return self.optimizer_step(contexts, gradient, optimizer)[0]
 
-    def second(self, model: TextModel, contexts: Tensor, views: Tensor, kept: Tensor) -> Tensor:
+    def second_gradient(self, model: TextModel, contexts: Tensor, views: Tensor, confident: Tensor) -> Tensor:
+        """Return the gradient (B, n, W) of the second step, at the contexts after the first."""
         raise NotImplementedError
 
 
 class EntEnt(_EntFirst):
     """Entropy, then entropy again."""
 
-    def second(self, model: TextModel, contexts: Tensor, views: Tensor, kept: Tensor) -> Tensor:
-        again = self.adapt.reselect == "on"
-        return self.gradient(model, contexts, self.reselecting_loss(model, views) if again else self.loss(model, kept))
+    def second_gradient(self, model: TextModel, contexts: Tensor, views: Tensor, confident: Tensor) -> Tensor:
+        if self.adapt.reselect == "on":
+            return self.gradient(model, contexts, self.reselecting_loss(model, views))
+        return self.gradient(model, contexts, self.loss(model, confident))
 
 
 class EntReg(_EntFirst):
     """Entropy, then the penalty alone."""
 
-    def second(self, model: TextModel, contexts: Tensor, views: Tensor, kept: Tensor) -> Tensor:
-        return self.gradient(model, contexts, lambda features, rows: self.regulariser(features))
+    def second_gradient(self, model: TextModel, contexts: Tensor, views: Tensor, confident: Tensor) -> Tensor:
+        return self.gradient(model, contexts, lambda features, rows: self.weighted_penalty(features))
 
 
-class Moved(NamedTuple):
-    """After a first step that is the same for all samples."""
+class RegEntStart(NamedTuple):
+    """The state after a first step on the penalty, which is the same for all samples."""
 
-    start: Start  # where they all are now
+    start: Start  # at the context after that step
     optimizer: AdamState | None
-    initial: Tensor  # text features (K, D) before that step
+    initial_features: Tensor  # text features (K, D) before that step
 
 
 class RegEnt(Tpt):
-    """The penalty alone, then entropy: the second step, too, starts every sample from one context."""
+    """The penalty alone, then entropy: the second step starts every sample from one context, too."""
 
-    def start(self, model: TextModel, context: Tensor, samples: int) -> Moved:  # type: ignore[override]
+    def start(self, model: TextModel, context: Tensor, samples: int) -> RegEntStart:  # type: ignore[override]
         gradient = self.penalty_gradient(model, context)
         assert isinstance(gradient, Tensor), "the method's row has a penalty"
-        moved, optimizer = self.stepped(context, gradient, None)
-        first = self.first(model, moved, samples)
-        return Moved(
-            Start(moved, first, 0.0), optimizer if self.adapt.keep_optimizer else None, model.features(context)
-        )
+        stepped, optimizer = self.optimizer_step(context, gradient, None)
+        if not self.adapt.keep_optimizer:
+            optimizer = None
+        first = self.first_gradient(model, stepped, samples)
+        return RegEntStart(Start(stepped, first, 0.0), optimizer, model.features(context))
 
-    def adapted(self, model: TextModel, state: Moved, views: Tensor) -> Tensor:  # type: ignore[override]
-        features = state.initial if self.adapt.reselect == "off" else state.start.first.features
-        kept = self.selected(model, features, views)
+    def adapt_contexts(self, model: TextModel, state: RegEntStart, views: Tensor) -> Tensor:  # type: ignore[override]
+        features = state.start.first.features
+        if self.adapt.reselect == "off":
+            features = state.initial_features
+        confident = self.select_views(model, features, views)
         contexts = state.start.context.expand(len(views), -1, -1)
-        return self.stepped(contexts, self.entropy_gradient(model, state.start, kept), state.optimizer)[0]
+        gradient = self.entropy_gradient(model, state.start, confident)
+        return self.optimizer_step(contexts, gradient, state.optimizer)[0]

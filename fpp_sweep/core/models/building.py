@@ -53,7 +53,7 @@ def make_clip(
     return Clip(
         name=name,
         visual=shorten_last_block(model.visual).to(device),
-        text=TextTower.from_state(text_state, heads=heads, activation=activation).on(device),
+        text=TextTower.from_state(text_state, heads=heads, activation=activation).to(device),
         tokenizer=tokenizer,
         logit_scale=model.logit_scale.exp().item(),
         preprocess=preprocess,

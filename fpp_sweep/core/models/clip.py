@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute.compiling import Compiler, Runner, eagerly
-from fpp_sweep.core.compute.precision import full
+from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_prompts
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
@@ -81,7 +81,7 @@ class Clip:
         pixels = pixels.to(self.device, non_blocking=True)
         if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return F.normalize(full(run(_apply, self.visual, pixels)), dim=-1)
+        return F.normalize(upcast(run(_apply, self.visual, pixels)), dim=-1)
 
 
 def _apply(visual: nn.Module, pixels: Tensor) -> Tensor:

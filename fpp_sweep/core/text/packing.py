@@ -1,4 +1,7 @@
-"""The token ids of many short texts as one prefix tree: no padding, and what texts begin with is computed once."""
+"""Packing of many short texts into one prefix tree: no padding, and shared beginnings are computed once.
+
+Shapes in this package: B prompts, K classes (texts), W the width of the text tower, D the width of the features.
+"""
 
 from __future__ import annotations
 
@@ -10,168 +13,188 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ONE_GROUP = 64  # up to so many rows attend as a single group
-GROUP = 32  # rows in a group otherwise, unless one text is longer; the fastest of 16 to 96 at 455 nodes on a CPU
-WORTH_SHARING = 0.95  # gathering shared tokens costs about what a twentieth of them costs in the linear layers
+SINGLE_GROUP_ROWS = 64  # up to this many rows, attention has a single group
+GROUP_ROWS = 32  # rows of a group otherwise, unless a text is longer; the fastest of 16 to 96 at 455 nodes on a CPU
+# Gathering shared tokens costs about as much as a twentieth of them costs in the linear layers.
+MAX_NODE_FRACTION = 0.95  # nodes per token up to which sharing saves time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """K texts, sorted by length, as M tokens in a row and as the N nodes of their prefix tree.
+    """K texts, shortest first: M tokens in a row, and the N nodes of their prefix tree.
 
     A node is a token together with all tokens before it in its text. Under a causal mask the states of a token depend
-    on nothing else, so texts that begin alike share nodes. Which nodes attend to which says `attention_mask`.
+    on nothing else, so texts with the same beginning share nodes. `attention_mask` says which nodes attend to which.
     """
 
-    lengths: tuple[int, ...]  # of the packed texts; M tokens in all
-    order: Tensor  # (K,) the texts, shortest first: the packed order
-    inverse: Tensor  # (K,) the packed index of each text
-    texts: Tensor  # (N,) the packed index of a text that contains each node
-    positions: Tensor  # (N,) of each node in its text, the prefix not counted
-    ends: Tensor  # (K,) the node at which each packed text has its EOT
-    node_of: Tensor | None = None  # (M,) the node of each token; None where no text shares any
-    token_of: Tensor | None = None  # (N,) one of the tokens at each node
+    lengths: tuple[int, ...]  # (K,) tokens of each packed text; their sum is M
+    order: Tensor  # (K,) index of the text at each packed index
+    inverse: Tensor  # (K,) packed index of each text
+    text_of: Tensor  # (N,) packed index of a text that contains the node
+    positions: Tensor  # (N,) position of the node in its text, the prefix not counted
+    ends: Tensor  # (K,) node at which each packed text has its EOT
+    node_of: Tensor | None = None  # (M,) node of each token; None if no texts share a node
+    token_of: Tensor | None = None  # (N,) first token at each node; None if no texts share a node
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[int]]) -> Packing:
-        """The packing of texts given by their token ids; beginnings are shared where that saves time."""
-        order = sorted(range(len(texts)), key=lambda text: len(texts[text]))
-        numbers: dict[tuple[int, ...], int] = {}
-        node_of = [
-            numbers.setdefault(tuple(texts[text][: position + 1]), len(numbers))
-            for text in order
-            for position in range(len(texts[text]))
-        ]
+        """Pack texts, given as token ids; share their beginnings if that saves time."""
         unshared = cls.of_lengths([len(text) for text in texts])
-        if len(numbers) > WORTH_SHARING * len(node_of):
+        node_of_beginning: dict[tuple[int, ...], int] = {}  # by the token ids up to the node
+        node_of: list[int] = []
+        token_of: list[int] = []
+        for text in unshared.order.tolist():
+            for end in range(1, len(texts[text]) + 1):
+                beginning = tuple(texts[text][:end])
+                node = node_of_beginning.setdefault(beginning, len(node_of_beginning))
+                if node == len(token_of):  # a new node
+                    token_of.append(len(node_of))
+                node_of.append(node)
+        if len(token_of) > MAX_NODE_FRACTION * len(node_of):
             return unshared
-        first = {node: token for token, node in reversed(list(enumerate(node_of)))}
-        token_of = torch.tensor([first[node] for node in range(len(first))])
-        nodes = torch.tensor(node_of)
+        nodes, tokens = torch.tensor(node_of), torch.tensor(token_of)
         return replace(
             unshared,
-            texts=unshared.texts[token_of],
-            positions=unshared.positions[token_of],
+            text_of=unshared.text_of[tokens],
+            positions=unshared.positions[tokens],
             ends=nodes[unshared.ends],
             node_of=nodes,
-            token_of=token_of,
+            token_of=tokens,
         )
 
     @classmethod
     def of_lengths(cls, lengths: Sequence[int]) -> Packing:
-        """The packing of texts of these lengths that share nothing."""
+        """Pack texts of these lengths that share nothing."""
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        packed = [lengths[text] for text in order]
-        row = torch.tensor(order)
+        packed_lengths = [lengths[text] for text in order]
+        order_row = torch.tensor(order)
         return cls(
-            lengths=tuple(packed),
-            order=row,
-            inverse=row.argsort(),
-            texts=torch.arange(len(packed)).repeat_interleave(torch.tensor(packed)),
-            positions=torch.cat([torch.arange(length) for length in packed]),
-            ends=torch.tensor(packed).cumsum(0) - 1,
+            lengths=tuple(packed_lengths),
+            order=order_row,
+            inverse=order_row.argsort(),
+            text_of=torch.arange(len(packed_lengths)).repeat_interleave(torch.tensor(packed_lengths)),
+            positions=torch.cat([torch.arange(length) for length in packed_lengths]),
+            ends=torch.tensor(packed_lengths).cumsum(0) - 1,
         )
 
     def __len__(self) -> int:
-        """Nodes, which is what a forward pass costs."""
+        """Return the number of nodes N, which decides the cost of a forward pass."""
         return len(self.positions)
 
     @property
     def longest(self) -> int:
-        """Tokens in the longest text."""
+        """Number of tokens of the longest text."""
         return self.lengths[-1]
 
-    def on(self, device: torch.device | str) -> Packing:
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+    def to(self, device: torch.device | str) -> Packing:
+        """Return the same packing with its tensors on a device."""
+        moved: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                moved[item.name] = value.to(device)
         return replace(self, **moved)
 
     def paths(self) -> list[list[int]]:
-        """The nodes of each packed text, from its first token to EOT."""
-        nodes = torch.arange(len(self)) if self.node_of is None else self.node_of.cpu()
+        """Return the nodes of each packed text, from its first token to EOT."""
+        nodes = torch.arange(len(self))
+        if self.node_of is not None:
+            nodes = self.node_of.cpu()
         return [path.tolist() for path in nodes.split(list(self.lengths))]
 
     def unshared(self, prefix: int) -> Packing:
-        """The same texts in the same order, each with `prefix` tokens of its own before it, and no node shared."""
+        """Return the same texts in the same order, each with its own prefix of that length, without shared nodes."""
         return _unshared(self, prefix)
 
     def to_tokens(self, nodes: Tensor) -> Tensor:
-        """(B, N, ...) -> (B, M, ...)."""
-        return nodes if self.node_of is None else nodes.index_select(1, self.node_of)
+        """(B, N, ...) of nodes -> (B, M, ...) of tokens."""
+        if self.node_of is None:
+            return nodes
+        return nodes.index_select(1, self.node_of)
 
     def to_nodes(self, tokens: Tensor) -> Tensor:
-        """(B, M, ...) -> (B, N, ...)."""
-        return tokens if self.token_of is None else tokens.index_select(1, self.token_of)
+        """(B, M, ...) of tokens -> (B, N, ...) of nodes."""
+        if self.token_of is None:
+            return tokens
+        return tokens.index_select(1, self.token_of)
 
     def attention_mask(self, prefix: int) -> AttentionMask:
-        """Which rows, of a prefix that all texts share and of the nodes, attend to which."""
+        """Return which rows attend to which, of a prefix that all texts share and of the nodes after it."""
         return _attention_mask(self, prefix)
 
 
-@lru_cache(maxsize=8)  # called at every step of a pretraining
+@lru_cache(maxsize=8)  # called at every step of pretraining
 def _unshared(packing: Packing, prefix: int) -> Packing:
     lengths = torch.tensor(packing.lengths)[packing.inverse.cpu()] + prefix
-    return Packing.of_lengths(lengths.tolist()).on(packing.order.device)
+    return Packing.of_lengths(lengths.tolist()).to(packing.order.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionMask:
-    """Which of R = P + N rows (a shared prefix, then the nodes) attend to which, by groups of S slots.
+    """The rows that attend to each other: R = P + N rows (a shared prefix, then the nodes) in groups of S slots.
 
-    A row attends to itself and to all that precedes it in its text. A group holds whole texts and a copy of the prefix,
-    padded to the slots of the largest group, so no attention crosses groups. Few rows are a single group, in which
-    slots are rows. For many rows, a single group would mostly compute attention weights that are masked.
+    A row attends to itself and to all rows that precede it in its text. A group holds whole texts and a copy of the
+    prefix, padded to the slots of the largest group, so no attention crosses groups. Few rows form a single group, in
+    which slots are rows. For many rows, a single group would mostly compute attention weights that are masked.
     """
 
-    row_of: Tensor | None  # (groups * S,) the row in each slot; None where slots are rows
-    slot_of: Tensor | None  # (R,) one of the slots of each row
-    masked: Tensor  # (groups, 1, S, S) True where a slot (row) does not attend to a slot (column)
-    ends: Tensor  # (K,) the row of each packed text's EOT
-    end_texts: Tensor  # (groups * E,) the packed text of each EOT query; groups are padded to E queries
-    end_query_of: Tensor  # (K,) the EOT query of each packed text
-    end_masked: Tensor  # (groups, 1, E, S) `masked` for EOT queries
+    row_of: Tensor | None  # (groups * S,) row in each slot; None if slots are rows
+    slot_of: Tensor | None  # (R,) one of the slots of each row; None if slots are rows
+    masked: Tensor  # (groups, 1, S, S) True where a slot (row of the matrix) does not attend to a slot (column)
+    ends: Tensor  # (K,) row of each packed text's EOT
+    end_texts: Tensor  # (groups * E,) packed text of each EOT query; groups are padded to E queries
+    end_query_of: Tensor  # (K,) EOT query of each packed text
+    end_masked: Tensor  # (groups, 1, E, S) `masked` for the EOT queries
 
     @property
     def groups(self) -> int:
         return len(self.masked)
 
     def to_slots(self, rows: Tensor) -> Tensor:
-        """(B, R, ...) -> (B, groups * S, ...)."""
-        return rows if self.row_of is None else rows.index_select(1, self.row_of)
+        """(B, R, ...) of rows -> (B, groups * S, ...) of slots."""
+        if self.row_of is None:
+            return rows
+        return rows.index_select(1, self.row_of)
 
     def to_rows(self, slots: Tensor) -> Tensor:
-        """(B, groups * S, ...) -> (B, R, ...)."""
-        return slots if self.slot_of is None else slots.index_select(1, self.slot_of)
+        """(B, groups * S, ...) of slots -> (B, R, ...) of rows."""
+        if self.slot_of is None:
+            return slots
+        return slots.index_select(1, self.slot_of)
 
     def to_rows_backward(self, rows: Tensor) -> Tensor:
-        """The transpose of `to_rows`: zero in slots that it does not read."""
+        """Apply the transpose of `to_rows`: slots that it does not read get zero."""
         if self.slot_of is None or self.row_of is None:
             return rows
         return rows.new_zeros(len(rows), len(self.row_of), *rows.shape[2:]).index_copy_(1, self.slot_of, rows)
 
     def to_slots_backward(self, slots: Tensor, rows: int) -> Tensor:
-        """The transpose of `to_slots`: a row's gradient is the sum of those of its slots."""
+        """Apply the transpose of `to_slots`: the gradient of a row is the sum over its slots."""
         if self.row_of is None:
             return slots
         return slots.new_zeros(len(slots), rows, *slots.shape[2:]).index_add_(1, self.row_of, slots)
 
     def ends_backward(self, ends: Tensor) -> Tensor:
-        """(B, K, ...) of texts -> (B, groups * E, ...) of EOT queries, zero for padding."""
+        """(B, K, ...) of packed texts -> (B, groups * E, ...) of EOT queries, zero for padding."""
         return ends.new_zeros(len(ends), len(self.end_texts), *ends.shape[2:]).index_copy_(1, self.end_query_of, ends)
 
 
-@lru_cache(maxsize=8)  # called at every step of a pretraining
+@lru_cache(maxsize=8)  # called at every step of pretraining
 def _attention_mask(packing: Packing, prefix: int) -> AttentionMask:
-    """Fill one group of texts after the other; sorted by path, texts that begin alike come together."""
+    """Fill one group of texts after another, in the order of their paths: equal beginnings come together."""
     paths = packing.paths()
     total = prefix + len(packing)
-    limit = total if total <= ONE_GROUP else max(GROUP, prefix + packing.longest)
+    limit = max(GROUP_ROWS, prefix + packing.longest)
+    if total <= SINGLE_GROUP_ROWS:
+        limit = total
     groups: list[_Group] = []
     for text in sorted(range(len(paths)), key=paths.__getitem__):
-        if not groups or not groups[-1].add(text, paths[text], limit):
+        if not groups or groups[-1].size_with(paths[text]) > limit:
             groups.append(_Group(prefix))
-            groups[-1].add(text, paths[text], total)
-    return _mask_of_groups(groups, packing, prefix)
+        groups[-1].add(text, paths[text])
+    if len(groups) == 1:
+        return _mask_of_one_group(_layout(groups, packing, prefix), packing, prefix)
+    return _mask_of_groups(_layout(groups, packing, prefix), packing, prefix)
 
 
 class _Group:
@@ -179,56 +202,84 @@ class _Group:
 
     def __init__(self, prefix: int) -> None:
         self.prefix = prefix
-        self.slots: dict[int, int] = {}  # by node
-        self.texts: dict[int, list[int]] = {}  # slots by packed text
+        self.slot_of_node: dict[int, int] = {}
+        self.slots_of_text: dict[int, list[int]] = {}  # by packed text
 
     def __len__(self) -> int:
-        return self.prefix + len(self.slots)
+        return self.prefix + len(self.slot_of_node)
 
-    def add(self, text: int, path: list[int], limit: int) -> bool:
-        """Add a text, unless the group would have more slots than the limit; whether it was added."""
-        if len(self) + sum(node not in self.slots for node in path) > limit:
-            return False
-        self.texts[text] = [self.slots.setdefault(node, len(self)) for node in path]
-        return True
+    def size_with(self, path: list[int]) -> int:
+        """Return the number of slots if a text with these nodes were added."""
+        new_nodes = [node for node in path if node not in self.slot_of_node]
+        return len(self) + len(new_nodes)
+
+    def add(self, text: int, path: list[int]) -> None:
+        self.slots_of_text[text] = [self.slot_of_node.setdefault(node, len(self)) for node in path]
 
     def masked(self, size: int) -> Tensor:
-        """Padding attends to itself: the softmax of a row that is masked throughout would be NaN."""
+        """Return the mask (S, S) of the group, padded to `size` slots.
+
+        Padding attends to itself, because the softmax of a row that is masked throughout would be NaN.
+        """
         attends = torch.eye(size, dtype=torch.bool)
-        for slots in self.texts.values():
+        for slots in self.slots_of_text.values():
             row = torch.tensor([*range(self.prefix), *slots])
             attends[row[:, None], row] |= torch.ones(len(row), len(row), dtype=torch.bool).tril()
         return ~attends
 
 
-def _mask_of_groups(groups: list[_Group], packing: Packing, prefix: int) -> AttentionMask:
-    total, device = prefix + len(packing), packing.positions.device
-    size, queries = max(map(len, groups)), max(len(group.texts) for group in groups)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """The slots of all groups, on the CPU."""
+
+    row_of: Tensor  # (groups, S) row in each slot
+    slot_of: Tensor  # (R,) one of the slots of each row, counted over all groups
+    masked: Tensor  # (groups, S, S)
+    end_texts: Tensor  # (groups, E) packed text of each EOT query
+    end_query_of: Tensor  # (K,) EOT query of each packed text, counted over all groups
+    end_masked: Tensor  # (groups, E, S)
+
+
+def _layout(groups: list[_Group], packing: Packing, prefix: int) -> _Layout:
+    size = max([len(group) for group in groups])  # S
+    queries = max([len(group.slots_of_text) for group in groups])  # E
     row_of = torch.zeros(len(groups), size, dtype=torch.long)
-    slot_of = torch.arange(total)
-    masked = torch.stack([group.masked(size) for group in groups])
+    slot_of = torch.arange(prefix + len(packing))
     end_texts = torch.zeros(len(groups), queries, dtype=torch.long)
     end_slots = torch.zeros(len(groups), queries, dtype=torch.long)
     end_query_of = torch.zeros(len(packing.order), dtype=torch.long)
     for index, group in enumerate(groups):
-        nodes, slots = torch.tensor(list(group.slots)), torch.tensor(list(group.slots.values()))
+        nodes = torch.tensor(list(group.slot_of_node))
+        slots = torch.tensor(list(group.slot_of_node.values()))
         row_of[index, :prefix] = torch.arange(prefix)
         row_of[index, slots] = prefix + nodes
         slot_of[prefix + nodes] = index * size + slots
-        texts, count = torch.tensor(list(group.texts)), len(group.texts)
-        end_texts[index, :count] = texts
-        end_slots[index, :count] = torch.tensor([slots[-1] for slots in group.texts.values()])
-        end_query_of[texts] = index * queries + torch.arange(count)
+        texts = torch.tensor(list(group.slots_of_text))
+        end_texts[index, : len(texts)] = texts
+        end_slots[index, : len(texts)] = torch.tensor([path[-1] for path in group.slots_of_text.values()])
+        end_query_of[texts] = index * queries + torch.arange(len(texts))
+    masked = torch.stack([group.masked(size) for group in groups])
     end_masked = masked[torch.arange(len(groups))[:, None], end_slots]
-    single = len(groups) == 1
-    if single:  # slots in the order of rows
-        masked, end_masked = masked[:, slot_of[:, None], slot_of], end_masked[..., slot_of]
+    return _Layout(row_of, slot_of, masked, end_texts, end_query_of, end_masked)
+
+
+def _mask_of_groups(layout: _Layout, packing: Packing, prefix: int) -> AttentionMask:
+    device = packing.positions.device
     return AttentionMask(
-        row_of=None if single else row_of.flatten().to(device),
-        slot_of=None if single else slot_of.to(device),
-        masked=masked[:, None].to(device),
+        row_of=layout.row_of.flatten().to(device),
+        slot_of=layout.slot_of.to(device),
+        masked=layout.masked[:, None].to(device),
         ends=prefix + packing.ends,
-        end_texts=end_texts.flatten().to(device),
-        end_query_of=end_query_of.to(device),
-        end_masked=end_masked[:, None].to(device),
+        end_texts=layout.end_texts.flatten().to(device),
+        end_query_of=layout.end_query_of.to(device),
+        end_masked=layout.end_masked[:, None].to(device),
     )
+
+
+def _mask_of_one_group(layout: _Layout, packing: Packing, prefix: int) -> AttentionMask:
+    """Reorder the slots of a single group as rows, so that no rows need to be gathered."""
+    slots = layout.slot_of
+    reordered = replace(
+        layout, masked=layout.masked[:, slots[:, None], slots], end_masked=layout.end_masked[..., slots]
+    )
+    return replace(_mask_of_groups(reordered, packing, prefix), row_of=None, slot_of=None)

@@ -14,17 +14,19 @@ class Finding:
     """A row of the table."""
 
     name: str
-    says: str  # the paper, in our words
+    says: str  # the paper's statement, in our words
     measured: Mapping[str, float]
     verdict: Verdict
 
 
 def judge(*, whole: bool, part: bool) -> Verdict:
-    """The word for a statement that is true as it stands, in some of its cases, or in none that runs.
+    """Return the verdict on a statement that is true as a whole, in part of the cases that run, or in none of them.
 
     >>> judge(whole=False, part=True)
     'holds in part'
     """
     if whole:
         return "holds"
-    return "holds in part" if part else "does not describe what runs"
+    if part:
+        return "holds in part"
+    return "does not describe what runs"

@@ -1,7 +1,7 @@
-"""The paper's appendix: the flatness term against the derivatives of the text features, and against sharpness.
+"""Quantities of the paper's appendix at one context: the flatness term L_flat, derivatives of features, sharpness.
 
-f are the K unit features, theta the context and C all other input embeddings. In float64, because second derivatives
-are taken as differences of first ones.
+f are the K unit text features, theta is the context, and "rest" means all other input embeddings. Everything is in
+float64, because second derivatives are differences of first derivatives.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.fpp import distance
 from fpp_sweep.core.methods.base import TextModel
-from fpp_sweep.core.methods.tpt import averaged_entropy, select
+from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy
 from fpp_sweep.core.text.classes import ClassTexts, Noise
+from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.pullback import Pullback
 
-STEP = 1e-4  # of differences, in units of an embedding's entries
-AT_ONCE = 64  # probes in memory
-OUTPUTS = 16  # vectors y for each direction z
+STEP = 1e-4  # of first differences, in units of an embedding's entries
+SECOND_STEP = 1e-3  # of second differences
+PROBES_PER_BATCH = 64
+VECTORS_PER_PROBE = 16  # vectors y for each direction z
 
 
 def in_double(texts: ClassTexts) -> ClassTexts:
-    """The same texts, computed in float64."""
-    return replace(texts, tower=texts.tower.on(torch.float64), sos=texts.sos.double(), nodes=texts.nodes.double())
+    """Return the same texts, computed in float64."""
+    return replace(texts, tower=texts.tower.to(torch.float64), sos=texts.sos.double(), nodes=texts.nodes.double())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivatives:
-    """Squared Frobenius norms, summed over all features of all classes."""
+    """Squared Frobenius norms of Jacobian and Hessian blocks, summed over all features of all classes."""
 
     jacobian_context: float
     jacobian_rest: float
@@ -41,140 +43,180 @@ class Derivatives:
     trace_context: float  # squared norm of the traces of the Hessians in the context
 
 
-def derivatives(texts: ClassTexts, context: Tensor, probes: int, generator: torch.Generator) -> Derivatives:
-    """The Jacobian row by row; of the Hessians Hutchinson's estimate, E |d(J' y) / dz|^2 = |H|^2 with y, z normal.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeparateInputs:
+    """All input embeddings with a copy of the context for each class, so that classes share no input.
 
-    Each class gets inputs of its own, so that one backward pass serves all classes.
+    One backward pass then serves all classes.
     """
-    classes, size = len(texts), len(texts.tower.projection[0])
-    prefix = texts.prefix(context[None])[:, None].expand(-1, classes, -1, -1)
-    inputs, whole = texts.whole(prefix, texts.packing.to_tokens(texts.nodes[None]))
-    is_context = (whole.positions > 0) & (whole.positions <= len(context))
 
-    def pulled(inputs: Tensor, gradients: Tensor) -> Tensor:
-        """J' y at all inputs."""
-        return Pullback(texts.tower, inputs[:, :0], inputs, whole)(gradients, torch.arange(len(is_context)))
+    texts: ClassTexts
+    values: Tensor  # (1, M, W)
+    packing: Packing
+    is_context: Tensor  # (M,) bool
 
-    def split(rows: Tensor) -> Tensor:
-        """Squared size of the context's rows and of the others, summed over the vectors y."""
-        sizes = rows.square().sum((0, 2))
-        return torch.stack([sizes[is_context].sum(), sizes[~is_context].sum()])
+    @classmethod
+    def at(cls, texts: ClassTexts, context: Tensor) -> SeparateInputs:
+        prefixes = texts.prefix(context[None])[:, None].expand(-1, len(texts), -1, -1)
+        values, packing = texts.join_prefixes(prefixes, texts.packing.to_tokens(texts.nodes[None]))
+        is_context = (packing.positions > 0) & (packing.positions <= len(context))
+        return cls(texts=texts, values=values, packing=packing, is_context=is_context)
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
+    def pull_back(self, values: Tensor, gradients: Tensor) -> Tensor:
+        """Return J' y (B, M, W) at inputs (1, M, W), for vectors y (B, K, D)."""
+        pullback = Pullback(self.texts.tower, values[:, :0], values, self.packing)
+        return pullback(gradients, torch.arange(len(self.is_context)))
 
-    units = torch.eye(size, dtype=torch.float64)[:, None].expand(-1, classes, -1)
-    jacobian = split(pulled(inputs, units))
-    by_context, by_rest = torch.zeros(2, 2, dtype=torch.float64)
-    for _ in range(probes):
-        gradients, direction = normal(OUTPUTS, classes, size), normal(*inputs.shape)
-        for mask, found in ((is_context, by_context), (~is_context, by_rest)):
-            shift = STEP * direction * mask[:, None]
-            change = pulled(inputs + shift, gradients) - pulled(inputs - shift, gradients)
-            found += split(change / (2 * STEP)) / (OUTPUTS * probes)
+    def squared_norms(self, rows: Tensor) -> Tensor:
+        """Return the squared norms of the context's rows and of the rest (2,), of rows (B, M, W)."""
+        by_row = rows.square().sum((0, 2))
+        return torch.stack([by_row[self.is_context].sum(), by_row[~self.is_context].sum()])
+
+
+def derivatives(texts: ClassTexts, context: Tensor, probes: int, generator: torch.Generator) -> Derivatives:
+    """Compute the Jacobian row by row, and estimate the norms of the Hessian blocks."""
+    inputs = SeparateInputs.at(texts, context)
+    size = len(texts.tower.projection[0])
+    units = torch.eye(size, dtype=torch.float64)[:, None].expand(-1, len(texts), -1)
+    jacobian_context, jacobian_rest = inputs.squared_norms(inputs.pull_back(inputs.values, units)).tolist()
+    along_context, along_rest = _hessian_norms(inputs, probes, generator)
     return Derivatives(
-        jacobian_context=float(jacobian[0]),
-        jacobian_rest=float(jacobian[1]),
-        hessian_context=float(by_context[0]),
-        hessian_rest=float(by_rest[1]),
-        hessian_cross=float(by_context[1]),
+        jacobian_context=jacobian_context,
+        jacobian_rest=jacobian_rest,
+        hessian_context=float(along_context[0]),
+        hessian_rest=float(along_rest[1]),
+        hessian_cross=float(along_context[1]),
         trace_context=squared_trace(texts, context, 8 * probes, generator),
     )
 
 
+def _hessian_norms(inputs: SeparateInputs, probes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Estimate |H|^2 by Hutchinson's method: E |d(J' y) / dz|^2 = |H|^2 for normal y and z.
+
+    The first result has z in the context, the second in the rest; each holds the norms of the change of J' y in the
+    context and in the rest (2,).
+    """
+    classes, size = len(inputs.texts), len(inputs.texts.tower.projection[0])
+    along_context = torch.zeros(2, dtype=torch.float64)
+    along_rest = torch.zeros(2, dtype=torch.float64)
+    for _ in range(probes):
+        vectors = torch.randn(VECTORS_PER_PROBE, classes, size, generator=generator, dtype=torch.float64)  # y
+        direction = torch.randn(inputs.values.shape, generator=generator, dtype=torch.float64)  # z
+        for mask, total in ((inputs.is_context, along_context), (~inputs.is_context, along_rest)):
+            shift = STEP * direction * mask[:, None]
+            above = inputs.pull_back(inputs.values + shift, vectors)
+            below = inputs.pull_back(inputs.values - shift, vectors)
+            change = (above - below) / (2 * STEP)
+            total += inputs.squared_norms(change) / (VECTORS_PER_PROBE * probes)
+    return along_context, along_rest
+
+
 def squared_trace(texts: ClassTexts, context: Tensor, probes: int, generator: torch.Generator) -> float:
-    """|trace H|^2 over all features, without the bias of squaring a noisy mean: products of different probes only."""
-    step = 10 * STEP  # of a second difference
+    """Estimate |trace H|^2 over all features, from products of different probes only.
+
+    The square of a noisy mean would be biased.
+    """
     with torch.no_grad():
         middle = texts.features(context)
         total, squares = torch.zeros_like(middle), 0.0
-        for start in range(0, probes, AT_ONCE):
-            count = min(AT_ONCE, probes - start)
-            shift = step * torch.randn(count, *context.shape, generator=generator, dtype=torch.float64)
-            second = (texts.features(context + shift) + texts.features(context - shift) - 2 * middle) / step**2
+        for start in range(0, probes, PROBES_PER_BATCH):
+            count = min(PROBES_PER_BATCH, probes - start)
+            shift = SECOND_STEP * torch.randn(count, *context.shape, generator=generator, dtype=torch.float64)
+            above, below = texts.features(context + shift), texts.features(context - shift)
+            second = (above + below - 2 * middle) / SECOND_STEP**2
             total += second.sum(0)
             squares += float(second.square().sum())
     return (float(total.square().sum()) - squares) / (probes * (probes - 1))
 
 
 def flatness(texts: ClassTexts, context: Tensor, noise: Noise) -> float:
-    """L_flat with its constant: the mean over classes and draws of 1 - cos."""
+    """Return L_flat with its constant: the mean over classes and draws of 1 - cos."""
     with torch.no_grad():
         clean = texts.features(context)
         noisy = texts.noisy_features(context, noise)
         return float(distance(clean.expand_as(noisy), noisy, "cosine"))
 
 
-def draw(
+def draw_double_noise(
     texts: ClassTexts, tokens: int, draws: int, context_std: float, class_std: float, generator: torch.Generator
 ) -> Noise:
-    """Noise of these standard deviations, in float64."""
-    shape = draws, 1, 1 + tokens + texts.packing.longest, texts.tower.width
+    """Draw noise of these standard deviations, shared by all classes, in float64."""
+    sizes = [1, tokens, texts.packing.longest]
+    shape = draws, 1, sum(sizes), texts.tower.width
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-    sos, context, suffix = normal.split([1, tokens, texts.packing.longest], dim=2)
+    sos, context, suffix = normal.split(sizes, dim=2)
     return Noise(sos=class_std * sos, context=context_std * context, suffix=class_std * suffix)
 
 
 def mirrored(noise: Noise) -> Noise:
-    """Each draw and its mirror image: what is linear in the noise, and zero in the mean, is zero here as well."""
-    sos, context, suffix = (torch.cat([part, -part]) for part in (noise.sos, noise.context, noise.suffix))
-    return Noise(sos=sos, context=context, suffix=suffix)
+    """Return each draw and its negative, so that terms that are linear in the noise cancel exactly."""
+    return Noise(
+        sos=torch.cat([noise.sos, -noise.sos]),
+        context=torch.cat([noise.context, -noise.context]),
+        suffix=torch.cat([noise.suffix, -noise.suffix]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatGradients:
-    """The gradient of L_flat that is used, beside the gradient of what it measures."""
+    """The released gradient of L_flat, which stops at the noisy features, beside the true one."""
 
-    cosine: float
-    descends: float  # what a small step along the used one does, over what the same length along the true one does
+    cosine: float  # of the two gradients
+    descent: float  # of L_flat by a small sign step along the released one, over a step along the true one
 
 
 def flat_gradients(texts: ClassTexts, context: Tensor, noise: Noise) -> FlatGradients:
-    """Without gradients through the noisy features, as released, and with them."""
-    clean, noisy = (context.clone().requires_grad_() for _ in range(2))  # one place, for each of the two branches
+    """Compare the gradient of L_flat without and with the part through the noisy features."""
+    clean = context.clone().requires_grad_()  # the same context for each of the two branches
+    noisy = context.clone().requires_grad_()
     noisy_features = texts.noisy_features(noisy, noise)
     loss = distance(texts.features(clean).expand_as(noisy_features), noisy_features, "cosine")
-    released, other = (part.flatten() for part in torch.autograd.grad(loss, (clean, noisy)))
-    true = released + other
-    # signs are what AdamW's first step makes of a gradient
-    signed = F.cosine_similarity(released.sign(), true, dim=0) / F.cosine_similarity(true.sign(), true, dim=0)
-    return FlatGradients(cosine=float(F.cosine_similarity(released, true, dim=0)), descends=float(signed))
+    through_clean, through_noisy = torch.autograd.grad(loss, (clean, noisy))
+    released = through_clean.flatten()
+    true = released + through_noisy.flatten()
+    # signs, because the first step of AdamW takes the sign of a gradient
+    descent = F.cosine_similarity(released.sign(), true, dim=0) / F.cosine_similarity(true.sign(), true, dim=0)
+    return FlatGradients(cosine=float(F.cosine_similarity(released, true, dim=0)), descent=float(descent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharpness:
-    """Means over samples, of the entropy of the averaged confident views."""
+    """Sharpness of the entropy of the mean prediction of the confident views; means over samples."""
 
-    rise: Sequence[float]  # h for each length: the loss a step of it up the gradient, less the loss
-    top: float  # size of the Hessian's largest eigenvalue
+    rise: Sequence[float]  # h for each length: the loss after a step of that length up the gradient, less the loss
+    top_eigenvalue: float  # size of the Hessian's largest eigenvalue
     gradient: float  # norm
 
 
 def sharpness(
-    model: TextModel, context: Tensor, views: Tensor, share: float, lengths: Sequence[float], rounds: int
+    model: TextModel, context: Tensor, views: Tensor, fraction: float, lengths: Sequence[float], iterations: int
 ) -> Sharpness:
-    """How sharp the loss of each sample is at a context; `lengths` are those of the step."""
-    kept = select(views, model.logits(views, model.features(context)), share)
-    at = context.expand(len(views), -1, -1)
+    """Measure the sharpness of each sample's loss at a context, for steps of some lengths."""
+    confident = confident_views(views, model.logits(views, model.features(context)), fraction)
+    contexts = context.expand(len(views), -1, -1)
 
     def loss(contexts: Tensor) -> Tensor:
-        return averaged_entropy(model.logits(kept, model.features(contexts)))
+        return marginal_entropy(model.logits(confident, model.features(contexts)))
 
     def gradient(contexts: Tensor) -> Tensor:
         contexts = contexts.detach().requires_grad_()
         return torch.autograd.grad(loss(contexts).sum(), contexts)[0]
 
-    uphill = gradient(at)
+    uphill = gradient(contexts)
     with torch.no_grad():
-        rise = [float((loss(at + length * _unit(uphill)) - loss(at)).mean()) for length in lengths]
-    return Sharpness(rise=rise, top=_top_eigenvalue(gradient, at, uphill, rounds), gradient=float(_norm(uphill).mean()))
+        rise = [float((loss(contexts + length * _unit(uphill)) - loss(contexts)).mean()) for length in lengths]
+    return Sharpness(
+        rise=rise,
+        top_eigenvalue=_top_eigenvalue(gradient, contexts, uphill, iterations),
+        gradient=float(_norm(uphill).mean()),
+    )
 
 
-def _top_eigenvalue(gradient: Callable[[Tensor], Tensor], at: Tensor, start: Tensor, rounds: int) -> float:
-    """By power iteration on differences of gradients, for each sample at once."""
-    direction, value = _unit(start), torch.zeros(len(at))
-    for _ in range(rounds):
-        product = (gradient(at + STEP * direction) - gradient(at - STEP * direction)) / (2 * STEP)
+def _top_eigenvalue(gradient: Callable[[Tensor], Tensor], contexts: Tensor, start: Tensor, iterations: int) -> float:
+    """Return the mean over samples of the largest eigenvalue, by power iteration on differences of gradients."""
+    direction, value = _unit(start), torch.zeros(len(contexts))
+    for _ in range(iterations):
+        product = (gradient(contexts + STEP * direction) - gradient(contexts - STEP * direction)) / (2 * STEP)
         value = (product * direction).sum((1, 2))
         direction = _unit(product)
     return float(value.abs().mean())

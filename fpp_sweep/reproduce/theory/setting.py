@@ -1,68 +1,66 @@
-"""What the parts of the experiment share: the model's texts, real views, prompts that were pretrained."""
+"""The inputs that all parts of the theory share: a model with class texts, views of images, and a trial's settings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fpp_sweep.core.compute.random_streams import torch_generator
-from fpp_sweep.core.datasets import open_dataset
+from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import as_tower_input
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.text.classes import ClassTexts
-from fpp_sweep.spec.config import FppConfig, TrialConfig, preset
+from fpp_sweep.spec.config import FppConfig, TrialConfig, ViewConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is drawn and computed."""
+    """Numbers of draws, contexts, samples and seeds."""
 
-    classes: int = 10  # of the made-up T
-    dimensions: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-    draws: int = 20_000
-    contexts: int = 48  # whose text features are compared
-    samples: int = 32
-    seeds: int = 3  # of each kind of pretraining
-    steps: int = 60  # of pretraining
-    probes: int = 8
-    flat_draws: int = 256
+    classes: int = 10  # K of the made-up classifiers T of Theorem 1
+    dimensions: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)  # D of Theorem 1
+    draws: int = 20_000  # views for each T
+    contexts: int = 48  # contexts whose text features are compared
+    samples: int = 32  # images
+    seeds: int = 3  # pretraining seeds
+    probes: int = 8  # random directions for each Hessian
+    noise_draws: int = 256  # for each L_flat
 
 
-QUICK = Sizes(
-    dimensions=(32, 256, 2048), draws=2000, contexts=24, samples=8, seeds=1, steps=30, probes=1, flat_draws=32
-)
+QUICK = Sizes(dimensions=(32, 256, 2048), draws=2000, contexts=24, samples=8, seeds=1, probes=1, noise_draws=32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setting:
-    """A model with classes, the predefined prompt, views of real pictures; on the CPU."""
+    """A model with the classes, views and settings for which the theory is measured; on the CPU."""
 
     model: TextModel
-    context: Tensor  # of the predefined prompt (n, W)
-    views: Tensor  # (samples, V, D), unit
-    config: TrialConfig  # in units of the model's own embeddings
-    scale: float  # that unit
+    context: Tensor  # (n, W) of the predefined prompt
+    views: Tensor  # (samples, V, D) unit image features
+    config: TrialConfig  # lengths in units of the model's own embeddings
+    unit: float  # those units, over ViT-B/16's
     seed: int
     sizes: Sizes
 
     @classmethod
-    def of(
-        cls, clip: Clip, classes: Sequence[str], context: Tensor, views: Tensor | None, seed: int, sizes: Sizes
-    ) -> Setting:
-        config, unit = preset("tiny"), clip.embedding_scale
-        texts = ClassTexts.of_names(clip.text.on("cpu"), clip.tokenizer, classes)
+    def of(cls, clip: Clip, dataset: Dataset, config: TrialConfig, seed: int, sizes: Sizes) -> Setting:
+        """Take the class names and the first images of a dataset, and the settings of a trial."""
+        unit = clip.embedding_scale
+        predefined = open_prompt(clip, config.anchor_prompt)
+        text_tower = clip.text.to("cpu")
+        texts = ClassTexts.of_names(text_tower, clip.tokenizer, dataset.classes, after=predefined.after)
         return cls(
             model=TextModel(texts=texts, logit_scale=clip.logit_scale),
-            context=context.cpu(),
-            views=(_pictures(clip, config, seed, sizes.samples) if views is None else views[: sizes.samples]).cpu(),
+            context=predefined.context.cpu(),
+            views=_view_features(clip, dataset.head(sizes.samples), config.views, seed).cpu(),
             config=replace(config, fpp=config.fpp.scaled(unit), adapt=config.adapt.scaled(unit)),
-            scale=unit,
+            unit=unit,
             seed=seed,
             sizes=sizes,
         )
@@ -72,37 +70,43 @@ class Setting:
         return self.model.texts
 
     @property
-    def weight(self) -> float:
+    def flatness_weight(self) -> float:
         """lambda."""
         return self.config.fpp.flatness_weight(len(self.texts))
 
     def generator(self, *names: object) -> torch.Generator:
         return torch_generator(self.seed, "theory", *names)
 
-    def nearby(self) -> Tensor:
-        """Contexts (B, n, W) around the predefined prompt, from very close to as far as a random start."""
+    def nearby_contexts(self) -> Tensor:
+        """Return contexts (B, n, W) around the predefined prompt, from very close to as far as a random start."""
         draws = torch.randn(self.sizes.contexts, *self.context.shape, generator=self.generator("contexts"))
         lengths = torch.logspace(-2, 0, self.sizes.contexts) * self.config.fpp.start_std
         return self.context + lengths[:, None, None] * draws
 
-    def start(self, number: int) -> Tensor:
-        """A random start of pretraining."""
+    def random_start(self, number: int) -> Tensor:
+        """Return the start (n, W) of a pretraining."""
         return draw_start(self.context, self.config.fpp, self.generator("start", number))
 
     def pretrained(self, config: FppConfig, number: int) -> Tensor:
-        """The context that pretraining learns; the same start and noise for each kind of the same number."""
-        config = replace(config, steps=self.sizes.steps)
+        """Return the context (n, W) that pretraining learns; equal numbers have the same start and noise."""
         noise = draw_noise(self.texts, len(self.context), config, self.generator("noise", number))
         learned = pretrain(
-            self.texts, self.context, config, flatness_weight=self.weight, start=self.start(number), noise=noise
+            self.texts,
+            self.context,
+            config,
+            flatness_weight=self.flatness_weight,
+            start=self.random_start(number),
+            noise=noise,
         )
         return learned.context
 
 
-def _pictures(clip: Clip, config: TrialConfig, seed: int, samples: int) -> Tensor:
-    """Features of the views of the embedded set `scenes`."""
-    dataset = open_dataset("scenes", "test", None).head(samples)
-    reader = Reader.of(dataset, config.views, clip.preprocess, seed)
-    pixels = [reader[index] for index in range(len(dataset))]
-    views = [as_tower_input(each, clip.preprocess) for each in pixels if isinstance(each, Tensor)]
-    return torch.stack([clip.image_features(each) for each in views])
+def _view_features(clip: Clip, dataset: Dataset, config: ViewConfig, seed: int) -> Tensor:
+    """Return unit features (samples, V, D) of the views of all images of a dataset."""
+    reader = Reader.of(dataset, config, clip.preprocess, seed)
+    features = []
+    for index in range(len(dataset)):
+        views = reader[index]
+        if isinstance(views, Tensor):  # else an image that cannot be read
+            features.append(clip.image_features(as_tower_input(views, clip.preprocess)))
+    return torch.stack(features)

@@ -465,10 +465,11 @@ def test_digests_change_with_weights_and_activation(tmp_path: Path) -> None:
 
 def test_the_embedded_model_computes_as_its_own_loader_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fpp_sweep.tiny import model
+    from tools.train_tiny.weights import save
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model.save(model.build(), tmp_path / "tiny.safetensors", {"embedding_scale": "4.75"})
+        save(model.build(), tmp_path / "tiny.safetensors", {"embedding_scale": "4.75"})
     monkeypatch.setattr(model, "SHIPPED", tmp_path / "tiny.safetensors")
     clip = load("tiny")
     assert_computes_as(clip, model.load()[0])

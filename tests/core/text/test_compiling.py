@@ -1,4 +1,4 @@
-"""The engine through torch.compile: the same numbers, and few compilations."""
+"""The engine through torch.compile: equal numbers, and few compilations."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from fpp_sweep.core.compute.compiling import EAGER_CALLS, MAX_SHAPES, Compiler, eagerly
-from fpp_sweep.core.compute.memory import Room, halving
+from fpp_sweep.core.compute.memory import MemoryBudget, run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import FeatureCache, view_bytes
@@ -38,22 +38,22 @@ BATCH = 4
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_new_process():
+def _fresh_compiler():
     yield
     torch.compiler.reset()
     counters.clear()
 
 
 def compilations():
-    """How many graphs were compiled; nothing was left out of them."""
+    """Return the number of compiled graphs; fail if part of a function was left out."""
     assert not counters["graph_break"]
     return counters["stats"]["unique_graphs"]
 
 
-def both(device):
-    """Class texts, as they are and compiled, the context and some views."""
+def eager_and_compiled(device):
+    """Return eager and compiled class texts, the context and some views."""
     pair = twins()
-    tower = pair.texts.tower.on(device)
+    tower = pair.texts.tower.to(device)
     texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
     views = pair.views(BATCH * (EAGER_CALLS + 4), 8).to(device)
     compiled = replace(texts, tower=tower.compiled())
@@ -63,30 +63,30 @@ def both(device):
 
 @DEVICES
 def test_features_equal_the_eager_ones(device):
-    texts, compiled, context, _ = both(device)
+    texts, compiled, context, _ = eager_and_compiled(device)
     contexts = context + torch.randn(BATCH, *context.shape, generator=torch.Generator().manual_seed(0)).to(device) / 10
     with torch.no_grad():
-        found = [TextModel(texts=compiled, logit_scale=100.0).features(contexts) for _ in range(EAGER_CALLS + 1)][-1]
+        actual = [TextModel(texts=compiled, logit_scale=100.0).features(contexts) for _ in range(EAGER_CALLS + 1)][-1]
         assert compilations() == 1
-        torch.testing.assert_close(found, texts.features(contexts), atol=1e-5, rtol=0)
+        torch.testing.assert_close(actual, texts.features(contexts), atol=1e-5, rtol=0)
 
 
 @DEVICES
-def test_results_stay_when_the_same_graph_runs_again(device):
-    texts, compiled, context, _ = both(device)
+def test_results_survive_the_next_run_of_the_same_graph(device):
+    texts, compiled, context, _ = eager_and_compiled(device)
     with torch.no_grad():
-        first, compiled_first = (ByPullback(each, context) for each in (texts, compiled))
+        first, compiled_first = (ByPullback(form, context) for form in (texts, compiled))
         gradients = torch.randn(2 * BATCH, *first.features.shape, generator=torch.Generator().manual_seed(0)).to(device)
-        compiled_first._at_once = BATCH
-        found = [compiled_first.backward(gradients) for _ in range(EAGER_CALLS)][-1]
+        compiled_first._batch_size = BATCH
+        actual = [compiled_first.backward(gradients) for _ in range(EAGER_CALLS)][-1]
         assert compilations() == 1
-        torch.testing.assert_close(found, first.backward(gradients), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(actual, first.backward(gradients), atol=1e-5, rtol=1e-5)
 
 
 @DEVICES
 @pytest.mark.parametrize(("form", "steps"), [(ByPullback, 1), (ByJacobian, 2)])
 def test_adaptation_equals_the_eager_one_and_odd_batches_are_not_compiled(form, steps, device):
-    texts, compiled, context, views = both(device)
+    texts, compiled, context, views = eager_and_compiled(device)
     method = Tpt(adapt=AdaptConfig(steps=steps), penalty=dispersion, weight=1.0)
     batches = [*views.split(BATCH), views[:1], views[:2], views[:3], views[:BATCH]]
 
@@ -100,15 +100,15 @@ def test_adaptation_equals_the_eager_one_and_odd_batches_are_not_compiled(form, 
     expected = probabilities(texts)
     assert not compilations()
     torch.testing.assert_close(probabilities(compiled), expected, atol=1e-4, rtol=0)
-    # the pass after adaptation; the way back; the way back of a second step
+    # graphs: the prediction, the backward pass, and the backward pass of a second step
     assert compilations() == 1 + (form is ByPullback) + (steps > 1)
 
 
 @DEVICES
-@pytest.mark.parametrize("knobs", [{}, {"detach": "none"}], ids=str)
-def test_fifty_steps_of_pretraining_equal_the_eager_ones(knobs, device):
-    texts, compiled, context, _ = both(device)
-    config = FppConfig(steps=50, draws=2, **knobs)
+@pytest.mark.parametrize("settings", [{}, {"detach": "none"}], ids=str)
+def test_fifty_steps_of_pretraining_equal_the_eager_ones(settings, device):
+    texts, compiled, context, _ = eager_and_compiled(device)
+    config = FppConfig(steps=50, draws=2, **settings)
 
     def pretrained(texts, weight):
         generator = torch.Generator().manual_seed(0)
@@ -116,37 +116,37 @@ def test_fifty_steps_of_pretraining_equal_the_eager_ones(knobs, device):
         noise = draw_noise(texts, len(context), config, generator)
         return pretrain(texts, context, config, flatness_weight=weight, start=start, noise=noise)
 
-    for weight in (1.7, 2.5):  # a sweep's next trial has another
-        found, expected = pretrained(compiled, weight), pretrained(texts, weight)
-        torch.testing.assert_close(found.losses, expected.losses, atol=1e-5, rtol=1e-5)
+    for weight in (1.7, 2.5):  # the next trial of a sweep has another weight
+        actual, expected = pretrained(compiled, weight), pretrained(texts, weight)
+        torch.testing.assert_close(actual.losses, expected.losses, atol=1e-5, rtol=1e-5)
         with torch.no_grad():
-            features = texts.features(torch.stack([found.context, expected.context]))
+            features = texts.features(torch.stack([actual.context, expected.context]))
         torch.testing.assert_close(*features, atol=1e-5, rtol=0)
     assert compilations() == 1
 
 
 @DEVICES
-def test_a_tower_with_prompts_of_its_own_is_compiled_beside_the_one_without(device):
-    texts, compiled, context, _ = both(device)
-    own = (torch.randn(context.shape, generator=torch.Generator().manual_seed(0)).to(device),)
+def test_towers_with_and_without_deep_prompts_are_compiled_separately(device):
+    texts, compiled, context, _ = eager_and_compiled(device)
+    deep = (torch.randn(context.shape, generator=torch.Generator().manual_seed(0)).to(device),)
     pairs = [(texts, compiled)]
     pairs += [
-        (replace(texts, tower=texts.tower.with_deep(own)), replace(compiled, tower=compiled.tower.with_deep(own)))
+        (replace(texts, tower=texts.tower.with_deep(deep)), replace(compiled, tower=compiled.tower.with_deep(deep)))
     ]
     contexts, gradients = context.expand(BATCH, -1, -1), torch.randn(BATCH, len(CLASSES), 16, device=device)
     with torch.no_grad():
         for eager, fast in pairs:
             model, first = TextModel(texts=fast, logit_scale=100.0), ByPullback(fast, context)
-            found = [(model.features(contexts), first.backward(gradients)) for _ in range(EAGER_CALLS + 2)][-1]
-            torch.testing.assert_close(found[0], eager.features(contexts), atol=1e-5, rtol=0)
+            actual = [(model.features(contexts), first.backward(gradients)) for _ in range(EAGER_CALLS + 2)][-1]
+            torch.testing.assert_close(actual[0], eager.features(contexts), atol=1e-5, rtol=0)
             expected = ByPullback(eager, context).backward(gradients)
-            torch.testing.assert_close(found[1], expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(actual[1], expected, atol=1e-5, rtol=1e-5)
     assert compilations() == 4
 
 
 @DEVICES
-def test_noise_of_each_class_is_left_eager(device):
-    _, compiled, context, _ = both(device)
+def test_noise_per_class_is_not_compiled(device):
+    _, compiled, context, _ = eager_and_compiled(device)
     config = FppConfig(steps=EAGER_CALLS + 2, draws=2, noise_shared=False)
     noise = draw_noise(compiled, len(context), config, torch.Generator().manual_seed(0))
     pretrain(compiled, context, config, flatness_weight=1.7, start=context, noise=noise)
@@ -154,7 +154,7 @@ def test_noise_of_each_class_is_left_eager(device):
 
 
 @DEVICES
-def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(device):
+def test_compilations_stop_at_torchs_limit_of_shapes(device):
     compiler = Compiler(torch.device(device), frozen=[], constant_types=())
     counters.clear()
     for size in range(1, MAX_SHAPES + 5):
@@ -165,8 +165,8 @@ def test_texts_of_many_lengths_end_in_no_more_compilations_than_torch_allows(dev
 
 
 @DEVICES
-def test_another_precision_is_another_shape_as_it_is_to_torch(device, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_able", lambda *asked: None)
+def test_each_precision_counts_as_a_shape_of_its_own_as_in_torch(device, monkeypatch):
+    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *arguments: None)
     compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=0)
     counters.clear()
     for precision in ("float32", "tf32"):
@@ -188,57 +188,57 @@ def image_features(clip, folder, count, **options):
 
 def vit_on(device):
     clip = small_vit()
-    return replace(clip, visual=clip.visual.to(device), text=clip.text.on(device))
+    return replace(clip, visual=clip.visual.to(device), text=clip.text.to(device))
 
 
 @DEVICES
-def test_a_tower_with_visual_prompts_is_compiled_as_it_is(device, tmp_path):
+def test_a_tower_with_visual_prompts_compiles_and_equals_the_eager_tower(device, tmp_path):
     noise = torch.Generator().manual_seed(0)
     prompts = tuple(torch.randn(2, 64, generator=noise).to(device) for _ in range(2))
     plain = vit_on(device).compiled()
     compiled = plain.with_deep(DeepPrompts(text=(), visual=prompts), image=True)
     counters.clear()
-    found, eager = (image_features(each, tmp_path, 10) for each in (compiled, replace(compiled, image_run=eagerly)))
+    actual, eager = (image_features(clip, tmp_path, 10) for clip in (compiled, replace(compiled, image_run=eagerly)))
     assert compilations() == 1
-    torch.testing.assert_close(found, eager, atol=1e-5, rtol=0)
+    torch.testing.assert_close(actual, eager, atol=1e-5, rtol=0)
 
 
 @DEVICES
-def test_image_features_are_compiled_in_whole_groups_from_the_first_on(device, tmp_path):
+def test_image_features_are_compiled_for_whole_groups_from_the_first_group(device, tmp_path):
     clip = vit_on(device)
     compiled = clip.compiled()
     counters.clear()
     eager = image_features(clip, tmp_path, 70)
     assert not compilations()
-    found = image_features(compiled, tmp_path, 70)  # a file of its own, or nothing would be compiled
+    actual = image_features(compiled, tmp_path, 70)  # a separate file, or nothing would be compiled
     assert compilations() == 1
-    torch.testing.assert_close(found, eager, atol=1e-5, rtol=0)
-    first = image_features(compiled, tmp_path / "first", 10)  # fewer images, in a group of the same size
+    torch.testing.assert_close(actual, eager, atol=1e-5, rtol=0)
+    first = image_features(compiled, tmp_path / "first", 10)  # fewer images in a group of the same size
     again = image_features(compiled, tmp_path / "again", 70)
     assert compilations() == 1
-    assert torch.equal(first, found[:10])
-    assert torch.equal(again, found)
-    room = 4 * 61 * view_bytes(with_room(clip, 1e12))  # for 61 views, where 63 are half of them: 31 four times, and 2
-    halved = image_features(with_room(compiled, room), tmp_path / "halved", 10, batch=126)
+    assert torch.equal(first, actual[:10])
+    assert torch.equal(again, actual)
+    memory = 4 * 61 * view_bytes(with_memory(clip, 1e12))  # for 61 views of 63 in a half batch: 31 four times, and 2
+    halved = image_features(with_memory(compiled, memory), tmp_path / "halved", 10, batch=126)
     assert compilations() == 2
     torch.testing.assert_close(halved, eager[:10], atol=1e-5, rtol=0)
-    half = [image_features(each, tmp_path, 10, precision="fp16") for each in (clip, compiled)]
+    half = [image_features(model, tmp_path, 10, precision="fp16") for model in (clip, compiled)]
     assert compilations() == 3
     torch.testing.assert_close(*half, atol=2e-3, rtol=0)
 
 
-def with_room(clip, size):
-    return replace(clip, text=replace(clip.text, room=Room(device=size)))
+def with_memory(clip, size):
+    return replace(clip, text=replace(clip.text, memory=MemoryBudget(device=size)))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(MISSING, reason="no C++ compiler")
-def test_a_shortage_in_compiled_code_halves_the_batch():
+def test_out_of_memory_in_compiled_code_halves_the_batch():
     compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=())
     counters.clear()
     for _ in range(EAGER_CALLS + 2):
-        found = halving(lambda part: compiler(greedy, part), torch.arange(2), 2)
-        assert found.shape == (2, 0)
+        actual = run_in_batches(lambda part: compiler(greedy, part), torch.arange(2), 2)
+        assert actual.shape == (2, 0)
     assert compilations() == 2
 
 
@@ -246,17 +246,17 @@ def greedy(rows):
     return torch.zeros(len(rows), 1 << 50 if len(rows) > 1 else 0)
 
 
-def test_towers_are_eager_unless_asked():
+def test_towers_are_eager_by_default():
     assert twins().texts.tower.run is eagerly
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(MISSING, reason="no C++ compiler")
-def test_a_run_and_a_worker_compile_when_asked(tmp_path):
+def test_evaluate_and_workers_compile_on_request(tmp_path):
     line = [sys.executable, "-m", "fpp_sweep.evaluate", "--device", "cpu", "--datasets", "digits", "--limit", "12"]
     line += ["--method", "tpt", "--prompt", "fpp", "--set", f"fpp.steps={EAGER_CALLS + 4}"]
     line += ["--cache", str(tmp_path / "cache")]
-    found = {}
+    actual = {}
     for name, options in (("eager", []), ("compiled", ["--compile"])):
         done = subprocess.run(
             [*line, *options, "--out", str(tmp_path / name)],
@@ -270,16 +270,16 @@ def test_a_run_and_a_worker_compile_when_asked(tmp_path):
         assert ("L_visual_" in done.stderr) == bool(options)
         results = json.loads((tmp_path / name / "results.json").read_text())
         assert results["arguments"]["compile"] == bool(options)
-        found[name] = results["trials"][0]["datasets"]["digits"]["metrics"]
-    assert found["compiled"] == pytest.approx(found["eager"], abs=1e-3)
-    assert len(list((tmp_path / "cache").glob("features/*"))) == 2  # neither takes the other's
+        actual[name] = results["trials"][0]["datasets"]["digits"]["metrics"]
+    assert actual["compiled"] == pytest.approx(actual["eager"], abs=1e-3)
+    assert len(list((tmp_path / "cache").glob("features/*"))) == 2  # one file for each
     worker = Worker(WorkerSpec(model="tiny", device="cpu", compile=True))
     assert isinstance(worker.clip.text.run, Compiler)
     assert worker.facts().arithmetic.endswith(", compiled towers")
 
 
 @pytest.mark.slow
-def test_without_a_compiler_there_is_one_line():
+def test_a_missing_compiler_is_reported_in_one_line():
     line = [sys.executable, "-m", "fpp_sweep.evaluate", "--compile", "--device", "cpu", "--datasets", "digits"]
     done = subprocess.run(line, env=os.environ | {"CXX": "/nowhere/g++"}, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -1,3 +1,5 @@
+"""Memory budgets, smaller batches where memory runs out, and messages about it."""
+
 import resource
 import subprocess
 import sys
@@ -6,31 +8,31 @@ import textwrap
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import Room, halving, told
+from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory, run_in_batches
 from fpp_sweep.spec.process import memory
 
 CPU = torch.device("cpu")
 
 
-def test_a_shortage_halves_the_batch_and_nothing_is_lost_or_done_twice():
-    seen = []
+def test_out_of_memory_halves_the_batch_and_every_row_is_computed_once():
+    computed = []
 
     def work(rows):
         if len(rows) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        seen.extend(rows.tolist())
+        computed.extend(rows.tolist())
         return rows * 10
 
-    found = halving(work, torch.arange(13), 8)
-    assert torch.equal(found, torch.arange(13) * 10)
-    assert seen == list(range(13))
+    actual = run_in_batches(work, torch.arange(13), 8)
+    assert torch.equal(actual, torch.arange(13) * 10)
+    assert computed == list(range(13))
 
 
-def test_the_cpus_own_shortage_is_known():
+def test_out_of_memory_of_the_cpu_allocator_is_recognised():
     def work(rows):
         return torch.empty(len(rows), 1 << 50) if len(rows) > 1 else rows
 
-    assert halving(work, torch.arange(2), 2).tolist() == [0, 1]
+    assert run_in_batches(work, torch.arange(2), 2).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -41,20 +43,20 @@ def test_the_cpus_own_shortage_is_known():
         "GET was unable to find an engine to execute this computation",
     ],
 )
-def test_a_shortage_that_cuda_and_its_libraries_tell_in_their_own_words_is_known(text):
-    """None of them is an OutOfMemoryError; cuDNN says the last where no room is left for any of its algorithms."""
+def test_out_of_memory_messages_of_cuda_libraries_are_recognised(text):
+    """None of them is an OutOfMemoryError; the last is cuDNN's when no algorithm has enough workspace."""
 
     def work(rows):
         if len(rows) > 1:
             raise RuntimeError(text)
         return rows
 
-    assert halving(work, torch.arange(3), 2).tolist() == [0, 1, 2]
-    line = told(RuntimeError(text), CPU)
+    assert run_in_batches(work, torch.arange(3), 2).tolist() == [0, 1, 2]
+    line = explain_out_of_memory(RuntimeError(text), CPU)
     assert str(line).startswith(f"needs more memory ({text}), ")
 
 
-def test_a_shortage_for_a_single_row_and_other_errors_are_passed_on():
+def test_out_of_memory_for_a_single_row_and_other_errors_are_raised():
     def short(rows):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -62,13 +64,13 @@ def test_a_shortage_for_a_single_row_and_other_errors_are_passed_on():
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(torch.OutOfMemoryError):
-        halving(short, torch.arange(4), 4)
+        run_in_batches(short, torch.arange(4), 4)
     with pytest.raises(RuntimeError, match="shapes"):
-        halving(broken, torch.arange(4), 4)
+        run_in_batches(broken, torch.arange(4), 4)
 
 
-def test_what_a_process_may_take_is_the_least_of_all_limits_less_what_it_has():
-    """A process of its own, under real limits of its address space and of its data."""
+def test_free_memory_is_the_smallest_limit_minus_the_memory_in_use():
+    """Run a separate process under real limits of its address space and of its data."""
     code = """
         import resource, sys
         from fpp_sweep.spec.process import memory
@@ -89,54 +91,58 @@ def test_what_a_process_may_take_is_the_least_of_all_limits_less_what_it_has():
     assert 0 < free <= whole
 
 
-def test_those_who_share_a_device_have_the_same_room():
+def test_processes_that_share_a_device_get_equal_budgets():
     _, whole = memory()
     for share in (0.01, 0.5, 1.0):
-        room = Room.of(CPU, share)
-        assert 0 < room.device <= share * whole
-    assert Room.of(CPU, 1e-6).device == pytest.approx(1e-6 * whole)
+        budget = MemoryBudget.available(CPU, share)
+        assert 0 < budget.device <= share * whole
+    assert MemoryBudget.available(CPU, 1e-6).device == pytest.approx(1e-6 * whole)
 
 
-def of_gpu(monkeypatch, **facts):
-    """As if torch told these things of a GPU."""
-    for name, value in facts.items():
+def fake_gpu(monkeypatch, **answers):
+    """Let torch give these answers about a GPU."""
+    for name, value in answers.items():
         monkeypatch.setattr(torch.cuda, name, lambda *device, value=value: value)
     return torch.device("cuda")
 
 
 @pytest.mark.parametrize(("share", "free"), [(1.0, 11e9), (0.5, 7e9), (0.25, 3e9)])
-def test_of_a_shared_gpu_no_more_is_free_than_a_share(monkeypatch, share, free):
-    held = {"memory_allocated": 1e9, "memory_reserved": 2e9, "get_per_process_memory_fraction": share}
-    device = of_gpu(monkeypatch, mem_get_info=(10e9, 16e9), **held)
-    taken = []
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: taken.append(share))
-    assert Room.of(device, share).device == free
-    assert taken == [share] * (share < 1)
+def test_the_budget_on_a_shared_gpu_is_at_most_the_share(monkeypatch, share, free):
+    state = {"memory_allocated": 1e9, "memory_reserved": 2e9, "get_per_process_memory_fraction": share}
+    device = fake_gpu(monkeypatch, mem_get_info=(10e9, 16e9), **state)
+    fractions = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: fractions.append(share))
+    assert MemoryBudget.available(device, share).device == free
+    assert fractions == ([share] if share < 1 else [])
     short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
-    assert str(told(short, device)).startswith(f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; ")
+    assert str(explain_out_of_memory(short, device)).startswith(
+        f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; "
+    )
 
 
-def test_a_gpu_that_is_full_before_anything_is_asked_of_it_is_one_line(monkeypatch):
+def test_a_gpu_that_is_already_full_is_reported_in_one_line(monkeypatch):
     def full(device):
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", full)
-    line = str(told(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), torch.device("cuda")))
+    line = str(
+        explain_out_of_memory(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), torch.device("cuda"))
+    )
     assert line.startswith("needs more memory (CUDA error: out of memory), 0.0 GiB are free on cuda; ")
 
 
-def test_a_device_that_is_too_small_is_one_line():
+def test_a_device_that_is_too_small_is_reported_in_one_line():
     try:
         torch.empty(1 << 50)
     except RuntimeError as error:
-        line = told(error, CPU)
+        line = explain_out_of_memory(error, CPU)
     assert isinstance(line, MemoryError)
     assert str(line).startswith("needs 4194304.0 GiB, ")
-    assert str(line).endswith(" GiB are free on cpu; give it a larger device, or fewer workers on one")
+    assert str(line).endswith(" GiB are free on cpu; use a larger device or fewer workers on it")
     assert line.__cause__ is not None
     on_gpu = torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of 15 GiB"
     )
-    assert str(told(on_gpu, CPU)).startswith("needs 1.2 GiB, ")
-    other = RuntimeError("shapes do not match")
-    assert told(other, CPU) is other
+    assert str(explain_out_of_memory(on_gpu, CPU)).startswith("needs 1.2 GiB, ")
+    another = RuntimeError("shapes do not match")
+    assert explain_out_of_memory(another, CPU) is another

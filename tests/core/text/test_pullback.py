@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fpp_sweep.core.compute.memory import Room
+from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods.gradients import (
-    WAY_BACK,
+    FORWARD_BACKWARD_RATIO,
     ByJacobian,
     ByPullback,
     first_gradient,
@@ -33,19 +33,19 @@ SIZES = [
     {"classes": ("ox",)},
     {"prompt": "a photo", "after": "of a"},
     MAPLE,
-    {**MAPLE, "layers": 3, "classes": SHARED},  # the last block has a prompt of its own
+    {**MAPLE, "layers": 3, "classes": SHARED},  # the last block has a deep prompt
     {**MAPLE, "width": 48, "heads": 4, "embed_dim": 24},
 ]
 
 
 def expected_gradients(pair, gradients):
-    """Autograd, one sample at a time, through all 77 positions."""
-    found = []
+    """Return the gradients by autograd, one sample at a time, through all 77 positions."""
+    actual = []
     for gradient in gradients:
         context = pair.context.clone().requires_grad_()
         features = naive.prompt_features(pair.naive, pair.token_ids, context)
-        found.append(torch.autograd.grad((features * gradient).sum(), context)[0])
-    return torch.stack(found)
+        actual.append(torch.autograd.grad((features * gradient).sum(), context)[0])
+    return torch.stack(actual)
 
 
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
@@ -60,111 +60,111 @@ def test_gradients_equal_autograd_through_the_naive_tower(form, sizes):
 
 
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
-def test_gelu_towers_too(form):
+def test_gradients_of_gelu_towers_equal_autograd(form):
     pair = twins(activation="gelu")
     gradients = torch.randn(2, len(CLASSES), 16, generator=torch.Generator().manual_seed(0))
-    found = form(pair.texts, pair.context).backward(gradients)
-    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+    actual = form(pair.texts, pair.context).backward(gradients)
+    torch.testing.assert_close(actual, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [{}, MAPLE], ids=str)
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
-def test_texts_in_groups_too(form, sizes, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
+def test_gradients_of_texts_in_groups_equal_autograd(form, sizes, monkeypatch):
+    monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
     pair = twins(**sizes, classes=SHARED)
     assert pair.texts.packing.attention_mask(5).groups > 1
     gradients = torch.randn(2, len(SHARED), 16, generator=torch.Generator().manual_seed(0))
-    found = form(pair.texts, pair.context).backward(gradients)
-    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+    actual = form(pair.texts, pair.context).backward(gradients)
+    torch.testing.assert_close(actual, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [{"layers": 3}, MAPLE], ids=str)
-def test_the_way_back_is_the_first_prompts_whatever_shares_its_forward_pass(sizes):
+def test_the_backward_pass_of_the_first_prompt_ignores_other_prompts_in_the_batch(sizes):
     pair = twins(**sizes)
     texts, generator = pair.texts, torch.Generator().manual_seed(0)
-    others = torch.randn(3, *pair.context.shape, generator=generator)
+    other_contexts = torch.randn(3, *pair.context.shape, generator=generator)
     nodes = torch.cat([texts.nodes[None], torch.randn(3, *texts.nodes.shape, generator=generator)])
-    prefix = texts.prefix(torch.cat([pair.context[None], others]))
+    prefix = texts.prefix(torch.cat([pair.context[None], other_contexts]))
     gradients = torch.randn(1, len(CLASSES), 16, generator=generator)
     with torch.no_grad():
         together = Pullback(texts.tower, prefix, nodes, texts.packing)
         expected = texts.tower.features(prefix, nodes, texts.packing)
     torch.testing.assert_close(together.features, expected, atol=1e-6, rtol=0)
-    found = together(gradients, torch.arange(1, 1 + len(pair.context)))
-    torch.testing.assert_close(found, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
+    actual = together(gradients, torch.arange(1, 1 + len(pair.context)))
+    torch.testing.assert_close(actual, expected_gradients(pair, gradients), atol=2e-5, rtol=1e-4)
 
 
-def test_few_samples_go_through_the_tower_and_many_share_a_jacobian():
+def test_few_samples_use_the_backward_pass_and_many_use_the_jacobian():
     pair = twins(width=64, layers=3, embed_dim=32)
     assert isinstance(first_gradient(pair.texts, pair.context, 1), ByPullback)
     assert isinstance(first_gradient(pair.texts, pair.context, 100_000), ByJacobian)
 
 
-def in_room(texts, **room):
-    return replace(texts, tower=replace(texts.tower, room=Room(**room)))
+def with_memory(texts, **memory):
+    return replace(texts, tower=replace(texts.tower, memory=MemoryBudget(**memory)))
 
 
-def test_a_jacobian_lies_where_there_is_memory_and_is_not_built_where_there_is_none():
+def test_the_jacobian_is_kept_on_device_or_host_or_not_built_as_memory_allows():
     pair = twins()
     size = jacobian_bytes(pair.texts, pair.context)
 
-    def form(**room):
-        found = first_gradient(in_room(pair.texts, **room), pair.context, 100_000)
-        return found._block if isinstance(found, ByJacobian) else None
+    def block_of(**memory):
+        actual = first_gradient(with_memory(pair.texts, **memory), pair.context, 100_000)
+        return actual._block if isinstance(actual, ByJacobian) else None
 
-    assert form(device=2 * size) == len(pair.texts)
-    assert form(device=2 * size - 1, host=2 * size) == 3  # classes at a time, of 7: a quarter of what there is
-    assert form(device=1, host=2 * size) == 1
-    assert form(device=2 * size - 1, host=2 * size - 1) is None
+    assert block_of(device=2 * size) == len(pair.texts)
+    assert block_of(device=2 * size - 1, host=2 * size) == 3  # of 7 classes: a quarter of the device's memory
+    assert block_of(device=1, host=2 * size) == 1
+    assert block_of(device=2 * size - 1, host=2 * size - 1) is None
     with computing("fp16", torch.device("cpu")):
-        assert form(device=size) == len(pair.texts)
+        assert block_of(device=size) == len(pair.texts)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("room", [1, 40_000])
-def test_a_jacobian_that_comes_by_blocks_gives_the_same_gradients(sizes, room):
-    """The same J to the last bit but for how many positions go back at once; the sum over blocks moves last bits."""
+@pytest.mark.parametrize("memory", [1, 40_000])
+def test_a_jacobian_streamed_in_blocks_gives_the_same_gradients(sizes, memory):
+    """Only last bits differ: batches of positions have other sizes, and the sum is over blocks."""
     pair = twins(**sizes)
-    texts = in_room(pair.texts, device=room, host=1e12)
+    texts = with_memory(pair.texts, device=memory, host=1e12)
     with torch.no_grad():
-        whole, streamed = ByJacobian(pair.texts, pair.context), ByJacobian(texts, pair.context, on_host=True)
-        assert streamed._block < len(pair.texts) or len(pair.texts) == 1 or room > 1
+        in_memory, streamed = ByJacobian(pair.texts, pair.context), ByJacobian(texts, pair.context, on_host=True)
+        assert streamed._block < len(pair.texts) or len(pair.texts) == 1 or memory > 1
         gradients = torch.randn(5, len(texts), len(texts.tower.projection[0]))
-        torch.testing.assert_close(streamed.features, whole.features, atol=1e-6, rtol=0)
-        torch.testing.assert_close(streamed._jacobian, whole._jacobian, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(streamed.backward(gradients), whole.backward(gradients), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(streamed.features, in_memory.features, atol=1e-6, rtol=0)
+        torch.testing.assert_close(streamed._jacobian, in_memory._jacobian, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(streamed.backward(gradients), in_memory.backward(gradients), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize(("precision", "most"), [("float32", 1e-4), ("fp16", 2e-2)])
-def test_every_form_gives_the_same_gradients_on_every_device(place, precision, most):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("precision", "largest"), [("float32", 1e-4), ("fp16", 2e-2)])
+def test_every_form_gives_the_same_gradients_on_every_device(device, precision, largest):
     pair = twins()
-    tower, context = pair.texts.tower.on(place), pair.context.to(place)
+    tower, context = pair.texts.tower.to(device), pair.context.to(device)
     texts = ClassTexts.of_names(tower, WordTokenizer(), CLASSES)
     gradients = torch.randn(5, len(texts), len(tower.projection[0]), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = ByPullback(pair.texts, pair.context).backward(gradients)
-        with computing(precision, torch.device(place)):
+        with computing(precision, torch.device(device)):
             forms = ByPullback(texts, context), ByJacobian(texts, context)
-            streamed = ByJacobian(in_room(texts, device=40_000, host=1e12), context, on_host=True)
+            streamed = ByJacobian(with_memory(texts, device=40_000, host=1e12), context, on_host=True)
             for form in (*forms, streamed):
-                found = form.backward(gradients.to(place))
-                assert (found.device.type, found.dtype) == (place, torch.float32)
-                assert (found.cpu() - expected).norm() < most * expected.norm()
+                actual = form.backward(gradients.to(device))
+                assert (actual.device.type, actual.dtype) == (device, torch.float32)
+                assert (actual.cpu() - expected).norm() < largest * expected.norm()
     assert streamed._jacobian.device.type == "cpu"
     assert streamed._block < len(texts)
 
 
-def test_what_goes_through_the_tower_at_once_is_what_fits():
+def test_batches_of_positions_fit_the_memory_budget():
     tower = twins().texts.tower
-    assert (tower.rows_at_once(), tower.kept_at_once()) == (2048, 2048)
-    found = [replace(tower, room=Room(device=room)) for room in (1e9, 16e6, 4e6, 0)]
-    assert [each.rows_at_once() for each in found] == [2048, 1024, 256, 1]
-    assert [each.kept_at_once() for each in found] == [2048, 512, 128, 1]
+    assert (tower.positions_per_batch(), tower.saved_positions_per_batch()) == (2048, 2048)
+    towers = [replace(tower, memory=MemoryBudget(device=size)) for size in (1e9, 16e6, 4e6, 0)]
+    assert [tower.positions_per_batch() for tower in towers] == [2048, 1024, 256, 1]
+    assert [tower.saved_positions_per_batch() for tower in towers] == [2048, 512, 128, 1]
 
 
-def test_the_costs_break_even_where_they_say():
+def test_estimated_costs_of_both_forms_cross_once():
     pair = twins(width=64, layers=3, embed_dim=32)
     jacobian, pullback = jacobian_cost(pair.texts, 4), pullback_cost(pair.texts, 4)
     even = jacobian.fixed / (pullback.per_sample - jacobian.per_sample)
@@ -174,26 +174,26 @@ def test_the_costs_break_even_where_they_say():
 
 @pytest.mark.parametrize("sizes", [*SIZES, {"activation": "gelu"}], ids=str)
 @pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_gradients_at_contexts_that_differ_equal_autograd_through_the_naive_tower(sizes, grouped, at_once, monkeypatch):
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_gradients_at_different_contexts_equal_autograd(sizes, grouped, batch_size, monkeypatch):
     if grouped:
-        monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
-        monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
-    monkeypatch.setattr(ClassTexts, "rows_at_once", lambda texts: WAY_BACK * at_once)
+        monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
+        monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
+    monkeypatch.setattr(ClassTexts, "contexts_per_batch", lambda texts: FORWARD_BACKWARD_RATIO * batch_size)
     pair, generator = twins(**sizes), torch.Generator().manual_seed(0)
     contexts = pair.context + 0.1 * torch.randn(5, *pair.context.shape, generator=generator)
     vectors = torch.randn(5, len(pair.texts), len(pair.texts.tower.projection[0]), generator=generator)
-    parts = []
+    batches = []
 
-    def of_features(features, rows):
-        parts.append(rows.tolist())
+    def feature_gradient(features, rows):
+        batches.append(rows.tolist())
         assert features.shape == vectors[rows].shape
         return vectors[rows]
 
-    found, features = gradients_at(pair.model, contexts, of_features)
-    assert [row for part in parts for row in part] == list(range(5))
-    assert max(map(len, parts)) == at_once
-    for context, vector, gradient, feature in zip(contexts, vectors, found, features, strict=True):
+    actual, features = gradients_at(pair.model, contexts, feature_gradient)
+    assert [row for batch in batches for row in batch] == list(range(5))
+    assert max(map(len, batches)) == batch_size
+    for context, vector, gradient, feature in zip(contexts, vectors, actual, features, strict=True):
         same = replace(pair, context=context)
         expected = naive.prompt_features(pair.naive, pair.token_ids, context)
         torch.testing.assert_close(feature, expected, atol=2e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""The tower with a shared prefix and packed suffixes against the naive one over all positions."""
+"""The tower with a shared prefix and packed suffixes against the naive tower over all positions."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def towers(width, heads, layers, embed_dim, *, activation="quick_gelu", seed=0):
 
 
 def random_texts(lengths, prefix, generator):
-    """(K, 77) padded ids of texts that share `prefix` tokens and go on for their own lengths, EOT the last."""
+    """Return padded ids (K, 77) of texts that share `prefix` tokens, then have these lengths and end with EOT."""
     ids = torch.zeros(len(lengths), 77, dtype=torch.long)
     ids[:, :prefix] = torch.randint(1, EOT, (prefix,), generator=generator)
     for row, length in zip(ids, lengths, strict=True):
@@ -42,22 +42,22 @@ def test_features_equal_the_naive_tower(sizes, activation):
     lengths = [3, 6, 3, 2, 9, 6, 4]
     ids = random_texts(lengths, 5, torch.Generator().manual_seed(1))
     packing = Packing.of_lengths(lengths)
-    found = fast.features(fast.token_embedding[ids[:1, :5]], packed(ids, lengths, 5, fast, packing)[None], packing)
-    torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
+    actual = fast.features(fast.token_embedding[ids[:1, :5]], packed(ids, lengths, 5, fast, packing)[None], packing)
+    torch.testing.assert_close(actual[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(0, 8), st.integers(0, 1000))
-def test_any_lengths_in_any_order_with_any_prefix(lengths, prefix, seed):
+def test_features_equal_the_naive_tower_for_any_lengths_order_and_prefix(lengths, prefix, seed):
     fast, naive = towers(32, 2, 2, 16)
     ids = random_texts(lengths, prefix, torch.Generator().manual_seed(seed))
     packing = Packing.of_lengths(lengths)
     shared = fast.token_embedding[ids[:1, :prefix]]
-    found = fast.features(shared, packed(ids, lengths, prefix, fast, packing)[None], packing)
-    torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
+    actual = fast.features(shared, packed(ids, lengths, prefix, fast, packing)[None], packing)
+    torch.testing.assert_close(actual[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
-def test_a_batch_of_prefixes_is_a_row_of_single_ones():
+def test_a_batch_of_prefixes_equals_single_prefixes():
     fast, _ = towers(32, 2, 2, 16)
     lengths = [2, 5, 3]
     packing = Packing.of_lengths(lengths)
@@ -75,14 +75,14 @@ def test_gradients_reach_prefix_and_tokens_as_in_the_naive_tower():
     packing = Packing.of_lengths(lengths)
     weights = torch.randn(2, 16)
     prefix = fast.token_embedding[ids[:1, :5]].clone().requires_grad_()
-    found = fast.features(prefix, packed(ids, lengths, 5, fast, packing)[None], packing)[0]
-    (fast_gradient,) = torch.autograd.grad((weights * found).sum(), prefix)
+    actual = fast.features(prefix, packed(ids, lengths, 5, fast, packing)[None], packing)[0]
+    (fast_gradient,) = torch.autograd.grad((weights * actual).sum(), prefix)
     whole = naive.embed(ids).clone().requires_grad_()
     (naive_gradient,) = torch.autograd.grad((weights * naive.features(whole, ids)).sum(), whole)
     torch.testing.assert_close(fast_gradient[0], naive_gradient[:, :5].sum(0), atol=1e-5, rtol=1e-4)
 
 
-def test_texts_that_begin_alike_share_nodes_and_keep_their_features():
+def test_texts_with_equal_beginnings_share_nodes_and_keep_their_features():
     fast, naive = towers(32, 2, 2, 16)
     generator = torch.Generator().manual_seed(3)
     starts = torch.randint(1, EOT, (2, 4), generator=generator).tolist()
@@ -96,51 +96,54 @@ def test_texts_that_begin_alike_share_nodes_and_keep_their_features():
         row[3 : 3 + len(text)] = torch.tensor(text)
     packed_ids = torch.tensor([token for text in packing.order.tolist() for token in texts[text]])
     nodes = fast.token_embedding[packing.to_nodes(packed_ids[None])]
-    found = fast.features(fast.token_embedding[ids[:1, :3]], nodes, packing)
-    torch.testing.assert_close(found[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
+    actual = fast.features(fast.token_embedding[ids[:1, :3]], nodes, packing)
+    torch.testing.assert_close(actual[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
 def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
-    monkeypatch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 0)
-    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP", 12)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 0)
+    monkeypatch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 12)
     fast, naive = towers(32, 2, 2, 16)
     texts = [[1 + text % 3, *([7] * (text % 4)), text, EOT] for text in range(3, 20)]
     packing = Packing.of(texts)
     mask = packing.attention_mask(3)
     assert packing.node_of is not None
     assert mask.groups > 3
-    assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no beginning is repeated and no group is padded"
+    assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no beginning is repeated, or no group is padded"
     ids = torch.zeros(len(texts), 77, dtype=torch.long)
     ids[:, :3] = torch.tensor([1, 2, 3])
     for row, text in zip(ids, texts, strict=True):
         row[3 : 3 + len(text)] = torch.tensor(text)
     packed_ids = torch.tensor([token for text in packing.order.tolist() for token in texts[text]])
     nodes = fast.token_embedding[packing.to_nodes(packed_ids[None])]
-    found = fast.features(fast.token_embedding[ids[:1, :3]].expand(2, -1, -1), nodes, packing)
-    torch.testing.assert_close(found[1], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
+    actual = fast.features(fast.token_embedding[ids[:1, :3]].expand(2, -1, -1), nodes, packing)
+    torch.testing.assert_close(actual[1], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=12), st.integers(0, 4))
 def test_a_node_attends_to_the_prefix_and_its_own_beginning(texts, prefix):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fpp_sweep.core.text.packing.ONE_GROUP", 8)
-        patch.setattr("fpp_sweep.core.text.packing.GROUP", 8)
+        patch.setattr("fpp_sweep.core.text.packing.SINGLE_GROUP_ROWS", 8)
+        patch.setattr("fpp_sweep.core.text.packing.GROUP_ROWS", 8)
         packing = Packing.of([[*text, EOT] for text in texts])
         mask = packing.attention_mask(prefix)
     total = prefix + len(packing)
     rows = torch.arange(total) if mask.row_of is None else mask.row_of
     slots = torch.arange(total) if mask.slot_of is None else mask.slot_of
     size = mask.masked.shape[-1]
-    begins = {prefix + node: path[: place + 1] for path in packing.paths() for place, node in enumerate(path)}
+    beginnings = {}
+    for path in packing.paths():
+        for position, node in enumerate(path):
+            beginnings[prefix + node] = path[: position + 1]
     for row, slot in enumerate(slots.tolist()):
-        group, place = divmod(slot, size)
-        seen = rows[group * size : (group + 1) * size][~mask.masked[group, 0, place]]
-        nodes = [prefix + node for node in begins[row]] if row >= prefix else []
-        assert sorted(seen.tolist()) == sorted([*range(min(prefix, row + 1)), *nodes])
+        group, slot_in_group = divmod(slot, size)
+        attended = rows[group * size : (group + 1) * size][~mask.masked[group, 0, slot_in_group]]
+        nodes = [prefix + node for node in beginnings[row]] if row >= prefix else []
+        assert sorted(attended.tolist()) == sorted([*range(min(prefix, row + 1)), *nodes])
 
 
-def test_half_precision_and_gradients_leave_what_they_are_given():
+def test_inputs_are_not_overwritten_under_autocast_or_autograd():
     fast, _ = towers(32, 2, 2, 16)
     packing = Packing.of_lengths([2, 5, 3])
     prefix, nodes = torch.randn(1, 5, 32), torch.randn(1, 10, 32)
@@ -161,7 +164,7 @@ def test_a_text_that_occurs_twice_is_computed_once():
     assert len(set(packing.ends.tolist())) == 2
 
 
-def test_a_packing_with_a_prefix_for_each_text_is_packed_alike():
+def test_an_unshared_packing_keeps_the_order_of_texts():
     packing = Packing.of_lengths([3, 1, 2, 1])
     longer = packing.unshared(4)
     assert longer.lengths == (5, 5, 6, 7)

@@ -58,10 +58,10 @@ TEMPLATES = (
 )
 PLURAL_TEMPLATES = ("a photo of {}.", "a picture of {}.", "an image of {}.", "a drawing of {}.", "these are {}.", "{}.")
 COUNTS = {2: "two", 3: "three", 4: "four", 5: "five"}
-PLACES = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom"}
+POSITION_PHRASES = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom"}
 TEXTURE_NOUNS = ("texture", "pattern", "surface", "thing")
 
-# The facts that a caption can state. Pictures and captions are encoded as one number per fact.
+# the facts that a caption can state; pictures and captions are encoded as one number per fact
 VALUES: dict[str, tuple[str | int, ...]] = {
     "kind": KINDS,
     "name": NAMES,
@@ -78,9 +78,15 @@ CODES = {fact: {value: code for code, value in enumerate(VALUES[fact])} for fact
 
 
 def encode(facts: Mapping[str, str | int | None]) -> NDArray[np.int64]:
-    """One code per fact in the order of `FACTS`; UNSTATED for those that `facts` lacks."""
-    stated = ((fact, facts.get(fact)) for fact in FACTS)
-    return np.array([UNSTATED if value is None else CODES[fact][value] for fact, value in stated], np.int64)
+    """Return one code per fact in the order of `FACTS`; UNSTATED for facts that are missing."""
+    codes = []
+    for fact in FACTS:
+        value = facts.get(fact)
+        if value is None:
+            codes.append(UNSTATED)
+        else:
+            codes.append(CODES[fact][value])
+    return np.array(codes, np.int64)
 
 
 def encode_picture(description: Description) -> NDArray[np.int64]:
@@ -88,7 +94,7 @@ def encode_picture(description: Description) -> NDArray[np.int64]:
 
 
 def agrees(captions: NDArray[np.int64], pictures: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(pictures, captions): whether the picture has all facts that the caption states."""
+    """Return for each picture and caption (pictures, captions) whether all stated facts are true."""
     stated, shown = captions[None], pictures[:, None]
     return np.asarray(((stated == UNSTATED) | (stated == shown)).all(axis=2))
 
@@ -96,31 +102,36 @@ def agrees(captions: NDArray[np.int64], pictures: NDArray[np.int64]) -> NDArray[
 def plural(noun: str) -> str:
     if noun == "leaf":
         return "leaves"
-    return noun + ("es" if noun.endswith(("s", "x", "sh", "ch")) else "s")
+    if noun.endswith(("s", "x", "sh", "ch")):
+        return noun + "es"
+    return noun + "s"
 
 
 def fill_template(phrase: str, rng: np.random.Generator, canonical: float = 0.15) -> str:
-    """`phrase` in a random template, in the canonical one with at least that probability."""
-    template = CANONICAL if rng.random() < canonical else choose(TEMPLATES, rng)
-    return template.format(phrase)
+    """Put a phrase into a random template, into the canonical one with at least that probability."""
+    if rng.random() < canonical:
+        return CANONICAL.format(phrase)
+    return choose(TEMPLATES, rng).format(phrase)
 
 
 def number_or_digit(name: str, rng: np.random.Generator) -> str:
-    """Numbers are sometimes written as a digit: 'number 3' for 'number three'."""
-    kind, _, which = name.partition(" ")
+    """Write some of the numbers as a digit: 'number 3' for 'number three'."""
+    kind, _, word = name.partition(" ")
     if kind == "number" and rng.random() < 0.2:
-        return f"number {DIGITS.index(which)}"
+        return f"number {DIGITS.index(word)}"
     return name
 
 
 def caption(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
-    """A sentence that states some of the facts of a picture, and the facts it states."""
+    """Return a sentence that states some of the facts of a picture, and the facts that it states."""
     if description.kind == "scene":
         return fill_template(str(description.name), rng), {"name": description.name}
     if description.kind == "texture":
         phrase = f"{description.texture} {choose(TEXTURE_NOUNS, rng)}"
         return fill_template(phrase, rng), {"texture": description.texture}
-    return (caption_of_glyph if description.kind == "glyph" else caption_of_object)(description, rng)
+    if description.kind == "glyph":
+        return caption_of_glyph(description, rng)
+    return caption_of_object(description, rng)
 
 
 def caption_of_glyph(description: Description, rng: np.random.Generator) -> tuple[str, dict[str, str | int | None]]:
@@ -165,30 +176,35 @@ def caption_of_object(description: Description, rng: np.random.Generator) -> tup
         phrase += f" on a {description.background} background"
     if description.position and rng.random() < 0.5:
         facts["position"] = description.position
-        phrase += f" {PLACES[description.position]}"
+        phrase += f" {POSITION_PHRASES[description.position]}"
     if counted:
         return choose(PLURAL_TEMPLATES, rng).format(phrase), facts
     return fill_template(phrase, rng), facts
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a caption; CLIP's tokenizer also cuts at the hyphen and before the full stop."""
+    """Split a caption where CLIP's tokenizer does: at spaces and hyphens, and before the full stop."""
     return text.lower().replace(".", " . ").replace("-", " - ").split()
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word that a training caption can contain, sorted. All are seen in training."""
+    """Return every word that a training caption can contain, sorted; all of them are trained."""
+    templates = [template.format("") for template in (*TEMPLATES, *PLURAL_TEMPLATES)]
+    plurals = [plural(noun) for noun in (*SHAPE_NAMES, "thing")]
     phrases = [
-        *(template.format("") for template in (*TEMPLATES, *PLURAL_TEMPLATES)),
+        *templates,
         *NAMES,
-        *map(plural, (*SHAPE_NAMES, "thing")),
+        *plurals,
         *COLOUR_NAMES,
         *TEXTURE_NAMES,
         *TEXTURE_NOUNS,
         *SIZES,
         *COUNTS.values(),
-        *PLACES.values(),
-        *map(str, range(10)),
+        *POSITION_PHRASES.values(),
+        *[str(digit) for digit in range(10)],
         "on a background",
     ]
-    return tuple(sorted({word for phrase in phrases for word in split_words(phrase)}))
+    words: set[str] = set()
+    for phrase in phrases:
+        words.update(split_words(phrase))
+    return tuple(sorted(words))
