@@ -29,7 +29,7 @@ from fpp_sweep.spec.tasks import BATCH, views_for
 from fpp_sweep.statistics.block_stats import ADDITIVE, Numbers
 from fpp_sweep.statistics.bootstrap import UNLIKELY, front_support, needed
 from fpp_sweep.trial.evidence import nearest, of_split, signed
-from fpp_sweep.trial.trial import Plan, Round, measured
+from fpp_sweep.trial.trial import Plan, Round, metric_of
 
 SHARE = 0.25  # of the search's device time
 ENOUGH = 0.1  # points of expected regret, in every objective
@@ -329,7 +329,7 @@ class Confirmation:
         for record in records:
             values = []
             for metric, name in zip(self._metrics, best, strict=True):
-                value = format_metric(metric, measured(record.results[CONFIRMED], metric))
+                value = format_metric(metric, metric_of(record.results[CONFIRMED], metric))
                 known = found.interval(record.name, metric) if found else ""
                 if not isinstance(known, str):
                     value += f" [{format_metric(metric, known.low)}, {format_metric(metric, known.high)}]"

@@ -35,7 +35,7 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, Numbers, packed, unpacked
 from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, resampled, stacked
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured
+from fpp_sweep.trial.trial import Plan, StoppingPolicy, metric_of
 
 DRAWS = 200
 LEAST_SD = 1e-6
@@ -198,7 +198,7 @@ class Racer(StoppingPolicy):
         """Block by block, across all datasets and seeds."""
         blocks: dict[int, list[EvalTask]] = {}
         for task in self.ordered(plan, tasks):
-            ends = plan.rungs[task.dataset, task.split]
+            ends = plan.rung_ends[task.dataset, task.split]
             blocks.setdefault(sum(end < task.stop for end in ends), []).append(task)
         self._total = sum(task.stop - task.start for task in tasks)
         self._sizes = {facts.name: facts.size for facts in plan.datasets[self._rules.split]}
@@ -338,7 +338,7 @@ class Racer(StoppingPolicy):
                     yield Finished(record, seen)
 
     def _measured(self, record: TrialRecord, metric: str) -> float:
-        return measured(record.results[self._rules.split], metric)
+        return metric_of(record.results[self._rules.split], metric)
 
     def _seen_of(self, name: str) -> Seen | None:
         file = self._file(name)

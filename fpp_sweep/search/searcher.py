@@ -143,7 +143,7 @@ class SweepSearcher(Searcher):
         return [record for record in self._records.values() if record.kind == "trial"]
 
     def _at_once(self) -> int:
-        return self._plan.at_once(self.search, self._watch.workers)
+        return self._plan.concurrent_trials(self.search, self._watch.status.workers)
 
     def _too_short(self) -> bool:
         """Whether the trials under way may end before one more process for trials has started."""
@@ -285,8 +285,8 @@ class SweepSearcher(Searcher):
     def _enough(self) -> bool:
         """Whether a budget is used up; what was begun before is finished all the same."""
         if self.why_stopped is None:
-            self.why_stopped = self._watch.fatal or self._exhausted()
-        return self.why_stopped is not None and not (self._adopted and self._watch.fatal is None)
+            self.why_stopped = self._watch.status.fatal or self._exhausted()
+        return self.why_stopped is not None and not (self._adopted and self._watch.status.fatal is None)
 
     def _exhausted(self) -> str | None:
         search = self._space.search
@@ -322,7 +322,7 @@ class SweepSearcher(Searcher):
     def _next_confirmed(self) -> tuple[str, str] | None:
         """Who runs again, once the search is over."""
         searching = any(split != CONFIRMED for _, split in self._running.values())
-        if self.confirmation is None or self._tests is not None or self._watch.fatal or searching:
+        if self.confirmation is None or self._tests is not None or self._watch.status.fatal or searching:
             return None
         name = self.confirmation.next([name for name, _ in self._running.values()])
         self.progress.phase = "confirm" if name else self.progress.phase
@@ -330,7 +330,7 @@ class SweepSearcher(Searcher):
 
     def _next_test(self) -> tuple[str, str] | None:
         """Front and baselines on the test split, those that have not been there."""
-        if self._space.search.split == TEST or self._watch.fatal or (self._running and self._tests is None):
+        if self._space.search.split == TEST or self._watch.status.fatal or (self._running and self._tests is None):
             return None
         if self._tests is None:
             self.progress.phase = TEST

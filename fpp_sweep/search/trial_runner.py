@@ -25,7 +25,16 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, Plan, Round, StoppingPolicy, TrialStopped, added, measured, run_trial
+from fpp_sweep.trial.trial import (
+    Executor,
+    Plan,
+    Round,
+    StoppingPolicy,
+    TrialStopped,
+    metric_of,
+    run_trial,
+    sum_by_stage,
+)
 
 ABORT_REASON = "halted"  # in what Tune is told: why no trial can go on
 
@@ -107,16 +116,16 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
     try:
         config = TrialConfig.of_record(record.config)
         plan = brief.plan.of_round(round) if round else brief.plan
-        result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
+        result, datasets = run_trial(plan, config, split, executor, order=order, policy=driver)
         if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now
             held = before.device_seconds + result.device_seconds
             seconds, features = (
-                added(getattr(one, name) for one in (before, result)) for name in ("seconds", "features")
+                sum_by_stage(getattr(one, name) for one in (before, result)) for name in ("seconds", "features")
             )
             result = replace(result, device_seconds=held, seconds=seconds, features=features)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
-            values = [measured(result, objective.metric) for objective in brief.objectives]
+            values = [metric_of(result, objective.metric) for objective in brief.objectives]
             broken = violations(brief, result) if record.kind == "trial" else {}
             record = replace(record, values=values, constraints=broken, state="complete", finished=time.time())
         try:
@@ -161,6 +170,6 @@ def violations(brief: TrialContext, result: SplitResult) -> dict[str, float]:
             record = brief.folder.trial(f"baseline-{constraint.baseline}")
             if brief.search_split not in record.results:
                 raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
-            baseline = measured(record.results[brief.search_split], constraint.metric)
-        values[constraint.name] = constraint.violation(measured(result, constraint.metric), baseline)
+            baseline = metric_of(record.results[brief.search_split], constraint.metric)
+        values[constraint.name] = constraint.violation(metric_of(result, constraint.metric), baseline)
     return values

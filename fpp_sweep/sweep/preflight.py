@@ -177,7 +177,8 @@ def open_workers(
         terminable(),  # again: ray.init has replaced the handler
     ):
         # the pool imports Ray, which `session` must have imported first, with its environment set
-        from fpp_sweep.workers.actors import WorkerNeeds, require_room, start_pool
+        from fpp_sweep.workers.actors import start_pool
+        from fpp_sweep.workers.resources import WorkerNeeds, require_room
 
         gpus = work.gpus_per_worker
         if gpus is None:
@@ -243,7 +244,7 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
         raise InputError(error.reason) from error
     for line in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
         note(line)
-    pool.begin(TaskKeys(model, plan.known(), checks.prompts))
+    pool.begin(TaskKeys(model, plan.datasets_by_key(), checks.prompts))
     folder.write_info(with_facts(folder.info(), space, model, plan, checks))
     return Opened(pool, plan, workers.gpus_per_worker)
 
@@ -287,7 +288,7 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     if race:
         require_additive(space.objectives, space.constraints)
         ends = rungs(race, datasets[split])
-    plan = Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
+    plan = Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rung_ends=ends)
     return with_rounds(plan, space, models.describe)
 
 

@@ -44,10 +44,9 @@ from fpp_sweep.sweep.preflight import (
 )
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
-from fpp_sweep.trial.trial import added
-from fpp_sweep.workers.scheduler import SchedulerStatus
+from fpp_sweep.trial.trial import sum_by_stage
 from fpp_sweep.workers.session import remove_own
-from fpp_sweep.workers.status import StatusPoller
+from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
 if TYPE_CHECKING:
     from fpp_sweep.search.searcher import SweepSearcher
@@ -109,8 +108,8 @@ def _go(run: Run) -> None:
     except (KeyboardInterrupt, OSError) as error:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder stays readable
         run.interrupted()
-        if run.watch.lost:
-            raise run.watch.lost from None
+        if run.watch.failure:
+            raise run.watch.failure from None
         raise MachineError.of(error) if isinstance(error, OSError) else InterruptedSweep from None
     finally:
         run.close()
@@ -134,7 +133,7 @@ class Run:
         self.reporter = Reporter(folder, self.shipper)
         self.notifier = Notifier(space.search.notify, folder.path)
         self.storage = ""  # where Tune puts records of its own, which nothing reads again
-        self.watch = StatusPoller(opened.pool, self._show, self._keeper_restarted, self._leave)
+        self.watch = StatusPoller(opened.pool, self._show, self._scheduler_restarted, self._leave)
         self.conductor: SweepSearcher = SweepSearcher(
             space,
             folder,
@@ -219,15 +218,13 @@ class Run:
 
     def _work(self, info: SweepInfo) -> dict[str, str]:
         """What it took, over all drivers."""
-        self.watch.look()
-        status = self.watch.status
-        if status is None:
-            return {}
+        self.watch.poll()
+        work = self.watch.status.counts
         counts = {
-            "work_tasks": status.done,
-            "work_at_hand": status.at_hand,
-            "work_model_loads": status.loads,
-            "work_workers_lost": status.lost,
+            "work_tasks": work.done,
+            "work_at_hand": work.cached,
+            "work_model_loads": work.loads,
+            "work_workers_lost": work.lost,
         }
         features = features_line(self.conductor.records())
         told = {"work_features": features} if features else {}
@@ -275,14 +272,14 @@ class Run:
             corner.append(worst(point[index] for point in values) if known is None else known)
         self.folder.write_info(replace(info, reference=corner))
 
-    def _keeper_restarted(self) -> None:
-        self.display.event("note: the keeper of the tasks died; another goes on from the results on disk")
+    def _scheduler_restarted(self) -> None:
+        self.display.event("note: the scheduler died and was restarted; it continues from the results on disk")
 
     def _leave(self) -> None:
         """End in the place of the main thread: Ray, whose head is gone, holds it for a minute and then ends us all."""
         self.interrupted()
         self.close()
-        print(f"error: {self.watch.lost}", file=sys.stderr, flush=True)
+        print(f"error: {self.watch.failure}", file=sys.stderr, flush=True)
         remove_own()
         os._exit(1)
 
@@ -301,7 +298,7 @@ class Run:
             failed=progress.failed,
             running=len(progress.running),
             total=progress.total,
-            images_per_second=workers.images / seconds if workers.images else None,
+            images_per_second=workers.counts.images / seconds if workers.counts.images else None,
             front=points,
             hypervolume=volume,
             seconds_left=self._seconds_left(seconds),
@@ -327,7 +324,7 @@ class Run:
 
 def features_line(records: Sequence[TrialRecord]) -> str:
     """How fast image features were computed for these trials, and what that waited for."""
-    cost = added(result.features for record in records for result in record.results.values())
+    cost = sum_by_stage(result.features for record in records for result in record.results.values())
     images = cost.pop("images", 0.0)
     if not images:
         return ""

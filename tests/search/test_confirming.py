@@ -466,14 +466,14 @@ def test_it_changes_no_task_of_the_search_and_takes_images_that_this_has_not_see
     with_it = parse_space(SPACE, "space.yaml", ["work.limit=100", "search.confirm={images: 70}"])
     without = parse_space(SPACE, "space.yaml", ["work.limit=100", "search.confirm=false"])
     plans = [make_plan(space, worker) for space in (with_it, without)]
-    keys = [TaskKeys(worker.facts(), plan.known()) for plan in plans]
+    keys = [TaskKeys(worker.model_info(), plan.datasets_by_key()) for plan in plans]
     config = with_it.baselines()[TPT]
     for split in ("val", "test"):
         tasks = [[task for shards in plan.tasks(config, split).values() for task in shards] for plan in plans]
         assert tasks[0] == tasks[1]
         assert [keys[0].of(task) for task in tasks[0]] == [keys[1].of(task) for task in tasks[1]]
 
-    searched, fresh = worker.dataset("scenes", "val"), worker.dataset("scenes", "val:380")
+    searched, fresh = worker.datasets.open("scenes", "val"), worker.datasets.open("scenes", "val:380")
     assert fresh.ids[:100] == searched.ids
     assert fresh.split == searched.split  # so that views are drawn as a larger limit would have them
     first, second = map(plans[0].of_round, plans[0].rounds[:2])

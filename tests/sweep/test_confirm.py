@@ -98,7 +98,7 @@ def test_a_confirmation_that_is_killed_and_resumed(tmp_path):
     space = parse_space(SPACE, "small.yaml", [CONFIRM, f"work.cache={tmp_path / 'features'}"])
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
-    inline = LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    inline = LocalExecutor(worker, TaskKeys(worker.model_info(), plan.datasets_by_key()))
     record = sweep.trial(steps(sweep)[rounds - 1]["trials"][0])
     plan = plan.of_round(plan.rounds[rounds - 1])
     result, _ = run_trial(plan, TrialConfig().replace(record.config), CONFIRMED, inline)

@@ -151,7 +151,7 @@ def test_words_that_the_embedded_model_never_saw_are_worth_a_note(worker):
 def test_a_sweep_goes_on_with_the_model_the_data_and_the_prompts_that_it_began_with(worker, tmp_path):
     file = tmp_path / "prompt.safetensors"
     asked = space(f"base.prompt={file}")
-    model, plan = worker.facts(), make_plan(asked, worker)
+    model, plan = worker.model_info(), make_plan(asked, worker)
     info = build_sweep(tmp_path / "made", trials=1).info()
     info = replace(info, tags={})
 

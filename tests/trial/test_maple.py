@@ -22,7 +22,7 @@ SETTINGS = {"views.count": 4, "adapt.selection": 0.5, "fpp.steps": 4}
 def vit(make_worker):
     """A worker on a small CLIP whose image tower is a ViT."""
     worker = make_worker(limit=20)
-    worker.__dict__["clip"] = cache(small_vit)()
+    worker.model.clip = cache(small_vit)()
     return worker
 
 
@@ -54,12 +54,12 @@ def test_each_form_of_a_checkpoint_gives_results_of_its_own(vit, maple, tmp_path
 
 def test_images_with_visual_prompts_are_cached_apart(vit, maple, tmp_path):
     configs = [evaluation(prompt=maple, deep=deep).config for deep in FORMS]
-    none, text, both = (vit.clip_for(config) for config in configs)
+    none, text, both = (vit.model.clip_for(config) for config in configs)
     assert none is vit.clip
     assert none.image_digest == text.image_digest != both.image_digest
-    assert vit.clip_for(configs[2]) is both
+    assert vit.model.clip_for(configs[2]) is both
     through_fpp = evaluation(prompt="fpp", init=maple, deep="both").config
-    assert vit.clip_for(through_fpp) is both
+    assert vit.model.clip_for(through_fpp) is both
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(none.image_features(pixels), text.image_features(pixels))
     assert not torch.allclose(none.image_features(pixels), both.image_features(pixels), atol=1e-3)
@@ -94,11 +94,11 @@ def test_what_is_in_a_checkpoint_and_how_it_is_used_are_part_of_keys(vit, tmp_pa
     file = str(tmp_path / "model.pth.tar-2")
     tasks = [evaluation(dataset="digits", prompt=file, deep=deep) for deep in FORMS]
     tasks += [evaluation(dataset="digits", prompt="fpp", init=file, deep=deep) for deep in FORMS]
-    known = plan_of(vit).known()
+    known = plan_of(vit).datasets_by_key()
 
     def keys(**changes):
         save_maple(tmp_path / "model.pth.tar-2", **changes)
-        found = TaskKeys(vit.facts(), known, vit.check([], [(file, deep) for deep in FORMS], []).prompts)
+        found = TaskKeys(vit.model_info(), known, vit.check([], [(file, deep) for deep in FORMS], []).prompts)
         return {found.of(part) for task in tasks for part in (task, task.pretrain) if part}
 
     first = keys()

@@ -240,8 +240,8 @@ def raise_(error):
 
 def test_a_worker_that_cannot_do_what_will_be_asked_does_not_begin(make_worker):
     worker = make_worker(precisions=("float32", "tf32"))
-    worker.__dict__.pop("clip")
+    del worker.model.clip
     with pytest.raises(InputError, match="precision tf32: needs a GPU"):
-        worker.facts()
+        worker.model_info()
     with pytest.raises(TaskFailed, match="precision tf32: needs a GPU"):
         make_worker(limit=8).run(task_of(precision="tf32"), ())

@@ -98,7 +98,7 @@ def test_a_failure_is_one_line_of_where_and_why_and_keeps_the_traceback(error, w
 )
 def test_a_failure_travels_as_a_value_and_says_whether_another_worker_might_do_better(error, elsewhere):
     failure = pickle.loads(pickle.dumps(TaskFailed.of(raised(error), "dtd")))
-    assert (failure.reason[:5], failure.details[:9], failure.elsewhere) == ("dtd: ", "Traceback", elsewhere)
+    assert (failure.reason[:5], failure.details[:9], failure.retry_elsewhere) == ("dtd: ", "Traceback", elsewhere)
 
 
 # ------------------------------------------------------------ where results rest
@@ -196,6 +196,6 @@ def test_a_result_is_replaced_in_one_step(tmp_path):
 
 def test_a_result_that_is_at_hand_took_nothing():
     found = TaskResult(seconds={"adapt": 1.0}, spent={"adapt": 1.0}, features={"images": 3.0, "tower": 0.5}, held=2.0)
-    again = found.at_hand(())
+    again = found.from_cache(())
     assert (again.seconds, again.features, again.held) == ({}, {}, 0.0)
     assert again.spent == found.spent

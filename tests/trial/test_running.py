@@ -16,8 +16,9 @@ from fpp_sweep.core.metrics import concatenate, score
 from fpp_sweep.spec import tasks
 from fpp_sweep.spec.config import FppConfig, TrialConfig, ViewConfig
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
-from fpp_sweep.trial import running
-from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt, restored, stored
+from fpp_sweep.trial import prompts
+from fpp_sweep.trial.adapting import evaluate, make_adapter, pack_state, with_state
+from fpp_sweep.trial.prompts import flatness_weight, make_prompt
 from tests.clips import random_clip
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import same_predictions
@@ -97,7 +98,7 @@ def test_a_prompts_story_tells_its_last_losses():
 def test_start_noise_and_gaussian_classes_are_drawn_from_streams_of_their_own(monkeypatch):
     streams = []
     monkeypatch.setattr(
-        running, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1]
+        prompts, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1]
     )
     prompt(classes="gaussian", steps=1)
     assert len({stream.initial_seed() for stream in streams}) == 3
@@ -165,18 +166,18 @@ def test_a_stateful_method_goes_from_shard_to_shard_through_its_stored_state(fea
     with registered(RUNNING_MEAN):
         task = replace(TASK, config=replace(CONFIG, method="running_mean"))
         adapter = adapter_of(task.config)
-        begin, state, parts = stored(adapter), None, []
+        begin, state, parts = pack_state(adapter), None, []
         for part in task.shards():
-            made, after = evaluate(CLIP, part, DIGITS, features, restored(adapter, state) if state else adapter)
-            state = stored(after)
+            made, after = evaluate(CLIP, part, DIGITS, features, with_state(adapter, state) if state else adapter)
+            state = pack_state(after)
             parts.append(made)
-        assert stored(adapter) == begin != state
+        assert pack_state(adapter) == begin != state
         assert same_predictions(concatenate(parts), predictions(features, task))
         assert not same_predictions(predictions(features, *task.shards()), concatenate(parts))  # each from the start
 
 
 def test_a_method_without_a_state_stores_none():
-    assert stored(adapter_of(CONFIG)) is None
+    assert pack_state(adapter_of(CONFIG)) is None
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import fpp_sweep
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.preflight import shared_results
+from fpp_sweep.trial import worker_model
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
-from fpp_sweep.trial.worker import made_with
+from fpp_sweep.trial.worker_model import made_with
 from tests.disks import mounted
 from tests.drivers import SMALL
 from tests.trial.made import MODEL
@@ -102,6 +105,7 @@ def test_another_disk_has_a_copy(tmp_path):
 WRITES = """
 import sys
 from pathlib import Path
+from fpp_sweep.trial import worker_model
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
 own, shared = map(Path, sys.argv[1:])
@@ -133,19 +137,23 @@ def test_what_was_made_with_something_else_is_not_found(tmp_path, shared):
     assert TaskStore(tmp_path / "other2", folder_for(shared, there)).get(KEY) is None
 
 
-def test_code_libraries_and_processor_are_what_it_was_made_with(tmp_path, monkeypatch):
-    told = made_with()
-    assert all(name in told for name in ("code ", "torch ", "numpy ", "pillow "))
-    package = tmp_path / "fpp_sweep"
-    for room in ("core", "tiny", "trial"):
-        (package / room).mkdir(parents=True)
-    for name in ("catalogue", "config", "tasks"):
-        (package / f"{name}.py").touch()
-    (package / "core" / "one.py").write_text("x = 1")
-    monkeypatch.setattr("fpp_sweep.spec.plugins.__file__", str(package / "plugins.py"))
-    before = made_with()
-    (package / "core" / "one.py").write_text("x = 2")
-    assert made_with() != before != told
+def test_results_are_marked_with_code_libraries_and_processor(tmp_path, monkeypatch):
+    assert all(name in made_with() for name in ("code ", "torch ", "numpy ", "pillow "))
+    file = tmp_path / "code.py"
+    monkeypatch.setattr(worker_model, "code_files", lambda package: [file])
+    marks = set()
+    for code in ("x = 1", "x = 2"):
+        file.write_text(code)
+        marks.add(made_with())
+    assert len(marks) == 2
+
+
+def test_the_code_that_results_are_marked_with_is_all_that_can_change_them():
+    package = Path(fpp_sweep.__file__).parent
+    files = {str(file.relative_to(package)) for file in worker_model.code_files(package)}
+    assert {"core/fpp.py", "core/methods/tpt.py", "trial/adapting.py", "tiny/world.py", "spec/config.py"} <= files
+    assert not [file for file in files if not (package / file).is_file()]
+    assert "report/page.py" not in files
 
 
 @pytest.mark.parametrize(

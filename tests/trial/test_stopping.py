@@ -79,7 +79,7 @@ class Sweep:
         return [trial.state.name for trial in self.study._study.get_trials()]
 
 
-@pytest.mark.parametrize("kind", ["inline", "kept"])
+@pytest.mark.parametrize("kind", ["inline", "scheduled"])
 @pytest.mark.parametrize("told", [True, False], ids=["told", "the driver died before it could tell"])
 def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_path, kind, told):
     sweep = Sweep(tmp_path, worker)
@@ -161,7 +161,7 @@ def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "evaluate", broken)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         record = sweep.run(executor, StoppingPolicy())
-    where = f"digits, val samples 0..64, seed 0, {worker.facts().where}"
+    where = f"digits, val samples 0..64, seed 0, {worker.model_info().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken" in record.details
     assert trial_run(sweep.folder.info(), record, on_front=False).texts == {"traceback.txt": record.details}

@@ -27,7 +27,7 @@ def predicted(cache):
     """Per dataset, prompt, role of the method and seed the samples' predictions and confidences."""
     worker = Worker(WorkerSpec(model="tiny", limit=16, cache=str(cache)))
     plan = Plan(datasets={"test": tuple(worker.describe(["scenes", "digits"], "test"))}, seeds=(0, 1))
-    executor = LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    executor = LocalExecutor(worker, TaskKeys(worker.model_info(), plan.datasets_by_key()))
     numbers = {}
     for prompt in PROMPTS:
         for method in catalogue.BUILT_IN:

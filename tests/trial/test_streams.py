@@ -86,9 +86,9 @@ def test_in_one_process_it_is_one_pass_over_the_whole_stream(worker, plan, whole
 )
 def test_workers_that_end_in_odd_orders_and_are_lost_come_to_the_same(worker, plan, whole, tmp_path, seed, lost):
     fate = Fate(seed, lost)
-    with executing("kept", worker, plan, tmp_path, workers=3, around=fate, attempts=2) as executor:
+    with executing("scheduled", worker, plan, tmp_path, workers=3, around=fate, attempts=2) as executor:
         assert_same(run_trial(plan, CONFIG, "val", executor), whole)
-        assert executor.keeper.status().lost == len(lost)
+        assert executor.scheduler.status().counts.lost == len(lost)
     assert len(fate.begun) == CHAINS * SHARDS + len(lost)
     for stream in {stream for stream, _ in fate.begun}:
         starts = [start for other, start in fate.begun if other == stream]
@@ -104,7 +104,7 @@ def test_a_buffer_of_prompts_goes_on_where_the_shard_before_left_it(worker, tmp_
     whole = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
     monkeypatch.setattr(cutting, "SHARD", 64)
     fate = Fate(0, [("digits", 64)])
-    with executing("kept", worker, plan, tmp_path / "kept", workers=2, around=fate, attempts=2) as executor:
+    with executing("scheduled", worker, plan, tmp_path / "scheduled", workers=2, around=fate, attempts=2) as executor:
         assert_same(run_trial(plan, config, "val", executor), whole)
     assert [start for _, start in fate.begun] == [0, 64, 64, 128]
 
@@ -154,7 +154,7 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
         _, (first, second) = run_trial(plan, config, "val", inline(small, plan, tmp_path))
         found[order] = first.predictions
         assert (first.predictions.ids == second.predictions.ids) == (order != "shuffled")
-    dataset = small.dataset("digits", "val")
+    dataset = small.datasets.open("digits", "val")
     ids = {order: predictions.ids for order, predictions in found.items()}
     assert ids["fair"] == dataset.ids
     assert ids["file"] == tuple(sorted(dataset.ids))
@@ -179,18 +179,18 @@ class AfterSome(StoppingPolicy):
         return "enough for today" if not self.left else None
 
 
-@pytest.mark.parametrize("kind", ["inline", "kept"])
+@pytest.mark.parametrize("kind", ["inline", "scheduled"])
 @pytest.mark.parametrize("most", [1, 5])
 def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole, tmp_path, kind, most):
     gate = Gate(most)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
         with pytest.raises(TrialStopped):
-            run_trial(plan, CONFIG, "val", executor, driver=AfterSome(most))
+            run_trial(plan, CONFIG, "val", executor, policy=AfterSome(most))
         done = gate.open(executor)
     assert most <= done == len(list(tmp_path.rglob("*.task"))) < CHAINS * SHARDS
-    with executing("kept", worker, plan, tmp_path) as executor:  # another keeper
+    with executing("scheduled", worker, plan, tmp_path) as executor:  # another keeper
         assert_same(run_trial(plan, CONFIG, "val", executor), whole)
-        assert executor.keeper.status().executions == CHAINS * SHARDS - done
+        assert executor.scheduler.status().counts.executions == CHAINS * SHARDS - done
 
 
 def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
@@ -207,6 +207,6 @@ def test_shards_may_be_asked_for_in_any_order(worker, plan, whole, tmp_path, ord
         def ordered(self, plan, tasks):
             return list(tasks)[::order]
 
-    found = run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path), driver=Ordered())
+    found = run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path), policy=Ordered())
     assert_same(found, whole)
     assert set(found[0].seconds) == {"features", "adapt"}

@@ -16,16 +16,18 @@ from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import value_of
+from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import read_sums, write_artifacts
+from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt
 from fpp_sweep.trial.trial import (
     DatasetResult,
+    ImageRange,
     Plan,
     StoppingPolicy,
     TrialStopped,
-    joined,
-    measured,
+    join_shards,
+    metric_of,
     run_trial,
     summary,
 )
@@ -44,7 +46,7 @@ CONFIGS = {
 }
 NAMES = ("digits", "scenes")
 
-both_executors = pytest.mark.parametrize("kind", ["inline", "kept"])
+both_executors = pytest.mark.parametrize("kind", ["inline", "scheduled"])
 
 
 def alone(worker, config, dataset, *, seed=0, split="val"):
@@ -104,7 +106,7 @@ def test_the_test_split_is_another_one(small, tmp_path):
 def test_the_keeper_comes_to_what_one_worker_comes_to(worker, tmp_path, config):
     plan = plan_of(worker, datasets=NAMES, seeds=(0, 1), shards=3, columns=("logits",))
     runs = []
-    for kind in ("inline", "kept"):
+    for kind in ("inline", "scheduled"):
         with executing(kind, worker, plan, tmp_path / kind) as executor:
             runs.append(run_trial(plan, config, "val", executor))
     (one, parts), (other, others) = runs
@@ -120,7 +122,7 @@ def test_the_keeper_comes_to_what_one_worker_comes_to(worker, tmp_path, config):
 
 @both_executors
 def test_a_failure_says_where_and_why_in_one_line(small, tmp_path, kind):
-    plan, where = plan_of(small), f"digits, val samples 0..{SMALL}, seed 0, {small.facts().where}"
+    plan, where = plan_of(small), f"digits, val samples 0..{SMALL}, seed 0, {small.model_info().where}"
     config = WORDS.replace({"prompt": str(tmp_path / "none.safetensors")})
     with executing(kind, small, plan, tmp_path) as executor, pytest.raises(TaskFailed) as failure:
         run_trial(plan, config, "val", executor)
@@ -210,22 +212,22 @@ def test_the_largest_tasks_are_the_first_unless_a_driver_says_otherwise():
 
 @both_executors
 def test_tasks_are_begun_in_the_drivers_order_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
-    plan, driver, events = plan_of(worker, seeds=(0, 1), shards=3), Toy(), []
+    plan, policy, events = plan_of(worker, seeds=(0, 1), shards=3), Toy(), []
     run = worker.run
     monkeypatch.setattr(worker, "run", lambda task, *how: events.append(task) or run(task, *how))
     with executing(kind, worker, plan, tmp_path, workers=1) as executor:
-        run_trial(plan, CONFIGS["pretrained"], "val", executor, driver=driver)
-    wanted = driver.ordered(plan, shards_of(plan, CONFIGS["pretrained"]))
+        run_trial(plan, CONFIGS["pretrained"], "val", executor, policy=policy)
+    wanted = policy.ordered(plan, shards_of(plan, CONFIGS["pretrained"]))
     shards = [task for task in events if isinstance(task, EvalTask)]
     assert len(events) == len(set(events)) == 8
     assert all(events.index(task.pretrain) < events.index(task) for task in shards)
     if kind == "inline":  # a keeper begins what is ready while one that needs a prompt waits for it
         assert shards == wanted
-        assert driver.ended == events[:-1]  # nobody asks after the last
+        assert policy.ended == events[:-1]  # nobody asks after the last
 
 
 def test_results_are_handed_over_as_they_end(worker, tmp_path):
-    plan, driver, begun, last_begun = plan_of(worker, shards=3), Toy(), [], asyncio.Event()
+    plan, policy, begun, last_begun = plan_of(worker, shards=3), Toy(), [], asyncio.Event()
 
     async def around(task, what):
         if what == "begins":
@@ -235,10 +237,10 @@ def test_results_are_handed_over_as_they_end(worker, tmp_path):
         if task.start == 0:
             last_begun.set()
 
-    with executing("kept", worker, plan, tmp_path, workers=2, around=around) as executor:
-        run_trial(plan, WORDS, "val", executor, driver=driver)
+    with executing("scheduled", worker, plan, tmp_path, workers=2, around=around) as executor:
+        run_trial(plan, WORDS, "val", executor, policy=policy)
     assert (sorted(begun[:2]), begun[2]) == ([64, 128], 0)
-    assert driver.ended[0].start == 64
+    assert policy.ended[0].start == 64
 
 
 @both_executors
@@ -246,7 +248,7 @@ def test_a_driver_that_stops_a_trial_keeps_what_was_done_and_lets_nothing_else_b
     plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(2)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
         with pytest.raises(TrialStopped) as stopped:  # which holds the trial's frame, and so the results
-            run_trial(plan, WORDS, "val", executor, driver=Toy(stop_after=2))
+            run_trial(plan, WORDS, "val", executor, policy=Toy(stop_after=2))
         assert str(stopped.value) == "behind the others"
         done = gate.open(executor)
         assert done == len(list(tmp_path.rglob("*.task"))) == (2 if kind == "inline" else 3)
@@ -257,7 +259,7 @@ def test_a_driver_that_stops_a_trial_keeps_what_was_done_and_lets_nothing_else_b
 
 def test_a_driver_is_not_asked_whether_to_stop_when_all_is_done(small, tmp_path):
     plan = plan_of(small)
-    run_trial(plan, WORDS, "val", inline(small, plan, tmp_path), driver=Toy(stop_after=1))
+    run_trial(plan, WORDS, "val", inline(small, plan, tmp_path), policy=Toy(stop_after=1))
 
 
 @both_executors
@@ -297,12 +299,12 @@ def part(start, stop, *, skipped=0, seed=None):
 
 def test_shards_join_in_their_order_whatever_order_they_come_in():
     first, second, third = part(0, 64), part(64, 128), part(128, 130)
-    whole = joined([third, first, second], 130)
+    whole = join_shards([third, first, second], ImageRange(0, 130))
     assert whole.ids == first[1].predictions.ids + second[1].predictions.ids + third[1].predictions.ids
 
 
 def test_skipped_images_are_missing_and_accounted_for():
-    whole = joined([part(0, 64, skipped=3), part(64, 128, skipped=64), part(128, 130)], 130)
+    whole = join_shards([part(0, 64, skipped=3), part(64, 128, skipped=64), part(128, 130)], ImageRange(0, 130))
     assert len(whole) == 61 + 2
 
 
@@ -320,7 +322,7 @@ def test_skipped_images_are_missing_and_accounted_for():
 )
 def test_a_missing_or_doubled_shard_is_refused(parts):
     with pytest.raises(ValueError, match=r"dtd: shards .* are not its 130 samples, each once"):
-        joined(parts, 130)
+        join_shards(parts, ImageRange(0, 130))
 
 
 @pytest.mark.parametrize(("lost", "count"), [(0, 63), (2, 65)])
@@ -328,17 +330,17 @@ def test_a_shard_that_lacks_samples_without_saying_so_is_refused(lost, count):
     task, result = part(0, 64, skipped=lost)
     wrong = replace(result, predictions=predictions(63))
     with pytest.raises(ValueError, match=rf"dtd: samples 0\.\.64 came back as {count}"):
-        joined([(task, wrong)], 64)
+        join_shards([(task, wrong)], ImageRange(0, 64))
 
 
 def test_the_same_sample_in_two_shards_is_refused():
     with pytest.raises(InputError, match="appears more than once"):
-        joined([part(0, 64, seed=1), part(64, 128, seed=1)], 128)
+        join_shards([part(0, 64, seed=1), part(64, 128, seed=1)], ImageRange(0, 128))
 
 
 def test_a_dataset_of_which_nothing_can_be_read_is_refused():
     with pytest.raises(InputError, match="dtd: none of its 70 images can be read, such as cut off"):
-        joined([part(0, 64, skipped=64), part(64, 70, skipped=6)], 70)
+        join_shards([part(0, 64, skipped=64), part(64, 70, skipped=6)], ImageRange(0, 70))
 
 
 def test_a_sum_counts_each_image_once_whatever_the_number_of_seeds():
@@ -380,18 +382,18 @@ FOUND = SplitResult(
     ],
 )
 def test_an_objective_is_an_average_or_a_datasets_or_what_the_trial_took(metric, value):
-    assert measured(FOUND, metric) == value
+    assert metric_of(FOUND, metric) == value
 
 
 def test_an_objective_on_a_dataset_that_is_not_there_names_those_that_are():
     with pytest.raises(InputError, match=r"objective 'ece/cars': the sweep has no dataset 'cars'; it has dtd, pets"):
-        measured(FOUND, "ece/cars")
+        metric_of(FOUND, "ece/cars")
 
 
 @pytest.mark.parametrize(("metric", "told"), [("nll", "nll is nan"), ("ece/dtd", "ece/dtd is inf")])
 def test_a_number_that_is_none_is_an_error_and_no_value(metric, told):
     with pytest.raises(FloatingPointError, match=told):
-        measured(FOUND, metric)
+        metric_of(FOUND, metric)
 
 
 # ------------------------------------------------------------ files

@@ -16,10 +16,10 @@ from fpp_sweep.core.prompt import from_words
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.trial import running
-from fpp_sweep.trial import worker as module
+from fpp_sweep.trial import adapting, worker_model
+from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.trial.trial import joined
+from fpp_sweep.trial.trial import ImageRange, join_shards
 from fpp_sweep.trial.worker import Worker
 from tests.builders import jpeg, write_image
 from tests.names import DYNAPROMPT, PLAIN, TPT
@@ -61,7 +61,7 @@ def test_data_whose_views_are_drawn_otherwise_are_other_data(make_worker, tmp_pa
 
 
 def test_whatever_moves_last_bits_is_told_of_a_worker(make_worker):
-    told = {make_worker(**spec).facts().arithmetic for spec in ({}, {"threads": 2}, {"exact_cache": True})}
+    told = {make_worker(**spec).model_info().arithmetic for spec in ({}, {"threads": 2}, {"exact_cache": True})}
     assert len(told) == 3
 
 
@@ -89,12 +89,12 @@ def test_what_goes_wrong_is_told_with_samples_machine_and_worker_then_the_cause(
     def broken(*how, **options):
         raise error
 
-    monkeypatch.setattr(module, "evaluate", broken)
+    monkeypatch.setattr(worker_module, "evaluate", broken)
     task = evaluation(dataset="pets_of_mine", split="test", stop=3, **{"views.count": 2})
     with pytest.raises(TaskFailed) as failure:
         mine.run(task, [])
     where, _, cause = failure.value.reason.partition(": ")
-    assert where == f"pets_of_mine, test samples 0..3, seed 0, {mine.facts().where}"
+    assert where == f"pets_of_mine, test samples 0..3, seed 0, {mine.model_info().where}"
     assert platform.node() in where
     assert cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
     assert "in broken\n    raise error" in failure.value.details
@@ -107,7 +107,7 @@ def test_a_model_that_cannot_be_loaded_is_told_once_and_with_where(monkeypatch):
         loads.append(name)
         raise MemoryError("no room")
 
-    monkeypatch.setattr(module, "load", load)
+    monkeypatch.setattr(worker_model, "load", load)
     with pytest.raises(TaskFailed, match=r"^dtd, pretraining, seed 0, worker \d+ on .*: MemoryError: no room"):
         Worker(WorkerSpec(model="tiny")).run(evaluation(prompt="fpp").pretrain, [])
     assert loads == ["tiny"]
@@ -135,8 +135,8 @@ def test_what_image_features_took_is_told_by_whoever_computed_them(make_worker, 
 def test_a_gpu_is_given_processes_that_read_for_it(model, device, share, asked, loaders, monkeypatch):
     monkeypatch.setattr("fpp_sweep.spec.process.cores", lambda: 16)
     worker = Worker(WorkerSpec(model=model, share=share, loaders=asked))
-    worker.__dict__["clip"] = SimpleNamespace(name=model, device=torch.device(device))
-    assert worker._loaders == loaders
+    worker.model.clip = SimpleNamespace(name=model, device=torch.device(device))
+    assert worker.model.image_readers == loaders
 
 
 class Greedy(torch.nn.Module):
@@ -154,7 +154,7 @@ class Greedy(torch.nn.Module):
 @pytest.mark.parametrize("most", [3, 0])
 def test_a_device_too_small_for_all_halves_and_one_too_small_for_one_view_is_a_line(make_worker, tmp_path, most):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    worker.__dict__["clip"] = replace(worker.clip, visual=Greedy(worker.clip.visual, most))
+    worker.model.clip = replace(worker.clip, visual=Greedy(worker.clip.visual, most))
     task = evaluation(dataset="digits", stop=8, **{"views.count": 2})
     if most:
         assert len(worker.run(task, []).predictions) == 8
@@ -162,7 +162,7 @@ def test_a_device_too_small_for_all_halves_and_one_too_small_for_one_view_is_a_l
     told = r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it"
     with pytest.raises(TaskFailed, match=told) as failure:
         worker.run(task, [])
-    assert failure.value.elsewhere
+    assert failure.value.retry_elsewhere
     assert "\n" not in failure.value.reason
 
 
@@ -172,7 +172,7 @@ def test_views_go_through_the_tower_as_room_allows(make_worker, tmp_path):
     assert each > 0
     room = Room(device=4 * 3 * each)  # for three of them in a quarter
     clip = replace(worker.clip, visual=Greedy(worker.clip.visual, 3), text=replace(worker.clip.text, room=room))
-    worker.__dict__["clip"] = clip
+    worker.model.clip = clip
     predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).predictions
     expected = make_worker(limit=8, cache=str(tmp_path / "whole")).run(
         evaluation(dataset="digits", stop=8, **{"views.count": 2}), []
@@ -192,14 +192,14 @@ def test_results_that_a_task_needs_must_be_given(mine):
 @pytest.fixture
 def built(monkeypatch):
     """The configs of adapters that are built, and what each is said to take."""
-    made, make_adapter = [], module.make_adapter
+    made, make_adapter = [], worker_module.make_adapter
 
     def counted(clip, config, dataset, prompt):
         made.append(config)
         return make_adapter(clip, config, dataset, prompt)
 
-    monkeypatch.setattr(module, "make_adapter", counted)
-    monkeypatch.setattr(module.Adapter, "size", property(lambda adapter: 100))
+    monkeypatch.setattr(worker_module, "make_adapter", counted)
+    monkeypatch.setattr(worker_module.Adapter, "size", property(lambda adapter: 100))
     return made
 
 
@@ -210,7 +210,7 @@ def trials(count):
 
 
 def run_all(worker, tasks):
-    keys = TaskKeys(worker.facts(), plan_of(worker).known())
+    keys = TaskKeys(worker.model_info(), plan_of(worker).datasets_by_key())
     for task in tasks:
         held = worker.run(task, [], keys.of_adapter(task)).adapters
     return held
@@ -221,7 +221,7 @@ def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_wor
     """With room for two beside the one in use, three stay; with less, the one that was used longest ago goes first."""
     three = trials(3)
     worker = make_worker(limit=128)
-    monkeypatch.setattr(module, "ADAPTERS", room / worker.clip.text.room.device)
+    monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", room / worker.clip.text.room.device)
     held = run_all(worker, [shards[turn] for turn in range(2) for shards in three])
     assert built == [shards[0].config for shards in three] * times
     assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
@@ -230,7 +230,7 @@ def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_wor
 def test_the_adapter_that_was_used_longest_ago_goes_first(make_worker, monkeypatch, built):
     one, two, three = trials(3)
     worker = make_worker(limit=128)
-    monkeypatch.setattr(module, "ADAPTERS", 199 / worker.clip.text.room.device)
+    monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", 199 / worker.clip.text.room.device)
     run_all(worker, [one[0], two[0], one[1], three[0]])  # the third goes in where the second was
     del built[:]
     run_all(worker, [one[0], three[1]])
@@ -248,7 +248,7 @@ def test_an_adapter_takes_what_its_state_holds_beside_the_model(small, monkeypat
     if jacobian:
         assert adapter.size == plain + state.first._jacobian.nbytes
     else:  # the pullback holds the tower, too, which is not counted
-        weights = sum(tensor.nbytes for tensor in running._tensors(small.clip.text, set()))
+        weights = sum(tensor.nbytes for tensor in adapting.reachable_tensors(small.clip.text, set()))
         assert plain < adapter.size < weights
 
 
@@ -272,18 +272,18 @@ def test_a_stateful_stream_goes_on_over_shards_of_which_nothing_can_be_read(
     )
     streams = {"dataset": "pets_of_mine", "split": "test", "stop": 150, "method": method, **more}
     with registered(RUNNING_MEAN):
-        dataset = worker.dataset("pets_of_mine", "test")
-        order = running.positions(evaluation(**streams), dataset)
+        dataset = worker.datasets.open("pets_of_mine", "test")
+        order = adapting.stream_of(evaluation(**streams), dataset)
     for position in order[lost]:
         (tmp_path / "images" / dataset.ids[position]).write_text("no image")
     plan = plan_of(worker, datasets=("pets_of_mine",), splits=("test",))
     with registered(RUNNING_MEAN):
         shards = evaluation(**streams).shards()
         results = list(inline(worker, plan, tmp_path / "cut").results(shards))
-        found = joined(results, 150)
+        found = join_shards(results, ImageRange(0, 150))
         monkeypatch.setattr(cutting, "SHARD", 1024)
         (whole,) = evaluation(**streams).shards()
-        expected = joined(list(inline(worker, plan, tmp_path / "whole").results([whole])), 150)
+        expected = join_shards(list(inline(worker, plan, tmp_path / "whole").results([whole])), ImageRange(0, 150))
     assert len(shards) == 3
     assert len(found) == 150 - len(lost)
     assert (found.confidence == expected.confidence).all()

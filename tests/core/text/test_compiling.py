@@ -275,7 +275,7 @@ def test_a_run_and_a_worker_compile_when_asked(tmp_path):
     assert len(list((tmp_path / "cache").glob("features/*"))) == 2  # neither takes the other's
     worker = Worker(WorkerSpec(model="tiny", device="cpu", compile=True))
     assert isinstance(worker.clip.text.run, Compiler)
-    assert worker.facts().arithmetic.endswith(", compiled towers")
+    assert worker.model_info().arithmetic.endswith(", compiled towers")
 
 
 @pytest.mark.slow
