@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         (root / "space.yaml").write_text(SPACE.read_text())
-        common = [f"search.sampler={args.sampler}", f"work.limit={args.images}", "work.share=false"]
+        common = [f"search.sampler={args.sampler}", f"work.limit={args.images}", "work.reuse_results=false"]
         common += [f"base={{views.count: 16, fpp.steps: {args.steps}}}"]
         swept(root, "features", [*common, "search.trials=1"])
         found: dict[str, list[Found]] = {"true": [], "false": []}

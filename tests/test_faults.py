@@ -90,8 +90,8 @@ def test_killed_processes_of_scheduler_and_trials_cost_time_and_no_result(tmp_pa
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
     assert {record.attempt for record in sweep.trials()} <= {1, 2}
-    assert sweep.info().tags["work_model_loads"] == "3"
-    assert int(sweep.info().tags["work_tasks"]) > count  # of all schedulers
+    assert sweep.info().work.model_loads == 3
+    assert sweep.info().work.tasks > count  # of all schedulers
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 

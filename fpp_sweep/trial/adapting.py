@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.precision import full
 from fpp_sweep.core.compute.random_streams import torch_generator
-from fpp_sweep.core.datasets.base import Dataset
+from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
 from fpp_sweep.core.methods.base import AdaptingMethod
@@ -87,8 +87,8 @@ def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
     if catalogue.method(task.config.method).ordered:
         order = task.config.adapt.order
     stream: NDArray[np.int64] = np.arange(len(dataset))
-    if order == "file" and dataset.places is not None:
-        stream = dataset.places.argsort()
+    if order == "file" and dataset.file_positions is not None:
+        stream = dataset.file_positions.argsort()
     if order == "shuffled":
         generator = torch_generator(task.seed, "stream", task.dataset, task.split)
         stream = torch.randperm(len(dataset), generator=generator).numpy()
@@ -164,7 +164,7 @@ def _adapt_and_measure(
         adapter.context,
         contexts,
         views,
-        task.config.adapt.selection,
+        task.config.adapt.view_fraction,
         task.config.measure.scaled(clip.embedding_scale),
         quantities,
     )

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 from fpp_sweep.core.compute.random_streams import torch_generator
-from fpp_sweep.core.datasets.base import Dataset
-from fpp_sweep.core.datasets.imagenet import imagenet_classes
+from fpp_sweep.core.datasets import Dataset, imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, deepened, open_prompt
@@ -29,10 +28,10 @@ def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: 
     return texts
 
 
-def fit_prompt(clip: Clip, name: str, deep: str, datasets: Iterable[Sequence[str]]) -> Prompt:
-    """Open a prompt; raise InputError if the prompt, `deep` or the class names of a dataset do not fit the model."""
+def fit_prompt(clip: Clip, name: str, deep_prompts: str, datasets: Iterable[Sequence[str]]) -> Prompt:
+    """Open a prompt; raise InputError unless the prompt, with `deep_prompts`, and all class names fit the model."""
     prompt = open_prompt(clip, name)
-    deepened(clip, prompt, deep)
+    deepened(clip, prompt, deep_prompts)
     for classes in datasets:
         class_texts(clip, classes, len(prompt.context), prompt.after)
     return prompt
@@ -48,7 +47,7 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
     if config.prompt != "fpp":
         return open_prompt(clip, config.prompt)
     began = perf_counter()
-    anchor = open_prompt(clip, config.init)
+    anchor = open_prompt(clip, config.anchor_prompt)
     fpp = config.fpp.scaled(clip.embedding_scale)
     texts = _pretraining_texts(clip, task, dataset, anchor)
     stream = (task.seed, "fpp", task.dataset)
@@ -65,21 +64,21 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
     if fpp.steps:
         final_losses = learned.losses[-1].tolist()
     origin = {
-        "words": config.init,
-        "deep": config.deep,
+        "words": config.anchor_prompt,
+        "deep_prompts": config.deep_prompts,
         "seed": str(task.seed),
         "dataset": task.dataset,
         "final_alignment_loss": f"{final_losses[0]:.6f}",
         "final_flatness_loss": f"{final_losses[1]:.6f}",
         "seconds": f"{perf_counter() - began:.2f}",
     }
-    deep = None if config.deep == "none" else anchor.deep
+    deep = None if config.deep_prompts == "none" else anchor.deep
     return Prompt(context=learned.context, origin=origin, after=anchor.after, deep=deep)
 
 
 def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, anchor: Prompt) -> ClassTexts:
     """Return the class texts that FPP learns from."""
-    source = task.config.fpp.classes
+    source = task.config.fpp.class_source
     if source == "gaussian":
         generator = torch_generator(task.seed, "fpp", task.dataset, "classes")
         return ClassTexts.of_gaussians(clip.text, clip.tokenizer, len(dataset.classes), generator)

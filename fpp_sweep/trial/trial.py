@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Protocol
 
 from fpp_sweep.core.images.chunks import Skipped
@@ -71,14 +70,6 @@ class ImageRange:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What trials have been run on after a round of a confirmation."""
-
-    edges: tuple[int, ...]  # where the images of the rounds so far begin and end; none: all of the search's
-    seeds: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Datasets, seeds and images that all trials of a run use."""
@@ -88,9 +79,9 @@ class Plan:
     shards: int | None = None  # per dataset and seed; None: by size
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are stored
     rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)  # of a race; shards end there, too
-    # consecutive images, cut into shards one range after the other; a dataset without ranges uses all its images
-    ranges: Mapping[DatasetKey, tuple[ImageRange, ...]] = field(default_factory=dict)
-    rounds: tuple[Round, ...] = ()  # of a confirmation
+    ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # of datasets that use some of their images
+    # of the final stage: the seed that draws the views, for seeds that draw the pretraining only
+    view_seeds: Mapping[int, int] = field(default_factory=dict)
 
     def datasets_by_key(self) -> dict[DatasetKey, DatasetInfo]:
         """Return the datasets of all splits by name and split."""
@@ -100,15 +91,15 @@ class Plan:
                 by_key[dataset.name, dataset.split] = dataset
         return by_key
 
-    def ranges_of(self, dataset: DatasetInfo) -> tuple[ImageRange, ...]:
-        """Return the consecutive ranges of images that trials use."""
-        return self.ranges.get((dataset.name, dataset.split), (ImageRange(0, dataset.size),))
+    def range_of(self, dataset: DatasetInfo) -> ImageRange:
+        """Return the images of a dataset that trials use."""
+        return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
 
-    def of_round(self, confirmation: Round) -> Plan:
-        """Return the plan for the rounds of a confirmation up to this one."""
-        ranges = tuple(ImageRange(start, stop) for start, stop in pairwise(confirmation.edges))
-        by_key = dict.fromkeys(self.datasets_by_key(), ranges) if ranges else {}
-        return replace(self, seeds=confirmation.seeds, ranges=by_key)
+    def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
+        """Return the plan of one trial: without a pretrained prompt, seeds that draw the pretraining change nothing."""
+        if config.prompt == "fpp":
+            return self
+        return replace(self, seeds=search_seeds)
 
     def concurrent_trials(self, search: Search, workers: int) -> int:
         """Return how many trials run at a time: two, so that workers are busy when one ends, or as many as they need.
@@ -132,20 +123,18 @@ class Plan:
         return tasks
 
     def _shards(self, config: TrialConfig, dataset: DatasetInfo, seed: int, columns: tuple[str, ...]) -> list[EvalTask]:
-        rung_ends = self.rung_ends.get((dataset.name, dataset.split), ())
-        shards = []
-        for images in self.ranges_of(dataset):
-            whole = EvalTask(
-                config=config,
-                dataset=dataset.name,
-                split=dataset.split,
-                seed=seed,
-                start=images.start,
-                stop=images.stop,
-                columns=columns,
-            )
-            shards += whole.shards(self.shards, rung_ends)
-        return shards
+        images = self.range_of(dataset)
+        whole = EvalTask(
+            config=config,
+            dataset=dataset.name,
+            split=dataset.split,
+            seed=self.view_seeds.get(seed, seed),
+            start=images.start,
+            stop=images.stop,
+            columns=columns,
+            pretraining_seed=seed if seed in self.view_seeds else None,
+        )
+        return whole.shards(self.shards, self.rung_ends.get((dataset.name, dataset.split), ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,9 +174,8 @@ def run_trial(
     datasets = []
     for seed in plan.seeds:
         for dataset in plan.datasets[split]:
-            images = plan.ranges_of(dataset)
-            whole = ImageRange(images[0].start, images[-1].stop)
-            datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, whole))
+            images = plan.range_of(dataset)
+            datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, images))
     return summary(datasets, list(done.values())), datasets
 
 

@@ -17,15 +17,15 @@ def validate(
 ) -> Validation:
     """Raise InputError for a method that breaks its contract or a prompt that does not fit the model or the classes.
 
-    Each prompt comes with its setting `deep`.
+    Each prompt comes with its setting `deep_prompts`.
     """
     for name in methods:
         check_method(clip, catalogue.method(name))
     class_names = [dataset.classes for dataset in datasets]
     words: set[str] = set().union(*class_names)
     digests = {}
-    for name, deep in prompts:
-        prompt = fit_prompt(clip, name, deep, class_names)
+    for name, deep_prompts in prompts:
+        prompt = fit_prompt(clip, name, deep_prompts, class_names)
         if is_file_name(name):
             digests[name] = prompt.digest
         else:

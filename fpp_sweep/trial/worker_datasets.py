@@ -49,8 +49,8 @@ class WorkerDatasets:
     def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.open(name, split)
         file_order = ""
-        if dataset.places is not None:
-            file_order = keys.digest(dataset.places.argsort().tolist(), length=16)
+        if dataset.file_positions is not None:
+            file_order = keys.digest(dataset.file_positions.argsort().tolist(), length=16)
         return DatasetInfo(
             name=name,
             split=split,

@@ -36,7 +36,7 @@ class WorkerModel:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._deep_clips: dict[tuple[str, str], Clip] = {}  # by the file of deeper prompts, and the setting `deep`
+        self._deep_clips: dict[tuple[str, str], Clip] = {}  # by the file of deeper prompts, and `deep_prompts`
         self._load_seconds = 0.0
 
     @cached_property
@@ -95,11 +95,11 @@ class WorkerModel:
 
     def clip_for(self, config: TrialConfig) -> Clip:
         """Return the model, with the prompts of a MaPLe checkpoint in deeper layers if the config asks for them."""
-        if config.deep == "none":
+        if config.deep_prompts == "none":
             return self.clip
-        key = config.source, config.deep
+        key = config.source, config.deep_prompts
         if key not in self._deep_clips:
-            self._deep_clips[key] = deepened(self.clip, open_prompt(self.clip, config.source), config.deep)
+            self._deep_clips[key] = deepened(self.clip, open_prompt(self.clip, config.source), config.deep_prompts)
         return self._deep_clips[key]
 
     def computing(self, config: TrialConfig) -> AbstractContextManager[None]:

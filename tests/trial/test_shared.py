@@ -164,7 +164,7 @@ def test_the_code_that_results_are_marked_with_is_all_that_can_change_them():
         (("base.method=dynaprompt",), True),
         (("base.method=dynaprompt", "work.on_bad_image=skip"), False),  # a later shard goes on from another state
         (("objectives=[accuracy, seconds]",), False),
-        (("work.share=false",), False),
+        (("work.reuse_results=false",), False),
     ],
 )
 def test_which_sweeps_share(overrides, shares):

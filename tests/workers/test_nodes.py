@@ -91,8 +91,8 @@ def test_a_machine_that_joins_is_used_and_a_lost_machine_costs_no_result(tmp_pat
             out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
-    tags = sweep.info().tags
-    assert (tags["work_model_loads"], tags["work_workers_lost"]) == ("2", "1")
+    work = sweep.info().work
+    assert (work.model_loads, work.workers_lost) == (2, 1)
     assert [record.state for record in sweep.trials()] == ["complete"] * 9
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
@@ -112,9 +112,9 @@ def test_a_sweep_that_lost_all_machines_continues_on_the_next_one(tmp_path, scra
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * 5
-    tags = sweep.info().tags
-    assert tags["work_model_loads"] == "4"
-    assert int(tags["work_workers_lost"]) >= 3  # and those that were lost while they started
+    work = sweep.info().work
+    assert work.model_loads == 4
+    assert work.workers_lost >= 3  # and those that were lost while they started
 
 
 def drain(pid, address, seconds):
@@ -141,7 +141,7 @@ def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scra
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
-    assert sweep.info().tags["work_workers_lost"] == "0"
+    assert sweep.info().work.workers_lost == 0
     assert [record.state for record in sweep.trials()] == ["complete"] * 13
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
@@ -164,9 +164,9 @@ def test_a_worker_without_memory_fails_no_trial(tmp_path):
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert [(record.state, record.reason) for record in sweep.trials()] == [("complete", None)] * 17
-    tags = sweep.info().tags
-    assert int(tags["work_model_loads"]) >= 3
-    assert int(tags["work_workers_lost"]) >= 1
+    work = sweep.info().work
+    assert work.model_loads >= 3
+    assert work.workers_lost >= 1
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
