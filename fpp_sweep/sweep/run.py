@@ -41,7 +41,7 @@ from fpp_sweep.sweep.preflight import (
 )
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
-from fpp_sweep.workers.session import remove_own
+from fpp_sweep.workers.session import kill_session
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class Run:
         self.interrupted()
         self.close()
         print(f"error: {self.watch.failure}", file=sys.stderr, flush=True)
-        remove_own()
+        kill_session()
         os._exit(1)
 
     def _show(self, workers: SchedulerStatus) -> None:

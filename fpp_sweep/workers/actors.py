@@ -26,9 +26,9 @@ from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
+from fpp_sweep.workers.ray_session import first_line
 from fpp_sweep.workers.resources import WorkerNeeds, draining_nodes, require_session, wait_released
 from fpp_sweep.workers.scheduler import LostError, PendingRequest, Reply, TaskScheduler
-from fpp_sweep.workers.session import first_line
 from fpp_sweep.workers.status import SchedulerStatus
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fpp_sweep.workers.session import first_line
+from fpp_sweep.workers.ray_session import first_line
 
 
 def on_every_node(

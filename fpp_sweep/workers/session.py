@@ -17,47 +17,47 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
 from typing import Any
 
-from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 
-OBJECT_STORE = 200 * 2**20  # bytes, of a session of the driver: prompts and predictions are small
 CONNECT_TIMEOUT = 5.0  # seconds to reach a cluster
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
+# read by Ray when it is imported
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_task_events_report_interval_ms": "0",  # they are not used, and sending them delays the end
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
+    "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
+}
 _own_folders: list[TemporaryDirectory[str]] = []  # of the sessions that this process started
 
 
 @contextmanager
 def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
     """Open a small Ray session, which ends with the context, or join the cluster at the address."""
-    os.environ.update(_QUIET)
+    os.environ.update(ENVIRONMENT)
     with ExitStack() as opened:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import ray  # after the environment was set
+            from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
 
-            _set_verbosity(verbose)
+            ray_session.set_verbosity(verbose)
             level = logging.INFO if verbose else logging.ERROR
             options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
             if address is None or address == "local":
-                _start(opened.enter_context(_session_folder()), num_cpus=cpus, **options)
+                _protect_token()
+                ray_session.start(opened.enter_context(_session_folder()), num_cpus=cpus, **options)
             else:
                 _require_reachable(address)
                 with ExitStack() as while_joining:
                     if not verbose:
                         while_joining.enter_context(_silence_stderr())
-                    _join(address, **options)
-        opened.callback(ray.shutdown)
+                    ray_session.join(address, **options)
+        opened.callback(ray_session.end)
         yield
-
-
-def _set_verbosity(verbose: bool) -> None:
-    """Silence what Ray and Tune print of trials and processes, unless verbose: the driver reports each once."""
-    import ray  # after the environment was set
-
-    level = logging.INFO if verbose else logging.CRITICAL
-    for name in ("ray.tune", "ray.air"):
-        logging.getLogger(name).setLevel(level)
-    ray._private.worker._worker_logs_enabled = verbose
 
 
 def _session_folder() -> TemporaryDirectory[str]:
@@ -70,37 +70,13 @@ def _session_folder() -> TemporaryDirectory[str]:
     return folder
 
 
-def remove_own() -> None:
-    """Kill the processes and remove the folder of this process's session; for a process that ends without closing it."""
-    import ray  # after the environment was set
+def kill_session() -> None:
+    """Kill the processes of this process's session and remove its folder, when the session cannot be closed."""
+    from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
 
-    node: Any = ray._private.worker._global_node
-    with suppress(Exception):  # some processes of the session are dead
-        node.kill_all_processes(check_alive=False, wait=True)
+    ray_session.kill_processes()
     for folder in _own_folders:
         folder.cleanup()
-
-
-def _start(folder: str, **options: Any) -> None:
-    """Start a session that no other user of this machine can reach.
-
-    Ray makes the folder that it is given writable for all users; therefore the session gets a folder inside one that
-    only this user can enter. Ray listens on the loopback only if it believes that the system has no clusters.
-    """
-    import ray  # after the environment was set
-    from ray._private import ray_constants
-
-    _protect_token()
-    clusters_enabled = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    try:
-        ray.init(address="local", _temp_dir=f"{folder}/r", **options)
-    except Exception as error:  # Ray reports a lack of memory or time by various exceptions
-        reason = first_line(error)
-        raise MachineError(f"Ray does not start ({reason}); go on with --resume when there is room") from error
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = clusters_enabled
 
 
 def _protect_token() -> None:
@@ -120,23 +96,6 @@ def _protect_token() -> None:
             note(f"{path} was readable for other users; now it is readable for you only")
 
 
-def _join(address: str, **options: Any) -> None:
-    import ray  # after the environment was set
-    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-    try:
-        if address != "auto":  # a refusal comes at once; ray.init would retry for minutes
-            ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
-            GcsClient(address)
-        ray.init(address=address, **options)
-    except Exception as error:
-        problem = f"{first_line(error)}; is it up?"
-        if "AuthenticationError" in f"{type(error)} {error.__cause__ or error}":
-            problem = "the token is refused: RAY_AUTH_MODE=token and the cluster's ~/.ray/auth_token are needed"
-        raise InputError(f"--address {address}: {problem}") from error
-
-
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
     """Discard what is written to standard error, also by compiled code."""
@@ -149,17 +108,6 @@ def _silence_stderr() -> Iterator[None]:
         os.dup2(original, 2)
         os.close(original)
         os.close(nowhere)
-
-
-_QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_task_events_report_interval_ms": "0",  # they are not used, and sending them delays the end
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
-    "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
-}
 
 
 def _require_reachable(address: str) -> None:
@@ -179,14 +127,6 @@ def _require_reachable(address: str) -> None:
 
 def gpus_here() -> float:
     """Return the number of GPUs of all nodes that are up."""
-    import ray  # after the environment was set
+    from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
 
-    return float(ray.cluster_resources().get("GPU", 0.0))
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text that is not empty, or else its type."""
-    for line in str(error).splitlines():
-        if line.strip():
-            return line.strip()
-    return type(error).__name__
+    return ray_session.count_gpus()
