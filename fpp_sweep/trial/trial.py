@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from fpp_sweep.core.images.chunks import Skipped
@@ -27,6 +28,7 @@ from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
 ShardsByRun = dict[tuple[str, int], list[EvalTask]]  # shards by dataset and seed
+Numbers = dict[str, float]
 
 
 class Executor(Protocol):
@@ -181,19 +183,23 @@ def run_trial(
 
 def _checked_stages(policy: StoppingPolicy, plan: Plan, shards: ShardsByRun) -> Sequence[Sequence[EvalTask]]:
     """Return the stages of a trial; raise ValueError if the policy loses or doubles a task."""
-    expected = [task for tasks in shards.values() for task in tasks]
+    expected = _flatten(shards.values())
     stages = policy.stages(plan, expected)
-    staged = [task for stage in stages for task in stage]
+    staged = _flatten(stages)
     if len(staged) != len(expected) or set(staged) != set(expected):
         raise ValueError("a stopping policy must return each of a trial's tasks once")
     return stages
+
+
+def _flatten(lists: Iterable[Sequence[EvalTask]]) -> list[EvalTask]:
+    return list(chain.from_iterable(lists))
 
 
 def _run_stages(
     stages: Sequence[Sequence[EvalTask]], executor: Executor, order: int, policy: StoppingPolicy
 ) -> dict[Task, TaskResult]:
     """Run a trial's tasks stage by stage; raise TrialStopped if the policy ends the trial."""
-    total = len(with_pretrainings([task for stage in stages for task in stage]))
+    total = len(with_pretrainings(_flatten(stages)))
     done: dict[Task, TaskResult] = {}
     for stage in stages:
         tasks = [task for task in with_pretrainings(stage) if task not in done]
@@ -208,10 +214,7 @@ def _run_stages(
 
 
 def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
-    """Return the tasks, each after its pretraining.
-
-    The trial needs the result of a pretraining as well: it has the prompt, and the trial is charged for it.
-    """
+    """Return the tasks, each after its pretraining: the trial needs the prompt, and is charged for it."""
     tasks: dict[Task, None] = {}  # in order, without duplicates
     for evaluation in evaluations:
         if evaluation.pretrain is not None:
@@ -230,9 +233,7 @@ def _dataset_result(
         pretraining = done[shards[0].pretrain]
         prompt = pretraining.prompt
         results = [pretraining, *evaluations]
-    skipped: list[Skipped] = []
-    for result in evaluations:
-        skipped += result.skipped
+    skipped = chain.from_iterable(result.skipped for result in evaluations)
     return DatasetResult(
         facts=dataset,
         seed=seed,
@@ -255,8 +256,8 @@ def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRang
     starts = [task.start for task, _ in ordered]
     stops = [task.stop for task, _ in ordered]
     if [images.start, *stops] != [*starts, images.stop]:
-        found = list(zip(starts, stops, strict=True))
-        raise ValueError(f"{dataset}: shards {found} are not its {size} samples, each once")
+        ranges = list(zip(starts, stops, strict=True))
+        raise ValueError(f"{dataset}: shards {ranges} are not its {size} samples, each once")
     predictions = []
     for task, result in ordered:
         count = len(result.skipped)
@@ -277,39 +278,51 @@ def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
 
 def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
     """Return a trial's scores, their averages, and what the trial took; `done` are the results of all its tasks."""
-    scores: dict[int, dict[str, dict[str, float]]] = {}  # by seed and dataset
+    scores: dict[int, dict[str, Numbers]] = {}  # by seed and dataset
+    scores_by_dataset: dict[str, list[Numbers]] = {}  # of each seed
     costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, of each seed
+    samples: dict[int, int] = {}  # by seed
     for result in datasets:
-        scores.setdefault(result.seed, {})[result.facts.name] = score(result.predictions)
-        costs.setdefault(result.facts.name, []).append(result.costs)
+        name = result.facts.name
+        numbers = score(result.predictions)
+        scores.setdefault(result.seed, {})[name] = numbers
+        scores_by_dataset.setdefault(name, []).append(numbers)
+        costs.setdefault(name, []).append(result.costs)
+        samples[result.seed] = samples.get(result.seed, 0) + len(result.predictions)
     average_by_seed = [mean(list(by_dataset.values())) for by_dataset in scores.values()]
-    first_seed = datasets[0].seed
-    has_several_seeds = len(scores) > 1
+    deviation: Numbers = {}
+    by_seed: dict[str, dict[str, Numbers]] = {}
+    if len(scores) > 1:
+        deviation = _deviations(average_by_seed)
+        by_seed = {str(seed): by_dataset for seed, by_dataset in scores.items()}
     return SplitResult(
         average=mean(average_by_seed),
-        datasets={name: mean([by_dataset[name] for by_dataset in scores.values()]) for name in costs},
-        deviation=_deviations(average_by_seed) if has_several_seeds else {},
-        samples=sum(len(result.predictions) for result in datasets if result.seed == first_seed),
+        datasets={name: mean(of_seeds) for name, of_seeds in scores_by_dataset.items()},
+        deviation=deviation,
+        samples=samples[datasets[0].seed],
         seconds=sum_by_stage(result.seconds for result in done),
         device_seconds=math.fsum(result.held for result in done),
         features=sum_by_stage(result.features for result in done),
-        by_seed={str(seed): by_dataset for seed, by_dataset in scores.items()} if has_several_seeds else {},
+        by_seed=by_seed,
         costs={name: _cost_per_seed(of_seeds) for name, of_seeds in costs.items()},
         devices=sorted({result.device for result in done if result.device}),
     )
 
 
-def _deviations(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _deviations(rows: Sequence[Mapping[str, float]]) -> Numbers:
     """Return the standard deviation of every number over the rows."""
-    return {name: statistics.stdev([row[name] for row in rows]) for name in rows[0]}
+    deviations = {}
+    for name in rows[0]:
+        deviations[name] = statistics.stdev([row[name] for row in rows])
+    return deviations
 
 
-def _cost_per_seed(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _cost_per_seed(of_seeds: Sequence[Mapping[str, float]]) -> Numbers:
     """Return the mean seconds of a seed, by stage."""
     return {stage: seconds / len(of_seeds) for stage, seconds in sum_by_stage(of_seeds).items()}
 
 
-def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean(rows: Sequence[Mapping[str, float]]) -> Numbers:
     """Return the unweighted mean of every number over the rows, as the papers print it."""
     means = {}
     for name in rows[0]:
@@ -317,7 +330,7 @@ def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return means
 
 
-def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> Numbers:
     """Return the seconds of each stage, summed over the rows."""
     totals: dict[str, float] = {}
     for seconds_by_stage in rows:

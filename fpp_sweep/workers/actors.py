@@ -44,7 +44,7 @@ REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for th
 
 
 def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a worker's method return failures as values: Ray would wrap an exception in an error of its own."""
+    """Make a worker's method return failures as values: Ray would wrap an exception in one of its own errors."""
 
     @wraps(method)
     def call(*arguments: Any) -> Any:
@@ -57,7 +57,7 @@ def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WorkerActor:
-    """A Worker in a process of its own."""
+    """A Worker in a separate process."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         from fpp_sweep.trial.worker import Worker  # start-up time: only a worker's process loads torch
@@ -206,7 +206,7 @@ async def _answer(call: Any, where: str = "") -> Any:
 
 
 class SchedulerActor:
-    """The scheduler in a process of its own, on the driver's machine."""
+    """The scheduler in a separate process on the driver's machine."""
 
     def __init__(self, spec: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
         plugins.load(spec.plugins)  # task keys depend on the plugins' rows in the catalogue

@@ -150,9 +150,9 @@ class Assignment:
         usable: Sequence[WorkerHandle],
         ready: Sequence[PendingTask],
     ) -> PendingTask | None:
-        own = self.workers[worker].adapters
-        held_by_idle = self._adapters_of(idle) - own
-        held_elsewhere = self._adapters_of(self.workers) - own
+        own_adapters = self.workers[worker].adapters
+        held_by_idle = self._adapters_of(idle) - own_adapters
+        held_elsewhere = self._adapters_of(self.workers) - own_adapters
         candidates = []
         for pending in ready:
             if pending.failure is None:

@@ -32,7 +32,7 @@ def maple(tmp_path_factory):
 
 
 def computed(worker, folder, **config):
-    """Predictions on a few digits, and the prompt where one is pretrained."""
+    """Return predictions on a few digits, and the prompt if one is pretrained."""
     executor = inline(worker, plan_of(worker), folder)
     task = evaluation(dataset="digits", stop=20, **{"method": TPT, **SETTINGS, **config})
     wanted = [each for each in (task.pretrain, task) if each]
@@ -45,14 +45,14 @@ def differ(one, other):
 
 
 @pytest.mark.parametrize("method", [PLAIN, TPT])
-def test_each_form_of_a_checkpoint_gives_results_of_its_own(vit, maple, tmp_path, method):
+def test_each_use_of_a_checkpoint_gives_different_results(vit, maple, tmp_path, method):
     none, text, both = (computed(vit, tmp_path, method=method, prompt=maple, deep_prompts=deep)[0] for deep in FORMS)
     assert differ(none, text)
     assert differ(text, both)
     assert differ(none, both)
 
 
-def test_images_with_visual_prompts_are_cached_apart(vit, maple, tmp_path):
+def test_images_with_visual_prompts_are_cached_separately(vit, maple, tmp_path):
     configs = [evaluation(prompt=maple, deep_prompts=deep).config for deep in FORMS]
     none, text, both = (vit.model.clip_for(config) for config in configs)
     assert none is vit.clip
@@ -66,7 +66,7 @@ def test_images_with_visual_prompts_are_cached_apart(vit, maple, tmp_path):
 
 
 @pytest.mark.parametrize("deep", FORMS)
-def test_fpp_begins_with_a_checkpoint_and_its_prompt_can_be_used_again(vit, maple, tmp_path, deep):
+def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, tmp_path, deep):
     found, data = computed(vit, tmp_path, prompt="fpp", anchor_prompt=maple, deep_prompts=deep)
     learned, start = from_bytes(vit.clip, data), open_prompt(vit.clip, maple)
     assert learned.context.shape == start.context.shape
@@ -86,13 +86,13 @@ def test_fpp_begins_with_a_checkpoint_and_its_prompt_can_be_used_again(vit, mapl
 
 
 @pytest.mark.parametrize("source", ["gaussian", "imagenet"])
-def test_fpp_takes_other_class_names_too(vit, maple, tmp_path, source):
+def test_fpp_on_a_checkpoint_takes_other_class_names(vit, maple, tmp_path, source):
     changes = {"fpp.class_source": source, "fpp.steps": 1, "fpp.draws": 1, "deep_prompts": "text"}
     _, data = computed(vit, tmp_path, method=PLAIN, prompt="fpp", anchor_prompt=maple, **changes)
     assert from_bytes(vit.clip, data).context.isfinite().all()
 
 
-def test_what_is_in_a_checkpoint_and_how_it_is_used_are_part_of_keys(vit, tmp_path):
+def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
     file = str(tmp_path / "model.pth.tar-2")
     tasks = [evaluation(dataset="digits", prompt=file, deep_prompts=deep) for deep in FORMS]
     tasks += [evaluation(dataset="digits", prompt="fpp", anchor_prompt=file, deep_prompts=deep) for deep in FORMS]
@@ -115,7 +115,7 @@ def test_what_is_in_a_checkpoint_and_how_it_is_used_are_part_of_keys(vit, tmp_pa
     assert keys(token_suffix=torch.ones(3, 74, 64)) == first  # not read
 
 
-def test_an_image_tower_that_takes_no_prompts_is_told_before_any_work(small, tmp_path):
+def test_an_image_tower_without_prompts_is_refused_before_any_work(small, tmp_path):
     width = small.clip.text.width
     file = str(save_maple(tmp_path / "model.pth.tar-2", width=width))
     small.check([], [(file, "none"), (file, "text")], [])

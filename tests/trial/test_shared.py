@@ -1,4 +1,4 @@
-"""Results that all sweeps of a machine share: found by any, and no fault of theirs costs one of them anything."""
+"""Results that all sweeps of a machine share; faults of the shared folder disturb no sweep."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def shared(tmp_path):
     return tmp_path / "cache"
 
 
-def test_a_result_of_one_sweep_is_at_hand_in_the_next_which_then_has_it_itself(tmp_path, shared):
+def test_a_shared_result_is_found_by_the_next_sweep_which_then_owns_it_too(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     other = TaskStore(tmp_path / "other", shared)
     assert other.get(KEY).prompt == RESULT.prompt
@@ -38,12 +38,12 @@ def test_a_result_of_one_sweep_is_at_hand_in_the_next_which_then_has_it_itself(t
     assert TaskStore(tmp_path / "third").get(KEY) is None
 
 
-def test_a_sweep_that_shares_nothing_neither_takes_nor_gives(tmp_path, shared):
+def test_a_sweep_without_sharing_neither_reads_nor_writes_shared_results(tmp_path, shared):
     TaskStore(tmp_path / "one").put(KEY, RESULT)
     assert TaskStore(tmp_path / "other", shared).get(KEY) is None
 
 
-def test_a_damaged_result_is_computed_again_and_made_whole_for_all(tmp_path, shared):
+def test_a_damaged_shared_result_is_computed_again_and_replaced_for_all(tmp_path, shared):
     store = TaskStore(tmp_path / "one", shared)
     store.put(KEY, RESULT)
     with file_of(shared, KEY).open("r+b") as file:  # and so the sweep's own
@@ -55,7 +55,7 @@ def test_a_damaged_result_is_computed_again_and_made_whole_for_all(tmp_path, sha
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_a_sweeps_damaged_file_is_mended_from_what_is_shared(tmp_path, shared):
+def test_a_sweeps_damaged_file_is_replaced_by_the_shared_one(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     own = file_of(tmp_path / "other", KEY)
     own.parent.mkdir(parents=True)
@@ -64,14 +64,14 @@ def test_a_sweeps_damaged_file_is_mended_from_what_is_shared(tmp_path, shared):
     assert is_whole(own)
 
 
-def test_images_that_were_skipped_are_skipped_in_that_sweep_only(tmp_path, shared):
+def test_results_with_skipped_images_are_not_shared(tmp_path, shared):
     skipped = replace(RESULT, skipped=(Skipped(sample_id="a", reason="cut"),))
     TaskStore(tmp_path / "one", shared).put(KEY, skipped)
     assert TaskStore(tmp_path / "one", shared).get(KEY) is not None
     assert TaskStore(tmp_path / "other", shared).get(KEY) is None
 
 
-def test_a_full_or_forbidden_place_for_all_costs_a_sweep_nothing(tmp_path):
+def test_a_full_or_read_only_shared_folder_does_not_disturb_a_sweep(tmp_path):
     with mounted(tmp_path / "full", "size=64k") as disk:
         with pytest.raises(OSError, match="No space left"):
             (disk / "fill").write_bytes(bytes(2**17))
@@ -84,7 +84,7 @@ def test_a_full_or_forbidden_place_for_all_costs_a_sweep_nothing(tmp_path):
         assert TaskStore(tmp_path / "two").get(KEY).prompt == RESULT.prompt
 
 
-def test_a_full_disk_of_the_sweep_is_told_and_what_is_shared_is_at_hand_all_the_same(tmp_path, shared):
+def test_a_full_disk_of_the_sweep_is_an_error_and_shared_results_are_still_found(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     with mounted(tmp_path / "full", "size=64k") as disk:
         with pytest.raises(OSError, match="No space left"):
@@ -95,7 +95,7 @@ def test_a_full_disk_of_the_sweep_is_told_and_what_is_shared_is_at_hand_all_the_
             store.put(KEY, RESULT)
 
 
-def test_another_disk_has_a_copy(tmp_path):
+def test_a_shared_folder_on_another_disk_holds_copies(tmp_path):
     with mounted(tmp_path / "disk", "size=1m") as disk:
         TaskStore(tmp_path / "one", disk / "cache").put(KEY, RESULT)
         assert TaskStore(tmp_path / "other", disk / "cache").get(KEY).prompt == RESULT.prompt
@@ -119,7 +119,7 @@ for turn in range(200):
 """
 
 
-def test_sweeps_at_the_same_time_and_a_prune_between_them_lose_nothing(tmp_path, shared):
+def test_simultaneous_sweeps_and_pruning_lose_nothing(tmp_path, shared):
     words = [[sys.executable, "-c", WRITES, str(tmp_path / name), str(shared)] for name in ("one", "two", "three")]
     running = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in words]
     said = [process.communicate()[1] for process in running]
@@ -130,7 +130,7 @@ def test_sweeps_at_the_same_time_and_a_prune_between_them_lose_nothing(tmp_path,
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_what_was_made_with_something_else_is_not_found(tmp_path, shared):
+def test_results_of_other_libraries_are_not_found(tmp_path, shared):
     here, there = (replace(MODEL, made_with=words) for words in ("torch 2.9", "torch 2.10"))
     TaskStore(tmp_path / "one", folder_for(shared, here)).put(KEY, RESULT)
     assert TaskStore(tmp_path / "other", folder_for(shared, here)).get(KEY) is not None
@@ -148,7 +148,7 @@ def test_results_are_marked_with_code_libraries_and_processor(tmp_path, monkeypa
     assert len(marks) == 2
 
 
-def test_the_code_that_results_are_marked_with_is_all_that_can_change_them():
+def test_results_are_marked_with_all_code_that_can_change_them():
     package = Path(fpp_sweep.__file__).parent
     files = {str(file.relative_to(package)) for file in worker_model.code_files(package)}
     assert {"core/fpp.py", "core/methods/tpt.py", "trial/adapting.py", "tiny/world.py", "spec/config.py"} <= files
