@@ -74,6 +74,9 @@ class WorkerState:
     next_task: asyncio.Future[PendingTask] | None = None  # set while the worker is idle
 
 
+Holders = dict[str, list[WorkerHandle]]  # the workers that hold an adapter, by its key
+
+
 @dataclass(slots=True, eq=False)
 class Assignment:
     """The workers and the rules by which they get tasks; see the text of the module."""
@@ -113,14 +116,21 @@ class Assignment:
 
         Only tasks of trials before `before_order` are taken.
         """
+        ready = [pending for pending in queue if pending.order < before_order]
+        if not ready:
+            return False
         usable = self._usable_workers()
         idle = [worker for worker in usable if self.workers[worker].next_task is not None]
         if not idle:
             return False
-        ready = [pending for pending in queue if pending.order < before_order]
+        holders = self._adapter_holders()
         for worker in idle:
-            pending = self._best_task(worker, idle, usable, ready)
-            if pending is not None:
+            candidates = []
+            for pending in ready:
+                if self._may_take(worker, pending, idle, usable, holders):
+                    candidates.append(pending)
+            if candidates:
+                pending = self._preferred(worker, candidates, holders)
                 queue.remove(pending)
                 self._give(worker, pending)
                 return True
@@ -143,40 +153,40 @@ class Assignment:
                 healthy.append(worker)
         return healthy or staying
 
-    def _best_task(
+    def _adapter_holders(self) -> Holders:
+        """Return the workers that hold each adapter, by its key."""
+        holders: Holders = {}
+        for worker, state in self.workers.items():
+            for adapter_key in state.adapters:
+                holders.setdefault(adapter_key, []).append(worker)
+        return holders
+
+    def _may_take(
         self,
         worker: WorkerHandle,
+        pending: PendingTask,
         idle: Sequence[WorkerHandle],
         usable: Sequence[WorkerHandle],
-        ready: Sequence[PendingTask],
-    ) -> PendingTask | None:
-        own_adapters = self.workers[worker].adapters
-        held_by_idle = self._adapters_of(idle) - own_adapters
-        held_elsewhere = self._adapters_of(self.workers) - own_adapters
-        candidates = []
-        for pending in ready:
-            if pending.failure is None:
-                allowed = pending.adapter_key not in held_by_idle
-            else:
-                allowed = worker in _retry_workers(pending, usable)
-            if allowed:
-                candidates.append(pending)
+        holders: Holders,
+    ) -> bool:
+        """Return whether an idle worker may take a task, or leaves it to another worker."""
+        if pending.failure is not None:
+            return worker in _retry_workers(pending, usable)
+        task_holders = holders.get(pending.adapter_key, ())
+        if worker in task_holders:
+            return True
+        return not any(holder in idle for holder in task_holders)
+
+    def _preferred(self, worker: WorkerHandle, candidates: Sequence[PendingTask], holders: Holders) -> PendingTask:
+        """Return the task of the oldest trial that fits the worker best."""
 
         def rank(pending: PendingTask) -> tuple[int, bool, bool, int]:
-            return (
-                pending.order,
-                pending.adapter_key in held_elsewhere,
-                self._is_read_elsewhere(pending.image_set, worker.info.node),
-                pending.arrival,
-            )
+            task_holders = holders.get(pending.adapter_key, ())
+            is_held_elsewhere = len(task_holders) > 0 and worker not in task_holders
+            is_read_elsewhere = self._is_read_elsewhere(pending.image_set, worker.info.node)
+            return pending.order, is_held_elsewhere, is_read_elsewhere, pending.arrival
 
-        return min(candidates, key=rank, default=None)
-
-    def _adapters_of(self, workers: Sequence[WorkerHandle] | dict[WorkerHandle, WorkerState]) -> set[str]:
-        adapters: set[str] = set()
-        for worker in workers:
-            adapters |= self.workers[worker].adapters
-        return adapters
+        return min(candidates, key=rank)
 
     def _is_read_elsewhere(self, image_set: ImageSet, node: str) -> bool:
         """Return whether another node has read these image features and this node has not."""
