@@ -1,7 +1,7 @@
 """What a sweep costs beside its work: `python -m benchmarks.driver`.
 
 - Trials of a task that does nothing, through all that a real one goes through: Ray Tune, Optuna's study, the trial's
-  process, the keeper, scoring, files, records. At one trial at a time, so that nothing hides behind anything else.
+  process, the scheduler, scoring, files, records. At one trial at a time, so that nothing hides behind anything else.
 - What `ask` takes in a study that has many trials already.
 """
 
@@ -32,14 +32,13 @@ from fpp_sweep.search.trial_runner import TrialContext
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import info_at_start
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.trial.trial import Plan
-from fpp_sweep.workers.actors import Pool, SchedulerActor, WorkerNeeds
-from fpp_sweep.workers.scheduler import TaskScheduler
+from fpp_sweep.workers.actors import Pool, SchedulerActor
+from fpp_sweep.workers.resources import WorkerNeeds
 from fpp_sweep.workers.session import session
 from fpp_sweep.workers.status import StatusPoller
 
@@ -111,43 +110,42 @@ def print_overhead(trials: int) -> None:
         """A worker that answers at once."""
 
         def __init__(self) -> None:
-            self.facts = model
-            self.place = "here"
+            self.info = model
+            self.slot = "here"
+            self.doing = ""
 
-        async def run(self, task: Any, needs: Any, adapter: str) -> TaskResult:
+        async def run(self, task: Any, inputs: Any, adapter_key: str) -> TaskResult:
             if not hasattr(task, "start"):
                 return TaskResult(prompt=b"prompt", seconds={"pretrain": 0.0})
             probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)
             labels = np.arange(SAMPLES) % CLASSES
             return TaskResult(predictions=Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities))
 
-        async def gone(self) -> bool:
+        async def wait_until_lost(self) -> bool:
             return await asyncio.Event().wait()
 
         def kill(self) -> None:
             pass
 
-        async def freed(self) -> None:
+        async def wait_resources_released(self) -> None:
             pass
 
     space = space_of(trials)
     with tempfile.TemporaryDirectory() as scratch, session(None, cpus=2, verbose=False):
 
-        class IdleKeeper(SchedulerActor):
+        class IdleScheduler(SchedulerActor):
             def __init__(self, tasks: Path) -> None:
-                async def hire() -> NothingToDo:
-                    return NothingToDo()
+                needs = WorkerNeeds(workers=1, cpus=1, gpus=0, env={})
+                super().__init__(WorkerSpec(model="none"), needs, tasks, attempts=1, timeout=60.0)
+                self._scheduler.start_worker = self._start_idle
 
-                self._needs = WorkerNeeds(workers=1, cpus=1, gpus=0, env={})
-                self._keeper = TaskScheduler(
-                    hire=hire, wanted=lambda: 1, store=TaskStore(tasks), attempts=1, timeout=60.0
-                )
-                self._hiring = None
+            async def _start_idle(self) -> NothingToDo:
+                return NothingToDo()
 
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()
         folder.write_info(info_at_start(None, space, Options(), folder, ""))
-        actor: Any = ray.remote(IdleKeeper)
+        actor: Any = ray.remote(IdleScheduler)
         pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.tasks))
         pool.open()
         ends: list[float] = []
@@ -157,7 +155,7 @@ def print_overhead(trials: int) -> None:
                 ends.append(time.monotonic())
 
         plan = Plan(datasets={"test": (data,)}, seeds=(0,))
-        pool.begin(TaskKeys(model, plan.known()))
+        pool.begin(TaskKeys(model, plan.datasets_by_key()))
         conductor = SweepSearcher(
             space,
             folder,

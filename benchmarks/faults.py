@@ -162,8 +162,8 @@ TRIAL = r"ray::(TrialRunner|ResourceTrainable)"  # its title while it works, and
 RUNNING: dict[str, Strike] = {
     "worker killed": killed("ray::WorkerActor"),
     "worker frozen": frozen("ray::WorkerActor"),
-    "keeper killed": killed("ray::SchedulerActor"),
-    "keeper frozen": frozen("ray::SchedulerActor"),
+    "scheduler killed": killed("ray::SchedulerActor"),
+    "scheduler frozen": frozen("ray::SchedulerActor"),
     "trial's process killed": killed(TRIAL),
     "raylet killed": killed("raylet/raylet"),
     "raylet frozen": frozen("raylet/raylet"),

@@ -35,7 +35,7 @@ from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import Precision
-from fpp_sweep.trial.running import class_texts
+from fpp_sweep.trial.prompts import class_texts
 
 STAGES = ("image tower", "pretraining", "selection", "adaptation", "prediction", "zero-shot")
 WHOLE = "whole trial"

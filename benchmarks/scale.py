@@ -1,6 +1,6 @@
 """A sweep on hundreds of workers that compute nothing: `python -m benchmarks.scale --trials 1000 --workers 64`.
 
-Real Ray, keeper, trials, study, records, report and MLflow; only the workers are light: processes without torch that
+Real Ray, scheduler, trials, study, records, report and MLflow; only the workers are light: processes without torch that
 wait as long as a task is said to take and answer with predictions of the right shape. What is left is what the system
 itself costs: CPU time by process for each task, memory, how long workers wait, sizes on disk, and how long the commands
 take that read such a folder. More workers than processes share them (`--processes`).
@@ -88,7 +88,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class LightActor:
-    """As `pool.WorkerActor`, for any number of workers."""
+    """As `actors.WorkerActor`, for any number of workers."""
 
     def __init__(self, seconds: float) -> None:
         import asyncio
@@ -97,13 +97,13 @@ class LightActor:
         self._sleep = asyncio.sleep
         self._for_ever = asyncio.Event()
 
-    async def watch(self) -> None:
+    async def wait_until_draining(self) -> None:
         await self._for_ever.wait()
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        if method == "facts":
-            return model_facts()
-        task = arguments[0]
+    async def model_info(self) -> ModelInfo:
+        return model_info()
+
+    async def run(self, task: Any, inputs: Any, adapter_key: str) -> TaskResult:
         await self._sleep(self._seconds)
         if not isinstance(task, EvalTask):
             return TaskResult(prompt=b"prompt" * 4000, seconds={"pretrain": self._seconds}, held=self._seconds)
@@ -121,7 +121,7 @@ def predictions(task: EvalTask) -> Predictions:
     )
 
 
-def model_facts() -> ModelInfo:
+def model_info() -> ModelInfo:
     here: dict[str, Any] = {"device": "none", "arithmetic": "", "node": "here", "pid": os.getpid(), "seconds": 0.0}
     return ModelInfo(name="none", digest="none", embedding_scale=1.0, **here)
 
@@ -144,30 +144,31 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 
 def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any:
-    """The real keeper; only what it hires is light."""
+    """The real scheduler; only the workers that it starts are light."""
     import ray
 
-    from fpp_sweep.workers.actors import Pool, SchedulerActor, WorkerNeeds, _RayWorker
+    from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor
+    from fpp_sweep.workers.resources import WorkerNeeds
 
     processes, logs = min(workers, args.processes), tasks.with_name("logs")
 
-    class LightKeeper(SchedulerActor):
+    class LightScheduler(SchedulerActor):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             remote: Any = ray.remote
             actor = remote(num_cpus=0, max_concurrency=10_000)(LightActor)
             self._hosts = [actor.remote(args.seconds) for _ in range(processes)]
-            self._hired = 0
-            self._keeper.hire = self._light
+            self._started = 0
+            self._scheduler.start_worker = self._start_light
 
-        async def _light(self) -> Any:
-            host = self._hosts[self._hired % processes]
-            self._hired += 1
-            return LightWorker(host, await host.call.remote("facts"), self._needs, logs)
+        async def _start_light(self) -> Any:
+            host = self._hosts[self._started % processes]
+            self._started += 1
+            return LightWorker(host, await host.model_info.remote(), self._needs, logs)
 
-    class LightWorker(_RayWorker):
-        async def gone(self) -> bool:
-            await self.handle.watch.remote()
+    class LightWorker(RayWorker):
+        async def wait_until_lost(self) -> bool:
+            await self.actor.wait_until_draining.remote()
             return False
 
         def kill(self) -> None:
@@ -175,7 +176,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
 
     needs = WorkerNeeds(workers=workers, cpus=0.0, gpus=0.0, env={})
     remote: Any = ray.remote
-    actor = remote(LightKeeper).options(num_cpus=0, max_concurrency=1_000_000)
+    actor = remote(LightScheduler).options(num_cpus=0, max_concurrency=1_000_000)
     spec = WorkerSpec(model="none")
     return Pool(actor.remote(spec, needs, tasks, attempts=1, timeout=600.0))
 
@@ -215,9 +216,9 @@ class Book:
 
 
 ROLES = {
-    "Keeper": "keeper",
+    "LightScheduler": "scheduler",
     "LightActor": "workers",
-    "Coordinator": "trials",
+    "TrialRunner": "trials",
     "ResourceTrainable": "trials",
     "raylet/raylet": "raylet",
     "gcs_server": "gcs",
@@ -242,7 +243,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
 
         pool = start_light_pool(folder.tasks, workers, args)
         pool.open()
-        pool.begin(TaskKeys(model_facts(), plan.known()))
+        pool.begin(TaskKeys(model_info(), plan.datasets_by_key()))
         while pool.status().workers < workers:
             time.sleep(0.1)
         folder.path.mkdir(parents=True)
@@ -275,7 +276,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
 def tell(args: Any, workers: int, wall: float, spent: dict[str, float], status: Any, book: Book) -> None:
     tasks = args.trials * args.datasets * (args.shards + 1)
     print(
-        f"{workers} workers, {args.trials} trials, {tasks} tasks ({status.done} done) of {args.seconds:g} s, "
+        f"{workers} workers, {args.trials} trials, {tasks} tasks ({status.counts.done} done) of {args.seconds:g} s, "
         f"{os.cpu_count()} cores: {wall:.0f} s, {1000 * wall / tasks:.2f} ms a task",
         flush=True,
     )

@@ -29,7 +29,7 @@ from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.tiny.model import load as load_weights
 from fpp_sweep.trial.local_runner import LocalExecutor
-from fpp_sweep.trial.running import class_texts, flatness_weight
+from fpp_sweep.trial.prompts import class_texts, flatness_weight
 from fpp_sweep.trial.trial import Plan, run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.reference import naive
@@ -56,7 +56,7 @@ class Trial:
 
     def by_engine(self) -> tuple[Tensor, Tensor]:
         """Confidences and predicted classes, by the path that every command takes."""
-        executor = LocalExecutor(self.worker, TaskKeys(self.worker.facts(), self.plan.known()))
+        executor = LocalExecutor(self.worker, TaskKeys(self.worker.model_info(), self.plan.datasets_by_key()))
         _, (result,) = run_trial(self.plan, self.config, SPLIT, executor)
         predictions = result.predictions
         return torch.as_tensor(predictions.confidence), torch.as_tensor(predictions.predicted)
@@ -151,7 +151,7 @@ def prepared(args: Any, folder: Path) -> Trial:
     count = 6 if args.quick else args.images
     spec = WorkerSpec(model="tiny", device=args.device, limit=count, cache=str(folder), threads=torch.get_num_threads())
     worker = Worker(spec)
-    dataset = worker.dataset(args.dataset, SPLIT)
+    dataset = worker.datasets.open(args.dataset, SPLIT)
     model, _ = load_weights()
     weights = {name: value.float().to(args.device) for name, value in model.state_dict().items()}
     return Trial(

@@ -100,8 +100,8 @@ def prepared(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
     worker = Worker(spec, Bar)  # which tells where views are drawn, and what time went to
     facts = tuple(worker.describe([], "test"))
     plan = Plan(datasets={"test": facts}, seeds=(0,))
-    print(f"{worker.facts().name} on {worker.facts().device}, {len(facts)} datasets", flush=True)
-    return LocalExecutor(worker, TaskKeys(worker.facts(), plan.known())), plan
+    print(f"{worker.model_info().name} on {worker.model_info().device}, {len(facts)} datasets", flush=True)
+    return LocalExecutor(worker, TaskKeys(worker.model_info(), plan.datasets_by_key())), plan
 
 
 def checkpoint(folder: Path) -> str:

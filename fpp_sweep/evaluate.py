@@ -52,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     worker = Worker(spec_of(args, files), Bar)
     datasets = tuple(worker.describe(names_of(args), args.split))
     checked = check(worker, datasets, trials)
-    model = worker.facts()
+    model = worker.model_info()
     plan = Plan(datasets={args.split: datasets}, seeds=(), shards=None, columns=tuple(args.columns))
-    executor = LocalExecutor(worker, TaskKeys(model, plan.known(), checked.prompts))
+    executor = LocalExecutor(worker, TaskKeys(model, plan.datasets_by_key(), checked.prompts))
     out = new_folder(args.out)
     print(evaluation.heading(model, args.split, trials[0][0]))
     done = []

@@ -87,7 +87,7 @@ def assert_same_as_in_one_process(sweep, space, cache, records=None):
     space = replace(space, work=replace(space.work, cache=str(cache)))
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
-    inline = LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    inline = LocalExecutor(worker, TaskKeys(worker.model_info(), plan.datasets_by_key()))
     for record in records or sweep.trials():
         result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", inline)
         assert dict(result.average) == dict(record.results["val"].average), record.name

@@ -1,4 +1,4 @@
-"""Faults of the machine under a sweep as its users run it: processes that are killed, a Ray that dies, a full disk."""
+"""Faults of the machine during a sweep that runs as users run it: killed processes, a dead Ray, a full disk."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ from tests.waiting import LONG, wait_for
 
 pytestmark = pytest.mark.slow  # each starts Ray, two workers and MLflow
 
-KEEPER, COORDINATOR, WORKER = "ray::SchedulerActor", "ray::TrialRunner", "ray::WorkerActor"
+SCHEDULER, TRIAL, WORKER = "ray::SchedulerActor", "ray::TrialRunner", "ray::WorkerActor"
 
 
 def pids(driver, name):
@@ -48,7 +48,7 @@ def resumed(folder, *words):
 
 
 def is_gone(pid):
-    """Whether a process has ended; one that nobody has waited for yet has."""
+    """Return whether a process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -60,8 +60,8 @@ def runs(folder):
         return dict(store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall())
 
 
-def assert_told(driver, out, err, complaint):
-    """One line, at the end; and nothing of what Ray says."""
+def assert_reported(driver, out, err, complaint):
+    """Check that the driver printed one line about the fault, at the end, and nothing of Ray's output."""
     assert driver.returncode == 1, out + err
     assert not out
     assert "Traceback" not in err
@@ -72,50 +72,50 @@ def assert_told(driver, out, err, complaint):
     assert err.count("error: ") == 1
 
 
-def test_a_keeper_and_trials_processes_that_are_killed_cost_time_and_no_result(tmp_path):
+def test_killed_processes_of_scheduler_and_trials_cost_time_and_no_result(tmp_path):
     count = 12
     with ended(started(tmp_path, "--trials", str(count))) as driver:
         wait_for(lambda: complete(tmp_path))
-        for name in (KEEPER, COORDINATOR, KEEPER):
+        for name in (SCHEDULER, TRIAL, SCHEDULER):
             before, workers = len(complete(tmp_path)), pids(driver, WORKER)
             kill(driver, name)
-            if name == KEEPER:
-                wait_for(lambda workers=workers: all(is_gone(pid) for pid in workers))  # they hold a device
+            if name == SCHEDULER:
+                wait_for(lambda workers=workers: all(is_gone(pid) for pid in workers))  # they would hold a device
             wait_for(lambda before=before: len(complete(tmp_path)) > before)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
-    assert err.count("note: the keeper of the tasks died; another goes on") == 2
+    assert err.count("note: the scheduler died and was restarted") == 2
     assert "Traceback" not in err
     assert "(raylet)" not in out
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
     assert {record.attempt for record in sweep.trials()} <= {1, 2}
     assert sweep.info().work.model_loads == 3
-    assert sweep.info().work.tasks > count  # those of all keepers
+    assert sweep.info().work.tasks > count  # of all schedulers
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
 @pytest.fixture
 def short():
-    """A folder for temporary files, with a name as short as sockets need it."""
+    """A folder for temporary files, with a short name as sockets need it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("victim", ["raylet", "gcs_server", KEEPER])
-def test_a_part_that_cannot_be_replaced_interrupts_the_sweep_which_goes_on_later(tmp_path, victim, monkeypatch, short):
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server", SCHEDULER])
+def test_the_death_of_an_irreplaceable_process_interrupts_the_sweep(tmp_path, victim, monkeypatch, short):
     monkeypatch.setenv("TMPDIR", str(short))
     with ended(started(tmp_path, "--trials", "1000")) as driver:
         wait_for(lambda: complete(tmp_path))
         processes = descendants(driver.pid)
-        if victim == KEEPER:
+        if victim == SCHEDULER:
             for _ in range(3):
                 kill(driver, victim)
                 wait_for(lambda: pids(driver, victim))
                 processes |= descendants(driver.pid)
-        kill(driver, victim if victim == KEEPER else f"/{victim} ")
+        kill(driver, victim if victim == SCHEDULER else f"/{victim} ")
         out, err = driver.communicate(timeout=LONG)
-    assert_told(driver, out, err, "keeper" if victim == KEEPER else f"Ray's {victim} ")
+    assert_reported(driver, out, err, "scheduler" if victim == SCHEDULER else f"Ray's {victim} ")
     wait_for(lambda: all(is_gone(pid) for pid in processes))
     assert not [*short.glob("ray-*"), *short.glob("fpp_sweep-*")]
     sweep = only_sweep(tmp_path)
@@ -141,18 +141,18 @@ def fill(disk):
             pass
 
 
-def test_a_full_disk_interrupts_the_sweep_which_goes_on_with_room(tmp_path):
+def test_a_full_disk_interrupts_the_sweep_which_can_be_resumed_with_free_space(tmp_path):
     with mounted(tmp_path / "sweeps", "size=8m") as disk:
         with ended(started(tmp_path, "--trials", "1000")) as driver:
             wait_for(lambda: complete(tmp_path))
             fill(disk)
             out, err = driver.communicate(timeout=LONG)
-        assert_told(driver, out, err, "; make room, then go on with --resume")
+        assert_reported(driver, out, err, "; make room, then go on with --resume")
         assert f"error: {disk}/" in err
         sweep = only_sweep(tmp_path)
         before = {record.name: record for record in sweep.trials()}
         assert {record.state for record in before.values()} <= {"complete", "running", "interrupted", "waiting"}
-        for record in before.values():  # what is complete has its files
+        for record in before.values():  # complete trials have their files
             if record.state == "complete":
                 assert (sweep.artifacts(record.name) / "val/reliability.png").is_file()
         (disk / "filler").unlink()

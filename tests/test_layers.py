@@ -244,7 +244,7 @@ def loaded():
     """What is loaded after some imports, and what each command's help prints; a process for each, all at once."""
     imported = {
         "a trial's process": "import fpp_sweep.trial.trial, fpp_sweep.trial.artifacts, fpp_sweep.records.folder",
-        "the keeper": "import fpp_sweep.workers.scheduler",
+        "the scheduler": "import fpp_sweep.workers.scheduler",
         "the core": "import fpp_sweep.trial.worker, fpp_sweep.report.evaluation",
         "the header": HEADER,
         "one command": ONE,
@@ -275,7 +275,7 @@ def test_help_loads_nothing_heavy(loaded, command):
 
 def test_processes_load_what_they_need_and_no_more(loaded):
     assert loaded["a trial's process"][1] == {"numpy"}
-    assert loaded["the keeper"][1] == {"numpy"}
+    assert loaded["the scheduler"][1] == {"numpy"}
     assert loaded["the core"][1] == {"numpy", "torch"}
     assert loaded["one command"][1] == set()
 

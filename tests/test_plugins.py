@@ -4,15 +4,18 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fpp_sweep import evaluate
+from fpp_sweep.core.metrics import Predictions, score
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.spec.tasks import EvalTask
+from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
 
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
@@ -115,6 +118,25 @@ def test_rows_are_registered_by_plugins_only():
         plugins.metric(goal="min")(len)
 
 
+METRIC = "@metric(goal='min')\ndef mine(predictions):\n    values = {}\n    return BROKEN\n"
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("1 / len(values)", "metric mine (bad.py:6): division by zero"),
+        ("values['x']", "metric mine (bad.py:6): KeyError: 'x'"),
+        ("[][0]", "metric mine (bad.py:6): list index out of range"),
+        ("'much'", "metric mine: could not convert string to float: 'much'"),
+    ],
+)
+def test_an_error_in_a_metric_names_the_metric_file_and_line(tmp_path, broken, message):
+    load(tmp_path, bad=HEAD + METRIC.replace("BROKEN", broken))
+    probabilities = np.array([[0.75, 0.25]], np.float32)
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        score(Predictions.of(["a"], np.array([0]), probabilities))
+
+
 METHOD = (
     HEAD
     + """
@@ -143,16 +165,16 @@ def worker(tmp_path_factory):
 @pytest.mark.parametrize(
     ("logits", "complaint"),
     [
-        ("logits - logits.mean(0)", "results change with the composition of batches"),
-        ("logits[:1]", r"logits have shape \(1, 3\), must be \(4, 3\)"),
-        ("logits / 0", "logits are not finite"),
-        ("logits + torch.randn(1)", "the same call gives other bits"),
-        ("undefined", "fails on made-up samples: NameError: name 'undefined'"),
+        ("logits - logits.mean(0)", "method mine: results change with the composition of batches"),
+        ("logits[:1]", r"method mine: logits have shape \(1, 3\), must be \(4, 3\)"),
+        ("logits / 0", "method mine: logits are not finite"),
+        ("logits + torch.randn(1)", "method mine: the same call gives other bits"),
+        ("undefined", r"method mine \(mine\.py:16\): fails on made-up samples: NameError: name 'undefined'"),
     ],
 )
 def test_a_method_that_breaks_its_contract_is_refused_before_the_first_trial(tmp_path, worker, logits, complaint):
     load(tmp_path, mine=METHOD.replace("LOGITS", logits))
-    with pytest.raises(InputError, match=f"method mine: {complaint}"):
+    with pytest.raises(InputError, match=complaint):
         worker.check(["mine"], [], [])
 
 
@@ -166,3 +188,17 @@ def test_a_method_whose_samples_depend_on_those_before_must_say_so(tmp_path, wor
 def test_a_method_that_keeps_its_contract_is_taken(tmp_path, worker):
     load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))
     worker.check(["mine"], [], [])
+
+
+def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_line(tmp_path, worker):
+    """Also one that made-up samples do not show."""
+    text = METHOD.replace("LOGITS", "logits if len(text) == 3 else [][0]")
+    line = next(number for number, code in enumerate(text.splitlines(), start=1) if "[][0]" in code)
+    load(tmp_path, mine=text)
+    worker.check(["mine"], [], [])
+    config = TrialConfig(method="mine", prompt="a photo of a").replace({"views.count": 2})
+    task = EvalTask(config=config, dataset="digits", split="val", seed=0, start=0, stop=5)
+    with pytest.raises(TaskFailed) as failure:
+        worker.run(task, [])
+    where = f"{task.title}, {worker.model_info().where}, method mine (mine.py:{line})"
+    assert failure.value.reason == f"{where}: IndexError: list index out of range"

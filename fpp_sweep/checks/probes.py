@@ -155,7 +155,7 @@ def _data(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             worker = Worker(replace(spec, cache=scratch, device="cpu", compile=False))
-            facts: Facts = {"weights": worker.facts().digest[:12]}
+            facts: Facts = {"weights": worker.model_info().digest[:12]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
         for name in expand(datasets, read_custom(Path(spec.dataset_file)) if spec.dataset_file else ()):
@@ -168,7 +168,7 @@ def _data(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
 
 def _dataset(worker: Worker, name: str, split: str) -> Facts:
     (facts,) = worker.describe([name], split)
-    dataset = worker.dataset(name, split)
+    dataset = worker.datasets.open(name, split)
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
     size = min(BATCH, facts.size)
     task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=size)

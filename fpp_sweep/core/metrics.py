@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.spec import catalogue
+from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
 
 BINS = 20  # as in the released code of FPP, C-TPT and O-TPT
@@ -269,7 +269,12 @@ def score(predictions: Predictions) -> dict[str, float]:
     numbers = {}
     for row in catalogue.qualities(predictions.columns):
         assert row.compute is not None
-        numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))
+        try:
+            numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))
+        except Exception as error:
+            if not row.digest:  # not a plugin's
+                raise
+            raise plugins.metric_error(row.name, error) from error
         if not math.isfinite(numbers[row.name]):
             raise FloatingPointError(f"metric {row.name} is {numbers[row.name]}")
     return numbers

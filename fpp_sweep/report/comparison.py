@@ -25,7 +25,7 @@ from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value
 from fpp_sweep.statistics.old_bootstrap import Common, Interval, holm, needed
 from fpp_sweep.trial.artifacts import read_sums
 from fpp_sweep.trial.evidence import SplitEvidence, of_split
-from fpp_sweep.trial.trial import mean, measured
+from fpp_sweep.trial.trial import mean, metric_of
 
 TEST = "test"
 
@@ -101,7 +101,7 @@ def on_common(
     results = {split: result for split, one in common.items() if (result := _on_split(record, path, split, one))}
     if next(iter(common)) not in results:
         return None
-    values = [measured(results[next(iter(common))], objective.metric) for objective in goals]
+    values = [metric_of(results[next(iter(common))], objective.metric) for objective in goals]
     return replace(record, results=results, values=values)
 
 

@@ -11,7 +11,7 @@ Who takes part follows from the records alone, so that a resumed driver decides 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
@@ -25,7 +25,7 @@ from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import seed_variances
-from fpp_sweep.trial.trial import Plan
+from fpp_sweep.trial.trial import ImageRange, Plan
 
 MAX_COMPARED = 200  # trials nearest to the front that finalists are chosen from
 UNLIKELY = "unlikely"
@@ -34,14 +34,6 @@ Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]
 
 
 # --- what the final stage runs on ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FreshImages:
-    """A range of a dataset's images that the search has not seen."""
-
-    start: int
-    stop: int
 
 
 def final_seeds(search_seeds: Sequence[int], count: int) -> tuple[int, ...]:
@@ -59,7 +51,7 @@ def final_seeds(search_seeds: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> FreshImages | None:
+def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> ImageRange | None:
     """Return the images after those of the search, as many of each dataset; None where too few are left.
 
     `used` and `available` count the images of each dataset, without and with what the limit leaves out.
@@ -70,7 +62,7 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
     count = min(wanted, left)
     if len(set(used.values())) > 1 or count < min(BATCH, first):
         return None
-    return FreshImages(first, first + count)
+    return ImageRange(first, first + count)
 
 
 def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
@@ -85,7 +77,7 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
     searched = plan.datasets[split]
     seeds = final_seeds(plan.seeds, finalists.seeds)
     view_seeds = {seed: plan.seeds[0] for seed in seeds if seed not in plan.seeds}
-    final = replace(plan, seeds=seeds, view_seeds=view_seeds, rungs={}, datasets={**plan.datasets, FINAL: searched})
+    final = replace(plan, seeds=seeds, view_seeds=view_seeds, rung_ends={}, datasets={**plan.datasets, FINAL: searched})
     if any(catalogue.method(name).stateful for name in space.methods()):
         return final  # a stream cannot begin in its middle
     limit = space.work.limit or EMBEDDED_LIMIT
@@ -95,7 +87,8 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
     images = fresh_images(finalists, used, available)
     if images is None:
         return final
-    return replace(final, datasets={**plan.datasets, FINAL: larger}, final_range=(images.start, images.stop))
+    ranges = {(info.name, info.split): images for info in larger}
+    return replace(final, datasets={**plan.datasets, FINAL: larger}, ranges=ranges)
 
 
 # --- who takes part ---------------------------------------------------------------------------------

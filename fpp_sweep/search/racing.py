@@ -44,7 +44,7 @@ from fpp_sweep.statistics.block_stats import (
     to_bytes,
 )
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured
+from fpp_sweep.trial.trial import Plan, StoppingPolicy, metric_of
 
 MIN_SD = 1e-6  # points
 N_NEIGHBOURS = 3  # finished trials that a prediction rests on; more or fewer saved less (benchmarks/RESULTS.md, Racing)
@@ -286,7 +286,7 @@ class RacePolicy(StoppingPolicy):
         """Return the tasks by rung, over all datasets and seeds."""
         by_rung: dict[int, list[EvalTask]] = {}
         for task in self.ordered(plan, tasks):
-            ends = plan.rungs[task.dataset, task.split]
+            ends = plan.rung_ends[task.dataset, task.split]
             rung = sum(end < task.stop for end in ends)
             by_rung.setdefault(rung, []).append(task)
         self._total = sum(task.stop - task.start for task in tasks)
@@ -450,7 +450,7 @@ class RacePolicy(StoppingPolicy):
         return finished
 
     def _final(self, record: TrialRecord, metric: str) -> float:
-        return measured(record.results[self._rules.split], metric)
+        return metric_of(record.results[self._rules.split], metric)
 
     def _rung_of(self, name: str) -> RungMetrics | None:
         file = self._rung_file(name)

@@ -141,7 +141,7 @@ class SweepSearcher(Searcher):
         return [record for record in self._records.values() if record.kind == "trial"]
 
     def _at_once(self) -> int:
-        return self._plan.at_once(self.search, self._watch.workers)
+        return self._plan.concurrent_trials(self.search, self._watch.status.workers)
 
     def _too_short(self) -> bool:
         """Whether the trials under way may end before one more process for trials has started."""
@@ -283,8 +283,8 @@ class SweepSearcher(Searcher):
     def _enough(self) -> bool:
         """Whether a budget is used up; what was begun before is finished all the same."""
         if self.why_stopped is None:
-            self.why_stopped = self._watch.fatal or self._exhausted()
-        return self.why_stopped is not None and not (self._adopted and self._watch.fatal is None)
+            self.why_stopped = self._watch.status.fatal or self._exhausted()
+        return self.why_stopped is not None and not (self._adopted and self._watch.status.fatal is None)
 
     def _exhausted(self) -> str | None:
         search = self._space.search
@@ -319,7 +319,7 @@ class SweepSearcher(Searcher):
 
     def _next_final_job(self) -> tuple[str, str] | None:
         """Return the next job of the final stage or the test split; None if there is none now."""
-        if self._watch.fatal:
+        if self._watch.status.fatal:
             return None
         job = self._final_jobs.next(self._records, list(self._running.values()))
         if job is not None:

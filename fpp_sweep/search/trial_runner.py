@@ -25,7 +25,7 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, measured, run_trial
+from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, metric_of, run_trial
 
 ABORT_REASON = "halted"  # in what Tune is told: why no trial can go on
 
@@ -110,10 +110,10 @@ def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
         plan = brief.plan
         if split != brief.search_split and brief.final_plan is not None:
             plan = brief.final_plan.for_config(config, brief.plan.seeds)
-        result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
+        result, datasets = run_trial(plan, config, split, executor, order=order, policy=driver)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
-            values = [measured(result, objective.metric) for objective in brief.objectives]
+            values = [metric_of(result, objective.metric) for objective in brief.objectives]
             broken = violations(brief, result) if record.kind == "trial" else {}
             record = replace(record, values=values, constraints=broken, state="complete", finished=time.time())
         try:
@@ -158,6 +158,6 @@ def violations(brief: TrialContext, result: SplitResult) -> dict[str, float]:
             record = brief.folder.trial(f"baseline-{constraint.baseline}")
             if brief.search_split not in record.results:
                 raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
-            baseline = measured(record.results[brief.search_split], constraint.metric)
-        values[constraint.name] = constraint.violation(measured(result, constraint.metric), baseline)
+            baseline = metric_of(record.results[brief.search_split], constraint.metric)
+        values[constraint.name] = constraint.violation(metric_of(result, constraint.metric), baseline)
     return values

@@ -84,8 +84,8 @@ class TaskKeys:
         cut = (task.split, task.start, task.stop, sorted(task.columns))
         return self._named("evaluate", task, lambda: (self._evaluation(task),), cut)
 
-    def serving(self, task: Task) -> Iterator[str]:
-        """Its key, then those of the same task with more optional columns, whose results hold this one's."""
+    def compatible_keys(self, task: Task) -> Iterator[str]:
+        """Yield the task's key, then the keys of the same task with more optional columns: their results serve, too."""
         yield self.of(task)
         if isinstance(task, PretrainTask):
             return

@@ -22,6 +22,7 @@ from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.specs import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+SOURCE_PREFIX = "<plugin "  # of a plugin's name in tracebacks: it is executed from its text
 
 _loaded: dict[str, PluginFile] = {}
 _executing: list[PluginFile] = []  # the file whose rows are registered now
@@ -62,6 +63,25 @@ def unload(file: PluginFile) -> None:
 def loaded() -> tuple[PluginFile, ...]:
     """The plugins of this process."""
     return tuple(_loaded.values())
+
+
+def line_of(error: BaseException) -> str:
+    """Return the innermost line of a plugin in a traceback, such as `mine.py:12`; empty if there is none."""
+    line = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(SOURCE_PREFIX):
+            line = f"{frame.filename.removeprefix(SOURCE_PREFIX).rstrip('>')}:{frame.lineno}"
+    return line
+
+
+def metric_error(name: str, error: Exception) -> InputError:
+    """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
+    message = " ".join(str(error).split())
+    if not message or isinstance(error, KeyError):  # whose message is the key only
+        message = f"{type(error).__name__}: {message}".rstrip(": ")
+    line = line_of(error)
+    where = f"metric {name} ({line})" if line else f"metric {name}"
+    return InputError(f"{where}: {message}")
 
 
 def method(
@@ -138,7 +158,7 @@ def _execute(file: PluginFile) -> None:
     where = f"plugin {file.name}.py"
     module = ModuleType(f"fpp_sweep_plugin_{file.name}")
     before = len(catalogue.METHODS) + len(catalogue.METRICS)
-    source = f"<{where}>"
+    source = f"{SOURCE_PREFIX}{file.name}.py>"
     linecache.cache[source] = (len(file.text), None, file.text.splitlines(keepends=True), source)
     sys.modules[module.__name__] = module  # dataclasses and pickles of the plugin look themselves up
     _executing.append(file)

@@ -5,6 +5,7 @@ Whoever hands out tasks needs no model and no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -81,29 +82,34 @@ class EvalTask:
     def title(self) -> str:
         return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.prompt_seed}"
 
-    def shards(self, count: int | None = None, edges: Sequence[int] = ()) -> list[EvalTask]:
-        """The same work in so many contiguous shards of whole batches, else in shards of a fixed size.
+    def shards(self, count: int | None = None, cut_at: Sequence[int] = ()) -> list[EvalTask]:
+        """Cut the task into contiguous shards of whole batches: `count` of them, or shards of a fixed size.
 
-        They are cut at `edges`, too, which should lie between two batches.
-
-        A stateful method's shards form a chain, whose cuts must be the same wherever it runs.
+        Shards also end at `cut_at`, which should lie between two batches. The shards of a stateful method form a
+        chain and always have the fixed size.
 
         >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
         >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
         ([(0, 64), (64, 192), (192, 300)], 1, 5)
-        >>> [(shard.start, shard.stop) for shard in task.shards(edges=[64, 128])]
+        >>> [(shard.start, shard.stop) for shard in task.shards(cut_at=[64, 128])]
         [(0, 64), (64, 128), (128, 300)]
         """
-        first, last = self.start // BATCH, -(-self.stop // BATCH)
-        if catalogue.method(self.config.method).stateful:
-            if count is not None:
-                raise InputError(f"work.shards={count}: method {self.config.method} is stateful, its stream is not cut")
-            cuts = [*range(self.start, self.stop, SHARD), self.stop]
+        if not catalogue.method(self.config.method).stateful:
+            ends = [*self._batch_cuts(count), *cut_at]
+        elif count is None:
+            ends = [*range(self.start, self.stop, SHARD), self.stop]
         else:
-            parts = min(count, last - first) if count else -(-(self.stop - self.start) // SHARD)
-            cuts = [*(BATCH * (first + (last - first) * part // parts) for part in range(parts + 1)), *edges]
-        ends = sorted({min(max(cut, self.start), self.stop) for cut in cuts})
-        return [replace(self, start=start, stop=stop) for start, stop in pairwise(ends)]
+            raise InputError(f"work.shards={count}: method {self.config.method} is stateful, its stream is not cut")
+        inside = sorted({min(max(end, self.start), self.stop) for end in ends})
+        return [replace(self, start=start, stop=stop) for start, stop in pairwise(inside)]
+
+    def _batch_cuts(self, count: int | None) -> list[int]:
+        """Return the ends of shards of whole batches, as equal in size as possible."""
+        first, last = self.start // BATCH, math.ceil(self.stop / BATCH)
+        shards = math.ceil((self.stop - self.start) / SHARD)
+        if count:
+            shards = min(count, last - first)
+        return [BATCH * (first + (last - first) * number // shards) for number in range(shards + 1)]
 
 
 Task = PretrainTask | EvalTask

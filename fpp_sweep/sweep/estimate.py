@@ -69,11 +69,11 @@ def dry_run(spaces: Sequence[Space], table: Sequence[int] = ()) -> str:
                 for facts in plan.datasets[space.search.split]:
                     if facts.name not in speeds:
                         speeds[facts.name] = timing.measure(worker, space.start(), facts)
-    known = {key: facts for plan in plans for key, facts in plan.known().items()}
+    known = {key: facts for plan in plans for key, facts in plan.datasets_by_key().items()}
     runs = [Expected(space, plan, dict(expected_configs(space))) for space, plan in zip(spaces, plans, strict=True)]
     lines = [line for run in runs for line in config_lines(run.space, run.configs)]
     lines += [*(f"note: {note}" for note in notes), ""]
-    keys = TaskKeys(worker.facts(), known)
+    keys = TaskKeys(worker.model_info(), known)
     size = len(worker.clip.text.projection[0]) * (4 if worker.spec.exact_cache else 2)
     return "\n".join([*lines, *cost_lines(runs, speeds, workers, keys, size=size, table=table)])
 
@@ -198,7 +198,7 @@ class Costs:
         phases = [(sweep, split, trials) for sweep in sweeps for split, trials in sweep.trials().items()]
         every = dict.fromkeys(task for *_, trials in phases for trial in trials for task in trial)
         found = {keys.of(task): task for task in every}
-        done_by = {task: [key for key in keys.serving(task) if key in found][-1] for task in every}
+        done_by = {task: [key for key in keys.compatible_keys(task) if key in found][-1] for task in every}
         features: dict[str, float] = {}
         read: dict[tuple[object, ...], int] = {}
         for task in (task for task in every if isinstance(task, EvalTask)):
@@ -223,7 +223,8 @@ class Costs:
         schedule = Schedule(workers)
         return [
             schedule.run(
-                [self._pieces(trial, besides) for trial in trials], sweep.plan.at_once(sweep.space.search, workers)
+                [self._pieces(trial, besides) for trial in trials],
+                sweep.plan.concurrent_trials(sweep.space.search, workers),
             )
             for sweep, _, trials in self.phases
         ]

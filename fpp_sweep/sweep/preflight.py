@@ -177,7 +177,8 @@ def open_workers(
         terminable(),  # again: ray.init has replaced the handler
     ):
         # the pool imports Ray, which `session` must have imported first, with its environment set
-        from fpp_sweep.workers.actors import WorkerNeeds, require_room, start_pool
+        from fpp_sweep.workers.actors import start_pool
+        from fpp_sweep.workers.resources import WorkerNeeds, require_room
 
         gpus = work.gpus_per_worker
         if gpus is None:
@@ -244,9 +245,9 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
         raise InputError(error.reason) from error
     for line in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
         note(line)
-    datasets = plan.known()
+    datasets = plan.datasets_by_key()
     if final is not None:
-        datasets.update(final.known())
+        datasets.update(final.datasets_by_key())
     pool.begin(TaskKeys(model, datasets, checks.prompts))
     folder.write_info(with_facts(folder.info(), space, model, plan, checks))
     return Opened(pool, plan, final, workers.gpus_per_worker)
@@ -291,7 +292,7 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     if race:
         require_blockwise(space.objectives, space.constraints)
         ends = rung_ends(race, datasets[split])
-    return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
+    return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rung_ends=ends)
 
 
 def _require_measured(space: Space, names: Sequence[str]) -> None:

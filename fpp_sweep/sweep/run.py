@@ -41,9 +41,8 @@ from fpp_sweep.sweep.preflight import (
 )
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
-from fpp_sweep.workers.scheduler import SchedulerStatus
-from fpp_sweep.workers.session import remove_own
-from fpp_sweep.workers.status import StatusPoller
+from fpp_sweep.workers.session import kill_session
+from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
 if TYPE_CHECKING:
     from fpp_sweep.search.searcher import SweepSearcher
@@ -105,8 +104,8 @@ def _go(run: Run) -> None:
     except (KeyboardInterrupt, OSError) as error:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends at once; the folder stays readable
         run.interrupted()
-        if run.watch.lost:
-            raise run.watch.lost from None
+        if run.watch.failure:
+            raise run.watch.failure from None
         raise MachineError.of(error) if isinstance(error, OSError) else InterruptedSweep from None
     finally:
         run.close()
@@ -130,7 +129,7 @@ class Run:
         self.reporter = Reporter(folder, self.shipper)
         self.notifier = Notifier(space.search.notify, folder.path)
         self.storage = ""  # where Tune puts records of its own, which nothing reads again
-        self.watch = StatusPoller(opened.pool, self._show, self._keeper_restarted, self._leave)
+        self.watch = StatusPoller(opened.pool, self._show, self._scheduler_restarted, self._leave)
         self.conductor: SweepSearcher = SweepSearcher(
             space,
             folder,
@@ -213,12 +212,10 @@ class Run:
 
     def _work(self, info: SweepInfo) -> WorkTotals:
         """Return the work of this driver added to that of the drivers before it."""
-        self.watch.look()
-        status = self.watch.status
-        if status is None:
-            return info.work
+        self.watch.poll()
+        counts = self.watch.status.counts
         return info.work + WorkTotals(
-            tasks=status.done, cached=status.at_hand, model_loads=status.loads, workers_lost=status.lost
+            tasks=counts.done, cached=counts.cached, model_loads=counts.loads, workers_lost=counts.lost
         )
 
     def _changed(self, record: TrialRecord, split: str) -> None:
@@ -263,15 +260,15 @@ class Run:
             corner.append(worst(point[index] for point in values) if known is None else known)
         self.folder.write_info(replace(info, reference=corner))
 
-    def _keeper_restarted(self) -> None:
-        self.display.event("note: the keeper of the tasks died; another goes on from the results on disk")
+    def _scheduler_restarted(self) -> None:
+        self.display.event("note: the scheduler died and was restarted; it continues from the results on disk")
 
     def _leave(self) -> None:
         """End in the place of the main thread: Ray, whose head is gone, holds it for a minute and then ends us all."""
         self.interrupted()
         self.close()
-        print(f"error: {self.watch.lost}", file=sys.stderr, flush=True)
-        remove_own()
+        print(f"error: {self.watch.failure}", file=sys.stderr, flush=True)
+        kill_session()
         os._exit(1)
 
     def _show(self, workers: SchedulerStatus) -> None:
@@ -289,7 +286,7 @@ class Run:
             failed=progress.failed,
             running=len(progress.running),
             total=progress.total,
-            images_per_second=workers.images / seconds if workers.images else None,
+            images_per_second=workers.counts.images / seconds if workers.counts.images else None,
             front=points,
             hypervolume=volume,
             seconds_left=self._seconds_left(seconds),

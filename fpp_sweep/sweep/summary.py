@@ -17,7 +17,7 @@ from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.spec.progress import shares
 from fpp_sweep.sweep.display import final_table
 from fpp_sweep.tracking import to_look
-from fpp_sweep.trial.trial import added
+from fpp_sweep.trial.trial import sum_by_stage
 
 FAILURES = 3  # that are told; of more, how many
 
@@ -127,7 +127,7 @@ def work_done(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
 
 def features_line(records: Sequence[TrialRecord]) -> str:
     """How fast image features were computed for these trials, and what that waited for."""
-    cost = added(result.features for record in records for result in record.results.values())
+    cost = sum_by_stage(result.features for record in records for result in record.results.values())
     images = cost.pop("images", 0.0)
     if not images:
         return ""

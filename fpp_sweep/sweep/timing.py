@@ -20,7 +20,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH as SAMPLES
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
-from fpp_sweep.trial.running import Adapter, evaluate
+from fpp_sweep.trial.adapting import Adapter, evaluate
 from fpp_sweep.trial.worker import Worker
 
 STEPS = 6  # of pretraining that are timed, after a first one
@@ -45,7 +45,7 @@ def measure(worker: Worker, start: TrialConfig, facts: DatasetInfo) -> Speed:
     task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
     learns = catalogue.method(start.method).learns
     tuned = replace(start, method=start.method if learns else catalogue.DEFAULT, prompt=start.anchor_prompt)
-    with worker.computing(start):
+    with worker.model.computing(start):
         image, begin = _adaptation(worker, replace(task, config=tuned))
         plain, _ = _adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
         draw, tower = _features(worker, replace(task, config=tuned))
@@ -65,12 +65,12 @@ def _pretraining_step(worker: Worker, config: TrialConfig, dataset: str) -> floa
 
 def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Seconds for an image, and to set the method up, with random features."""
-    dataset = worker.dataset(task.dataset, task.split)
+    dataset = worker.datasets.open(task.dataset, task.split)
     images = min(SAMPLES, len(dataset))
     size = len(worker.clip.text.projection[0])
     features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
     stand_in: Any = SimpleNamespace(kept=np.arange(len(dataset)), of=lambda indices: features[: len(indices)])
-    clip = worker.clip_for(task.config)
+    clip = worker.model.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
     adapters: list[Adapter] = []
     begin = _timed(lambda: adapters.append(worker.adapter(task, prompt)))
@@ -83,8 +83,8 @@ def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
 
 def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Seconds to draw the views of an image, and of a view in the image tower."""
-    dataset, config = worker.dataset(task.dataset, task.split), task.config.views
-    clip = worker.clip_for(task.config)
+    dataset, config = worker.datasets.open(task.dataset, task.split), task.config.views
+    clip = worker.model.clip_for(task.config)
     reader = Reader.of(dataset, config, clip.preprocess, task.seed)
     images = min(IMAGES, len(dataset) - 1) or 1
     reader[0]  # whatever is read once

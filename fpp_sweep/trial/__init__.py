@@ -1,1 +1,1 @@
-"""One trial: its tasks, the worker that computes them, and what they give."""
+"""One trial: its tasks, the workers that compute them, and the results."""

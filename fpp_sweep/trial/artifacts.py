@@ -1,11 +1,11 @@
-"""A trial's files, of `evaluate` and of a sweep alike: prompts, predictions per sample, reliability diagrams.
+"""A trial's files, of `evaluate` and of a sweep: prompts, predictions of samples, reliability diagrams.
 
-    prompts/<dataset>.seed<n>.safetensors              where one was pretrained
+    prompts/<dataset>.seed<n>.safetensors              prompts that were pretrained
     <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
     <split>/block_stats.npz                            what intervals and comparisons need, by block of images
     <split>/reliability.png                            of the first seed
 
-The border to pyarrow and (in `diagram`) matplotlib, which take a second: a trial's process loads them when it writes.
+pyarrow and matplotlib take a second to load, so they are imported when a trial writes its files.
 """
 
 from __future__ import annotations
@@ -18,28 +18,34 @@ from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, to_bytes
-from fpp_sweep.trial.diagram import reliability_panels
 from fpp_sweep.trial.trial import DatasetResult
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
+    """Write all files of a trial on one split."""
+    from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
+
+    block_stats = {}
+    first_seed = results[0].seed
+    panels = {}
     for result in results:
         name = f"{result.facts.name}.seed{result.seed}"
         write_predictions(result.predictions, result.facts.classes, folder / split / f"{name}.predictions.parquet")
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
+        block_stats[result.facts.name, result.seed] = result.sums
+        if result.seed == first_seed:
+            panels[f"{result.facts.name}, seed {first_seed}"] = result.predictions
     with written_whole(folder / split / BLOCK_STATS_FILE) as partial:
-        partial.write_bytes(to_bytes({(result.facts.name, result.seed): result.sums for result in results}))
-    seed = results[0].seed
-    panels = {f"{result.facts.name}, seed {seed}": result.predictions for result in results if result.seed == seed}
+        partial.write_bytes(to_bytes(block_stats))
     reliability_panels(panels, folder / split / "reliability.png", title=title)
 
 
 def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:
-    """By dataset and seed, of a trial's folder; without its file, or where that is damaged, from the predictions.
+    """Return the block statistics of a trial by dataset and seed; computed from the predictions if the file is damaged.
 
-    Empty where there are none either.
+    The result is empty if the predictions are missing as well.
     """
     try:
         return from_bytes((folder / split / BLOCK_STATS_FILE).read_bytes())
@@ -48,8 +54,10 @@ def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:
 
 
 def changed(folder: Path) -> int:
-    """Differs after any file of it was written: they all appear whole, under their names."""
-    return folder.stat().st_mtime_ns if folder.is_dir() else 0
+    """Return a number that differs after any file of the folder was written: files appear complete, by a rename."""
+    if not folder.is_dir():
+        return 0
+    return folder.stat().st_mtime_ns
 
 
 def _from_predictions(folder: Path) -> Iterator[tuple[tuple[str, int], BlockStats]]:
@@ -60,19 +68,19 @@ def _from_predictions(folder: Path) -> Iterator[tuple[tuple[str, int], BlockStat
 
 
 def read_predictions(path: Path) -> dict[str, Any]:
-    """The columns that `write_predictions` wrote but logits, as arrays; the samples in the order of their names."""
-    from pyarrow import parquet
+    """Return the columns that `write_predictions` wrote, without logits, with samples in the order of their names."""
+    from pyarrow import parquet  # start-up time
 
     table = parquet.read_table(path).sort_by("id")
     return {name: table[name].to_numpy() for name in table.column_names if name != "logits"}
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:
-    """One row for each sample; optional columns stand last."""
-    import pyarrow
-    from pyarrow import parquet
+    """Write one row for each sample; optional columns come last."""
+    import pyarrow  # start-up time
+    from pyarrow import parquet  # start-up time
 
-    columns = {
+    columns: dict[str, Any] = {
         "id": list(predictions.ids),
         "label": predictions.labels,
         "predicted": predictions.predicted,
@@ -82,7 +90,8 @@ def write_predictions(predictions: Predictions, classes: Sequence[str], path: Pa
         "in_top5": predictions.in_top5,
         "nll": predictions.nll,
         "brier": predictions.brier,
-        **{name: values if values.ndim == 1 else list(values) for name, values in predictions.columns.items()},
     }
+    for name, values in predictions.columns.items():
+        columns[name] = values if values.ndim == 1 else list(values)
     with written_whole(path) as partial:
         parquet.write_table(pyarrow.table(columns), partial)

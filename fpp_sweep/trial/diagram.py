@@ -1,122 +1,153 @@
-"""The reliability diagram: is a model right as often as it says? matplotlib is imported when it draws: a second."""
+"""Reliability diagrams: accuracy against confidence, by bin of confidence.
+
+This module loads matplotlib, which takes a second; `artifacts` imports it when it writes a diagram.
+"""
 
 from __future__ import annotations
 
+import math
 import textwrap
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import EDGES, Predictions, accuracy, expected_calibration_error
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.statistics.old_bootstrap import REACH
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+# Paul Tol's bright scheme, for colour-blind readers; the hatch serves grey prints
+BLUE, RED, GREY = "#4477AA", "#EE6677", "#555555"
+MAX_COLUMNS = 5  # panels in a row
+PITCH = 2.25  # inches from panel to panel
+SIDE = 1.9  # inches: a panel's square
+Z_95 = 1.96  # of a 95 % interval
 
-# Paul Tol's bright scheme, for colour-blind readers; the hatch serves those who print in grey
-_BLUE, _RED, _GREY = "#4477AA", "#EE6677", "#555555"
-PITCH, SIDE = 2.25, 1.9  # inches: from panel to panel, and of one
+Floats = NDArray[np.float64]
 
 
 def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title: str) -> None:
-    """Write a PNG with a reliability diagram for each of several datasets, side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = min(5, len(datasets))
-    rows = -(-len(datasets) // columns)
-    name = textwrap.fill(title, 24 * columns)
-    width, height = columns * PITCH + 0.6, rows * (PITCH + 0.6) + 0.7 + 0.2 * name.count("\n")
+    """Write a PNG with a reliability diagram for each dataset, side by side."""
+    columns = min(MAX_COLUMNS, len(datasets))
+    rows = math.ceil(len(datasets) / columns)
+    wrapped = textwrap.fill(title, 24 * columns)
+    width = columns * PITCH + 0.6
+    height = rows * (PITCH + 0.6) + 0.7 + 0.2 * wrapped.count("\n")
     figure = Figure(figsize=(width, height), dpi=110)
     FigureCanvasAgg(figure)
-    # one pair of axes, in inches: with a pair for each panel a sweep's trials spend most of their time here
+    # one pair of axes, in inches: with a pair for each panel, drawing takes most of a short trial's time
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
     axes.set_axis_off()
-    axes.text(width / 2, height - 0.1, name, ha="center", va="top", fontsize="medium", parse_math=False)
+    axes.text(width / 2, height - 0.1, wrapped, ha="center", va="top", fontsize="medium", parse_math=False)
     for number, (dataset, predictions) in enumerate(datasets.items()):
         row, column = divmod(number, columns)
-        left, bottom = 0.6 + column * PITCH, 0.95 + (rows - 1 - row) * (PITCH + 0.6)
-        _draw_panel(axes, (left, bottom), predictions, dataset)
-        _name_levels(axes, (left, bottom), first=not column)
+        panel = Panel(axes, left=0.6 + column * PITCH, bottom=0.95 + (rows - 1 - row) * (PITCH + 0.6))
+        panel.draw(predictions, dataset)
+        panel.label_axes(is_first=column == 0)
     handles, labels = axes.get_legend_handles_labels()
-    first = dict(zip(labels, handles, strict=True))
-    across = 4 if columns > 2 else 2
-    figure.legend(first.values(), first, loc="lower center", ncols=across, fontsize="small", frameon=False)
+    by_label = dict(zip(labels, handles, strict=True))  # once each, of all panels
+    entries_per_row = 4 if columns > 2 else 2
+    figure.legend(
+        by_label.values(), by_label, loc="lower center", ncols=entries_per_row, fontsize="small", frameon=False
+    )
     _save(figure, path)
 
 
-def _draw_panel(axes: Axes, place: tuple[float, float], predictions: Predictions, name: str) -> None:
-    """A square with bars of accuracy, gaps to confidence and bands; below it, how many images each bin has."""
-    from matplotlib.collections import LineCollection, PolyCollection
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A square of a figure whose axes are in inches; positions inside the panel are shares of its side."""
 
-    bins = predictions.bins
-    full = bins.counts[0] > 0
-    counts = bins.counts[0][full]
-    accuracies, confidence = bins.hits[0][full] / counts, bins.confidence[0][full] / counts
-    left, right = EDGES[:-1][full], EDGES[1:][full]
-    centres, ends = (left + right) / 2, band(bins.hits[0][full], counts)
+    axes: Axes
+    left: float
+    bottom: float
 
-    def boxes(low: Any, high: Any, **how: Any) -> None:
-        ends = zip(left, right, low, high, strict=True)
-        corners: Any = np.array([[(a, c), (b, c), (b, d), (a, d)] for a, b, c, d in ends]).reshape(-1, 4, 2)
-        axes.add_collection(PolyCollection(corners * SIDE + place, **how), autolim=False)
+    def draw(self, predictions: Predictions, name: str) -> None:
+        """Draw bars of accuracy, gaps to confidence and intervals; below them, the number of images of each bin."""
+        bins = predictions.bins
+        used = bins.counts[0] > 0
+        counts = bins.counts[0][used]
+        accuracies = bins.hits[0][used] / counts
+        confidence = bins.confidence[0][used] / counts
+        left, right = EDGES[:-1][used], EDGES[1:][used]
+        zeros = np.zeros(len(counts))
+        self._boxes(left, right, zeros, accuracies, facecolor=BLUE, edgecolor="black", linewidth=0.5, label="accuracy")
+        gap = {"facecolor": (RED, 0.4), "edgecolor": RED, "hatch": "////", "linewidth": 0.5}
+        self._boxes(left, right, accuracies, confidence, label="gap to confidence", **gap)
+        centres = (left + right) / 2
+        low, high = wilson_interval(bins.hits[0][used], counts)
+        intervals = np.stack([np.stack([centres, low], axis=1), np.stack([centres, high], axis=1)], axis=1)
+        self._lines(intervals, color="black", linewidth=0.8, label="95 % of accuracy")
+        diagonal = [[(0, 0), (1, 1)]]
+        self._lines(diagonal, color=GREY, linestyle="--", linewidth=1, label="perfect calibration")
+        frame = [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 0), (0, 1)], [(1, 0), (1, 1)]]
+        self._lines(frame, color="black", linewidth=0.8)
+        share = counts / counts.max(initial=1)
+        self._boxes(left, right, -0.02 - 0.06 * share, zeros - 0.02, facecolor=GREY)
+        scores = f"accuracy {accuracy(predictions):.2f} %  ECE {expected_calibration_error(predictions):.2f} %"
+        self._text(0.5, 1, f"{name}, {len(predictions)} images\n{scores}", up=0.05, va="bottom", fontsize="small")
 
-    def lines(ends: Any, **how: Any) -> None:
-        pairs: Any = np.array(ends).reshape(-1, 2, 2)
-        axes.add_collection(LineCollection(pairs * SIDE + place, **how), autolim=False)
+    def label_axes(self, *, is_first: bool) -> None:
+        """Label the axes; only the first panel of a row has labels on its left side."""
+        small: dict[str, Any] = {"fontsize": "x-small", "va": "center"}
+        for level in (0.0, 0.5, 1.0):
+            self._text(level, 0, f"{level:g}", up=-0.25, **small)
+        self._text(0.5, 0, "confidence", up=-0.4, **small)
+        if not is_first:
+            return
+        for level in (0.0, 0.5, 1.0):
+            self._text(0, level, f"{level:g}", right=-0.05, ha="right", **small)
+        self._text(0, 0.5, "accuracy", right=-0.35, rotation=90, **small)
+        self._text(0, 0, "images", right=-0.05, up=-0.1, ha="right", **small)
 
-    boxes(0 * left, accuracies, facecolor=_BLUE, edgecolor="black", linewidth=0.5, label="accuracy")
-    gap = {"facecolor": (_RED, 0.4), "edgecolor": _RED, "hatch": "////", "linewidth": 0.5}
-    boxes(accuracies, confidence, label="gap to confidence", **gap)
-    lines(
-        [[(x, low), (x, high)] for x, low, high in zip(centres, *ends, strict=True)],
-        color="black",
-        linewidth=0.8,
-        label="95 % of accuracy",
-    )
-    lines([[(0, 0), (1, 1)]], color=_GREY, linestyle="--", linewidth=1, label="perfect calibration")
-    lines([[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 0), (0, 1)], [(1, 0), (1, 1)]], color="black", linewidth=0.8)
-    share = counts / counts.max(initial=1)
-    boxes(-0.02 - 0.06 * share, 0 * left - 0.02, facecolor=_GREY)
-    scores = f"accuracy {accuracy(predictions):.2f} %  ECE {expected_calibration_error(predictions):.2f} %"
-    text = f"{name}, {len(predictions)} images\n{scores}"
-    middle = place[0] + SIDE / 2
-    axes.text(middle, place[1] + SIDE + 0.05, text, ha="center", va="bottom", fontsize="small", parse_math=False)
+    def _boxes(self, left: Any, right: Any, low: Any, high: Any, **style: Any) -> None:
+        """Draw rectangles with these sides."""
+        corners = [
+            np.stack([left, low], axis=1),
+            np.stack([right, low], axis=1),
+            np.stack([right, high], axis=1),
+            np.stack([left, high], axis=1),
+        ]
+        boxes = self._to_inches(np.stack(corners, axis=1))
+        self.axes.add_collection(PolyCollection(boxes, **style), autolim=False)
+
+    def _lines(self, ends: Any, **style: Any) -> None:
+        """Draw lines between pairs of points."""
+        self.axes.add_collection(LineCollection(self._to_inches(np.array(ends)), **style), autolim=False)
+
+    def _text(
+        self, x: float, y: float, text: str, *, right: float = 0.0, up: float = 0.0, ha: str = "center", **style: Any
+    ) -> None:
+        """Write a text at a point of the panel, shifted by inches."""
+        across, along = self.left + SIDE * x + right, self.bottom + SIDE * y + up
+        self.axes.text(across, along, text, ha=ha, parse_math=False, **style)
+
+    def _to_inches(self, points: Any) -> Any:
+        return points * SIDE + (self.left, self.bottom)
 
 
-def _name_levels(axes: Axes, place: tuple[float, float], *, first: bool) -> None:
-    """What is on a panel's sides; the left side's is the same for a row, and stands at the first."""
-    small: dict[str, Any] = {"fontsize": "x-small", "va": "center"}
-    for level in (0.0, 0.5, 1.0):
-        axes.text(place[0] + SIDE * level, place[1] - 0.25, f"{level:g}", ha="center", **small)
-        if first:
-            axes.text(place[0] - 0.05, place[1] + SIDE * level, f"{level:g}", ha="right", **small)
-    axes.text(place[0] + SIDE / 2, place[1] - 0.4, "confidence", ha="center", **small)
-    if first:
-        axes.text(place[0] - 0.35, place[1] + SIDE / 2, "accuracy", ha="center", rotation=90, **small)
-        axes.text(place[0] - 0.05, place[1] - 0.1, "images", ha="right", **small)
+def wilson_interval(hits: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return the ends of Wilson's 95 % interval of each bin's accuracy.
 
-
-def band(hits: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Wilson's 95 % interval of each bin's accuracy.
-
-    >>> [round(float(end[0]), 3) for end in band(np.array([8]), np.array([10]))]
-    [0.49, 0.943]
+    >>> low, high = wilson_interval(np.array([8]), np.array([10]))
+    >>> round(float(low[0]), 3), round(float(high[0]), 3)
+    (0.49, 0.943)
     """
-    share, z = hits / counts, REACH**2 / counts
+    share = hits / counts
+    z = Z_95**2 / counts
     middle = (share + z / 2) / (1 + z)
-    reach = np.sqrt(z * share * (1 - share) + z**2 / 4) / (1 + z)
-    return middle - reach, middle + reach
+    half_width = np.sqrt(z * share * (1 - share) + z**2 / 4) / (1 + z)
+    return middle - half_width, middle + half_width
 
 
 def _save(figure: Figure, path: Path) -> None:
     with written_whole(path) as partial, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph \d+")  # a title with emoji is drawn with boxes
+        warnings.filterwarnings("ignore", r"Glyph \d+")  # emoji in a title are drawn as boxes
         # without matplotlib's version, so that equal inputs give equal bytes
         figure.savefig(partial, format="png", metadata={"Software": None})

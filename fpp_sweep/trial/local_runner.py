@@ -1,4 +1,4 @@
-"""Tasks in this process, one after the other: the meaning that the pool of workers is held to."""
+"""An executor in this process that computes one task after another: the reference for the pool of workers."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from dataclasses import dataclass, field
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.store import MemoryStore, Store, find
+from fpp_sweep.trial.store import MemoryStore, Store, find_cached
 from fpp_sweep.trial.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
-    """One worker, and what has been computed before."""
+    """One worker and a store of results; see trial.Executor."""
 
     worker: Worker
     keys: TaskKeys
     store: Store = field(default_factory=MemoryStore)
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
-        """Tasks with their results, as they end; the first that goes wrong raises."""
-        new: dict[str, TaskResult] = {}  # computed because another task needs it, and not yet handed over
+        """Yield tasks with their results in the given order; raise at the first failure."""
+        new: dict[str, TaskResult] = {}  # computed as inputs of other tasks and not yet yielded
         for task in tasks:
             result = self._result(task, new)
             yield task, new.pop(self.keys.of(task), result)
 
     def _result(self, task: Task, new: dict[str, TaskResult]) -> TaskResult:
+        cached = find_cached(self.store, self.keys, task)
+        if cached is not None:
+            return cached
+        inputs = [self._result(needed, new) for needed in task.needs]
+        adapter_key = self.keys.of_adapter(task) if isinstance(task, EvalTask) else ""
+        result = self.worker.run(task, inputs, adapter_key)
         key = self.keys.of(task)
-        if (known := find(self.store, self.keys, task)) is not None:
-            return known
-        needs = [self._result(needed, new) for needed in task.needs]
-        adapter = self.keys.of_adapter(task) if isinstance(task, EvalTask) else ""
-        new[key] = self.worker.run(task, needs, adapter)
-        self.store.put(key, new[key])
-        return new[key]
+        new[key] = result
+        self.store.put(key, result)
+        return result

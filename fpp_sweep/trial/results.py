@@ -1,4 +1,4 @@
-"""What comes of a task: a value that travels between processes and is kept on disk, or a failure that says where."""
+"""Outcomes of tasks: results, which travel between processes and are stored on disk, and failures."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.spec.errors import InputError
 
-OF_THE_MACHINE = MemoryError, OSError, RuntimeError  # the last are torch's: CUDA, cuDNN, oneDNN, loaders that die
+MACHINE_ERRORS = MemoryError, OSError, RuntimeError  # torch raises the last one: CUDA, cuDNN, oneDNN, dead loaders
+BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # of the names of arrays in a stored result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskResult:
-    """What came of a task."""
+    """Result of a task, and what it cost."""
 
-    prompt: bytes | None = None  # a safetensors file, of a PretrainTask
-    predictions: Predictions | None = None  # of an EvalTask; none if no image could be read
+    prompt: bytes | None = None  # of a PretrainTask: a safetensors file
+    predictions: Predictions | None = None  # of an EvalTask; None if no image could be read
     state: bytes | None = None  # of a stateful method after the last sample: a safetensors file
     skipped: tuple[Skipped, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty where the work was at hand
-    spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when it was computed, whoever asked for it
-    features: Mapping[str, float] = field(default_factory=dict)  # computed for it: `images`, and seconds by step
-    device: str = ""  # where that was
-    held: float = 0.0  # seconds that a worker was held for it
-    worker: str = ""  # which one, where it was computed now
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty for a cached result
+    spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when the result was computed
+    features: Mapping[str, float] = field(default_factory=dict)  # image features: `images`, and seconds by step
+    device: str = ""  # that computed the result
+    held: float = 0.0  # seconds of worker time
+    worker: str = ""  # that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
 
-    def at_hand(self, columns: tuple[str, ...]) -> TaskResult:
-        """The same as a result that took no time, with these optional columns of the predictions and no others."""
+    def from_cache(self, columns: tuple[str, ...]) -> TaskResult:
+        """Return a result that took no time, with only these optional columns of the predictions."""
         predictions = self.predictions
         if predictions is not None and set(predictions.columns) != set(columns):
             predictions = replace(predictions, columns={name: predictions.columns[name] for name in columns})
@@ -43,66 +44,96 @@ class TaskResult:
 
 
 class TaskFailed(Exception):
-    """A task has no result: the reason is one line, the details are a traceback.
+    """Failure of a task: a reason of one line, and details such as a traceback.
 
-    Between processes it travels as a value; whoever waits for the result raises it.
+    Between processes a failure travels as a value. The process that waits for the result raises it.
     """
 
-    def __init__(self, reason: str, details: str = "", elsewhere: bool = False) -> None:
-        super().__init__(reason, details, elsewhere)
+    def __init__(self, reason: str, details: str = "", retry_elsewhere: bool = False) -> None:
+        super().__init__(reason, details, retry_elsewhere)
         self.reason = reason
         self.details = details
-        self.elsewhere = elsewhere  # another worker might do better: memory, a GPU, a disk
+        self.retry_elsewhere = retry_elsewhere  # another worker might succeed: memory, a GPU, a disk
 
     def __str__(self) -> str:
         return self.reason
 
     @classmethod
     def of(cls, error: BaseException, where: str = "") -> TaskFailed:
-        """An exception as a failure that says where it happened; a user's slip is told as it is."""
-        line = " ".join(str(error).split()) or "no message"
-        cause = line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
-        details, elsewhere = "".join(traceback.format_exception(error)), isinstance(error, OF_THE_MACHINE)
-        return cls(f"{where}: {cause}" if where else cause, details, elsewhere)
+        """Describe an exception in one line that begins with `where`; a failure is returned as it is."""
+        if isinstance(error, TaskFailed):
+            return error
+        reason = " ".join(str(error).split()) or "no message"
+        if not isinstance(error, InputError):  # whose message is written for the user
+            reason = f"{type(error).__name__}: {reason}"
+        if where:
+            reason = f"{where}: {reason}"
+        details = "".join(traceback.format_exception(error))
+        return cls(reason, details, retry_elsewhere=isinstance(error, MACHINE_ERRORS))
 
 
 def pack(result: TaskResult) -> bytes:
-    """A result as the bytes of a safetensors file; who waited for it, and how long, is left out."""
+    """Return a result as the bytes of a safetensors file, without what it cost the trial that requested it."""
     arrays: dict[str, Any] = {
-        "skipped": _text([asdict(sample) for sample in result.skipped]),
-        "cost": _text({"spent": dict(result.spent), "device": result.device}),
+        "skipped": _json_array([asdict(sample) for sample in result.skipped]),
+        "cost": _json_array({"spent": dict(result.spent), "device": result.device}),
     }
-    for name in ("prompt", "state"):
-        if (data := getattr(result, name)) is not None:
-            arrays[name] = np.frombuffer(data, np.uint8)
+    if result.prompt is not None:
+        arrays["prompt"] = np.frombuffer(result.prompt, np.uint8)
+    if result.state is not None:
+        arrays["state"] = np.frombuffer(result.state, np.uint8)
     if result.predictions is not None:
-        columns = {item.name: getattr(result.predictions, item.name) for item in fields(result.predictions)}
-        bins, extra = columns.pop("class_bins"), columns.pop("columns")
-        arrays |= columns | {"ids": _text(columns["ids"])}
-        arrays |= {f"bins_{item.name}": getattr(bins, item.name) for item in fields(bins)}
-        arrays |= {f"column_{name}": values for name, values in extra.items()}
+        arrays |= _prediction_arrays(result.predictions)
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
+def _prediction_arrays(predictions: Predictions) -> dict[str, Any]:
+    arrays = _field_values(predictions)
+    bins = arrays.pop("class_bins")
+    columns = arrays.pop("columns")
+    arrays["ids"] = _json_array(arrays["ids"])
+    for name, values in _field_values(bins).items():
+        arrays[BIN_PREFIX + name] = values
+    for name, values in columns.items():
+        arrays[COLUMN_PREFIX + name] = values
+    return arrays
+
+
+def _field_values(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a dictionary, without copies."""
+    return {item.name: getattr(value, item.name) for item in fields(value)}
+
+
 def unpack(data: bytes) -> TaskResult:
-    """What `pack` was given; it took no time to get."""
+    """Return the result that `pack` was given, as one that took no time."""
     arrays: dict[str, Any] = load(data)
-    skipped = tuple(Skipped(**sample) for sample in json.loads(arrays.pop("skipped").tobytes()))
-    cost = json.loads(arrays.pop("cost").tobytes())
-    prompt, state = (arrays.pop(name).tobytes() if name in arrays else None for name in ("prompt", "state"))
-    predictions = None
+    skipped = tuple(Skipped(**sample) for sample in _json_of(arrays.pop("skipped")))
+    cost = _json_of(arrays.pop("cost"))
+    prompt = state = predictions = None
+    if "prompt" in arrays:
+        prompt = arrays.pop("prompt").tobytes()
+    if "state" in arrays:
+        state = arrays.pop("state").tobytes()
     if arrays:
-        bins, extra = _taken(arrays, "bins_"), _taken(arrays, "column_")
-        ids = tuple(json.loads(arrays.pop("ids").tobytes()))
-        predictions = Predictions(ids=ids, class_bins=ClassBins(**bins), columns=extra, **arrays)
+        ids = tuple(_json_of(arrays.pop("ids")))
+        bins = ClassBins(**_pop_prefixed(arrays, BIN_PREFIX))
+        columns = _pop_prefixed(arrays, COLUMN_PREFIX)
+        predictions = Predictions(ids=ids, class_bins=bins, columns=columns, **arrays)
     return TaskResult(prompt=prompt, predictions=predictions, state=state, skipped=skipped, **cost)
 
 
-def _text(value: Any) -> Any:
+def _json_array(value: Any) -> Any:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def _taken(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The arrays of that prefix, without it; they are removed."""
-    names = [name for name in arrays if name.startswith(prefix)]
-    return {name.removeprefix(prefix): arrays.pop(name) for name in names}
+def _json_of(array: Any) -> Any:
+    return json.loads(array.tobytes())
+
+
+def _pop_prefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Remove the arrays whose names have the prefix, and return them without it."""
+    popped = {}
+    for name in list(arrays):
+        if name.startswith(prefix):
+            popped[name.removeprefix(prefix)] = arrays.pop(name)
+    return popped

@@ -17,57 +17,61 @@ from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult, pack, unpack
 
 FORMAT = "fpp_sweep task 4"
-SEAL = 32  # bytes of a SHA-256, in front of what it is of
+SEAL = 32  # bytes of the SHA-256 in front of the content
 
 
 class Store(Protocol):
-    """Where results are kept."""
+    """A collection of results by key."""
 
     def get(self, key: str) -> TaskResult | None: ...
 
     def put(self, key: str, result: TaskResult) -> None: ...
 
 
-def find(store: Store, keys: TaskKeys, task: Task) -> TaskResult | None:
-    """What was computed before; one with more optional columns than are asked for serves, too."""
+def find_cached(store: Store, keys: TaskKeys, task: Task) -> TaskResult | None:
+    """Return the stored result of a task, or of the same task with more optional columns."""
     columns = task.columns if isinstance(task, EvalTask) else ()
-    for key in keys.serving(task):
-        if (known := store.get(key)) is not None:
-            return known.at_hand(columns)
+    for key in keys.compatible_keys(task):
+        result = store.get(key)
+        if result is not None:
+            return result.from_cache(columns)
     return None
 
 
 class MemoryStore(dict[str, TaskResult]):
-    """Results of one run; what is at hand takes no time."""
+    """Results of one run."""
 
     def put(self, key: str, result: TaskResult) -> None:
         self[key] = result
 
 
 class TaskStore:
-    """Results on disk; files appear whole, so whoever finds one may use it.
+    """Results on disk. Files appear complete, so a reader may use any file that exists.
 
-    What is in `shared` is there for every sweep of this machine, as a further name of the file where the disk allows
-    it. Nothing is lost where that folder cannot be read or written, or is removed.
+    All sweeps of a machine use the results in the folder `shared`, which holds further names (hard links) of the files
+    where the disk allows it. Nothing is lost if that folder cannot be read or written, or is removed.
     """
 
     def __init__(self, root: Path, shared: Path | None = None) -> None:
         self.root, self.shared = root, shared
 
     def get(self, key: str) -> TaskResult | None:
-        """What was computed before; a file that is damaged or another's is computed again."""
-        if (known := _read(file_of(self.root, key))) is not None or self.shared is None:
-            return known
-        there = file_of(self.shared, key)
-        if (known := _read(there)) is not None:
+        """Return the stored result; None if there is none, or the file is damaged or belongs to another key."""
+        result = _read(file_of(self.root, key))
+        if result is not None or self.shared is None:
+            return result
+        shared_file = file_of(self.shared, key)
+        result = _read(shared_file)
+        if result is not None:
             with suppress(OSError):
-                os.utime(there)  # so that it is not pruned
-                _link(there, file_of(self.root, key))
-        return known
+                os.utime(shared_file)  # pruning removes the files that were not used for the longest time
+                _link(shared_file, file_of(self.root, key))
+        return result
 
     def put(self, key: str, result: TaskResult) -> None:
-        """What a sweep that skips images could not see is no result for others."""
-        data, file = pack(result), file_of(self.root, key)
+        """Store a result; one with skipped images is not shared: other sweeps may refuse unreadable images."""
+        data = pack(result)
+        file = file_of(self.root, key)
         with written_whole(file) as partial:
             partial.write_bytes(_seal(key, data) + data)
         if self.shared is not None and not result.skipped:
@@ -80,6 +84,7 @@ def file_of(root: Path, key: str) -> Path:
 
 
 def is_whole(file: Path) -> bool:
+    """Return whether a file holds an undamaged result of the key that it is named after."""
     return _read(file) is not None
 
 
@@ -89,15 +94,17 @@ def _read(file: Path) -> TaskResult | None:
     except OSError:
         return None
     seal, data = content[:SEAL], content[SEAL:]
+    if seal != _seal(file.stem, data):
+        return None
     try:
-        return unpack(data) if seal == _seal(file.stem, data) else None
-    except Exception:  # whatever another program has sealed
+        return unpack(data)
+    except Exception:  # another program may have sealed any content
         return None
 
 
-def _link(file: Path, other: Path) -> None:
-    """The same file at another place, whole at any time; a copy where that is on another disk."""
-    with written_whole(other) as partial:
+def _link(file: Path, target: Path) -> None:
+    """Make the file appear, complete, under a second name; as a copy if the target is on another disk."""
+    with written_whole(target) as partial:
         try:
             os.link(file, partial)
         except OSError:
@@ -105,7 +112,10 @@ def _link(file: Path, other: Path) -> None:
 
 
 def folder_for(shared: Path, model: ModelInfo) -> Path:
-    """Where results are that were made with the same: what moves last bits and is no part of a key."""
+    """Return the folder of shared results that were computed with the same code, libraries and hardware.
+
+    These change the last bits of a result and are not part of its key.
+    """
     folder = shared / digest(FORMAT, model.made_with, length=16)
     with suppress(OSError):
         if not (folder / MANIFEST).exists():

@@ -1,7 +1,7 @@
-"""One trial: cut it into tasks, have them computed, join what comes back and score it.
+"""One trial: cut it into tasks, have them computed, join the results and score them.
 
-The one path of every command. Who computes is an executor: `trial.inline` in this process, `workers.pool` on Ray.
-Nothing here loads torch, so that a trial's process starts fast and takes little.
+Every command runs trials this way. An executor computes the tasks: `trial.local_runner` in this process, or
+`workers.actors` on Ray. This module does not load torch, so that a trial's process starts fast and takes little memory.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import statistics
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
-from fpp_sweep.records.records import FINAL, SplitResult
+from fpp_sweep.records.records import SplitResult
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -25,95 +26,117 @@ from fpp_sweep.spec.tasks import EvalTask, Task, cost
 from fpp_sweep.statistics.block_stats import BlockStats
 from fpp_sweep.trial.results import TaskResult
 
+DatasetKey = tuple[str, str]  # name and split of a dataset
+ShardsByRun = dict[tuple[str, int], list[EvalTask]]  # shards by dataset and seed
+Numbers = dict[str, float]
+
 
 class Executor(Protocol):
-    """Who computes tasks."""
+    """Computes tasks."""
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
-        """Tasks with their results as they end; they are begun in the order given, those of a lower `order` first.
+        """Yield tasks with their results as they end; raise TaskFailed at the first failure.
 
-        Raises TaskFailed at the first that has none. To close the iterator gives up what has not begun.
+        Tasks begin in the given order, those of a trial with a lower `order` first. Closing the generator cancels the
+        tasks that have not begun.
         """
         ...
 
 
 class StoppingPolicy:
-    """Decides when each of a trial's tasks is begun, and whether the trial goes on after one has ended."""
+    """Order of a trial's tasks, and the decision whether the trial goes on after each."""
 
     def ordered(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[EvalTask]:
-        """The largest first: the smallest then fill the gaps at the end."""
-        sizes = {(facts.name, facts.split): len(facts.classes) for split in plan.datasets.values() for facts in split}
+        """Sort tasks by size, the largest first: small tasks fill the gaps at the end."""
+        sizes = {key: len(dataset.classes) for key, dataset in plan.datasets_by_key().items()}
         return sorted(tasks, key=lambda task: -cost(task, sizes[task.dataset, task.split]))
 
     def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
-        """The same in parts, each of which is begun when the one before is done."""
+        """Split the tasks into stages, each of which begins when the previous one is done."""
         return [self.ordered(plan, tasks)]
 
     def stops(self, task: Task, result: TaskResult) -> str | None:
-        """Why the trial ends here, before all its tasks are done; None: it goes on."""
+        """Return the reason if the trial ends before all its tasks are done, else None."""
         return None
 
 
 class TrialStopped(Exception):
-    """A driver ended the trial between two tasks; what was done stays on disk."""
+    """End of a trial by its stopping policy; finished tasks stay on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRange:
+    """Images of a dataset from `start` up to, and without, `stop`."""
+
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all trials of a run are run on."""
+    """Datasets, seeds and images that all trials of a run use."""
 
     datasets: Mapping[str, tuple[DatasetInfo, ...]]  # by split
     seeds: tuple[int, ...]
-    shards: int | None = None  # per dataset and seed; none: by size
-    columns: tuple[str, ...] = ()  # optional columns of the predictions that are kept
-    # of a race: where the blocks of a dataset and split end, the last left out, as many for each
-    rungs: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    shards: int | None = None  # per dataset and seed; None: by size
+    columns: tuple[str, ...] = ()  # optional columns of the predictions that are stored
+    rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)  # of a race; shards end there, too
+    ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # of datasets that use some of their images
     # of the final stage: the seed that draws the views, for seeds that draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
-    final_range: tuple[int, int] | None = None  # of the final stage: the images of each dataset; none: all
 
-    def known(self) -> dict[tuple[str, str], DatasetInfo]:
-        """The datasets by name and split, as keys of tasks look them up."""
-        return {(facts.name, facts.split): facts for datasets in self.datasets.values() for facts in datasets}
+    def datasets_by_key(self) -> dict[DatasetKey, DatasetInfo]:
+        """Return the datasets of all splits by name and split."""
+        by_key = {}
+        for datasets in self.datasets.values():
+            for dataset in datasets:
+                by_key[dataset.name, dataset.split] = dataset
+        return by_key
 
-    def image_range(self, facts: DatasetInfo, split: str) -> tuple[int, int]:
-        """The images of a dataset that a trial is run on."""
-        if split == FINAL and self.final_range is not None:
-            return self.final_range
-        return 0, facts.size
+    def range_of(self, dataset: DatasetInfo) -> ImageRange:
+        """Return the images of a dataset that trials use."""
+        return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
 
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
-        """The plan of one trial: without a pretrained prompt, seeds that draw the pretraining only change nothing."""
-        return self if config.prompt == "fpp" else replace(self, seeds=search_seeds)
+        """Return the plan of one trial: without a pretrained prompt, seeds that draw the pretraining change nothing."""
+        if config.prompt == "fpp":
+            return self
+        return replace(self, seeds=search_seeds)
 
-    def at_once(self, search: Search, workers: int) -> int:
-        """Trials at a time: two, so that the end of one does not leave workers idle, or as many as feed them all."""
+    def concurrent_trials(self, search: Search, workers: int) -> int:
+        """Return how many trials run at a time: two, so that workers are busy when one ends, or as many as they need.
+
+        Each trial offers one task per dataset, seed and shard, and there should be two for each worker.
+        """
         if search.concurrency is not None:
             return search.concurrency
-        return max(
-            2, math.ceil(2 * workers / (len(self.datasets[search.split]) * len(self.seeds) * (self.shards or 1)))
-        )
+        tasks_per_trial = len(self.datasets[search.split]) * len(self.seeds) * (self.shards or 1)
+        return max(2, math.ceil(2 * workers / tasks_per_trial))
 
-    def tasks(self, config: TrialConfig, split: str) -> dict[tuple[str, int], list[EvalTask]]:
-        """The shards of every (dataset, seed)."""
-        columns = {*self.columns, *(name for row in catalogue.qualities() for name in row.columns)}
-        return {
-            (facts.name, seed): [
-                shard
-                for shard in EvalTask(
-                    config=config,
-                    dataset=facts.name,
-                    split=facts.split,
-                    seed=self.view_seeds.get(seed, seed),
-                    start=self.image_range(facts, split)[0],
-                    stop=self.image_range(facts, split)[1],
-                    columns=tuple(sorted(columns)),
-                    pretraining_seed=seed if seed in self.view_seeds else None,
-                ).shards(self.shards, self.rungs.get((facts.name, facts.split), ()))
-            ]
-            for seed in self.seeds
-            for facts in self.datasets[split]
-        }
+    def tasks(self, config: TrialConfig, split: str) -> ShardsByRun:
+        """Return the shards of every dataset and seed."""
+        columns = {*self.columns}
+        for metric in catalogue.qualities():
+            columns.update(metric.columns)
+        tasks = {}
+        for seed in self.seeds:
+            for dataset in self.datasets[split]:
+                tasks[dataset.name, seed] = self._shards(config, dataset, seed, tuple(sorted(columns)))
+        return tasks
+
+    def _shards(self, config: TrialConfig, dataset: DatasetInfo, seed: int, columns: tuple[str, ...]) -> list[EvalTask]:
+        images = self.range_of(dataset)
+        whole = EvalTask(
+            config=config,
+            dataset=dataset.name,
+            split=dataset.split,
+            seed=self.view_seeds.get(seed, seed),
+            start=images.start,
+            stop=images.stop,
+            columns=columns,
+            pretraining_seed=seed if seed in self.view_seeds else None,
+        )
+        return whole.shards(self.shards, self.rung_ends.get((dataset.name, dataset.split), ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,10 +146,10 @@ class DatasetResult:
     facts: DatasetInfo
     seed: int
     predictions: Predictions
-    prompt: bytes | None  # where one was pretrained
+    prompt: bytes | None  # a safetensors file, if a prompt was pretrained
     skipped: tuple[Skipped, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
-    costs: Mapping[str, float] = field(default_factory=dict)  # the same, whoever asked for the work first
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, computed for this trial
+    costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
 
     @property
     def sums(self) -> BlockStats:
@@ -140,123 +163,196 @@ def run_trial(
     executor: Executor,
     *,
     order: int = 0,
-    driver: StoppingPolicy | None = None,
+    policy: StoppingPolicy | None = None,
 ) -> tuple[SplitResult, list[DatasetResult]]:
-    """A trial's numbers on one split, and the predictions that they are made from."""
-    driver = driver or StoppingPolicy()
-    cut = plan.tasks(config, split)
-    wanted = [task for tasks in cut.values() for task in tasks]
-    stages = driver.stages(plan, wanted)
-    evaluations = [task for stage in stages for task in stage]
-    if len(evaluations) != len(wanted) or set(evaluations) != set(wanted):
-        raise ValueError("a driver must give each of a trial's tasks back, once")
-    total = len(with_pretrainings(evaluations))
+    """Return a trial's numbers on one split, and the predictions that they are computed from.
+
+    `order` is the trial's rank among those that run: tasks of lower ranks begin first.
+    """
+    policy = policy or StoppingPolicy()
+    shards = plan.tasks(config, split)
+    stages = _checked_stages(policy, plan, shards)
+    done = _run_stages(stages, executor, order, policy)
+    datasets = []
+    for seed in plan.seeds:
+        for dataset in plan.datasets[split]:
+            images = plan.range_of(dataset)
+            datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, images))
+    return summary(datasets, list(done.values())), datasets
+
+
+def _checked_stages(policy: StoppingPolicy, plan: Plan, shards: ShardsByRun) -> Sequence[Sequence[EvalTask]]:
+    """Return the stages of a trial; raise ValueError if the policy loses or doubles a task."""
+    expected = _flatten(shards.values())
+    stages = policy.stages(plan, expected)
+    staged = _flatten(stages)
+    if len(staged) != len(expected) or set(staged) != set(expected):
+        raise ValueError("a stopping policy must return each of a trial's tasks once")
+    return stages
+
+
+def _flatten(lists: Iterable[Sequence[EvalTask]]) -> list[EvalTask]:
+    return list(chain.from_iterable(lists))
+
+
+def _run_stages(
+    stages: Sequence[Sequence[EvalTask]], executor: Executor, order: int, policy: StoppingPolicy
+) -> dict[Task, TaskResult]:
+    """Run a trial's tasks stage by stage; raise TrialStopped if the policy ends the trial."""
+    total = len(with_pretrainings(_flatten(stages)))
     done: dict[Task, TaskResult] = {}
     for stage in stages:
         tasks = [task for task in with_pretrainings(stage) if task not in done]
         with closing(executor.results(tasks, order)) as results:
             for task, result in results:
                 done[task] = result
-                if len(done) < total and (reason := driver.stops(task, result)):
+                if len(done) == total:
+                    continue
+                if reason := policy.stops(task, result):
                     raise TrialStopped(reason)
-    datasets = [
-        _dataset_result(facts, seed, cut[facts.name, seed], done, plan.image_range(facts, split))
-        for seed in plan.seeds
-        for facts in plan.datasets[split]
-    ]
-    return summary(datasets, list(done.values())), datasets
+    return done
 
 
 def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
-    """Pretrainings are asked for as well, so that the trial pays for them and has their prompts."""
-    return list(dict.fromkeys(task for evaluation in evaluations for task in (evaluation.pretrain, evaluation) if task))
+    """Return the tasks, each after its pretraining: the trial needs the prompt, and is charged for it."""
+    tasks: dict[Task, None] = {}  # in order, without duplicates
+    for evaluation in evaluations:
+        if evaluation.pretrain is not None:
+            tasks[evaluation.pretrain] = None
+        tasks[evaluation] = None
+    return list(tasks)
 
 
 def _dataset_result(
-    facts: DatasetInfo, seed: int, tasks: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: tuple[int, int]
+    dataset: DatasetInfo, seed: int, shards: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: ImageRange
 ) -> DatasetResult:
-    parts = [(task, done[task]) for task in tasks]
-    pretrain = tasks[0].pretrain
-    made = [done[pretrain]] if pretrain else []
+    evaluations = [done[task] for task in shards]
+    results = evaluations
+    prompt = None
+    if shards[0].pretrain is not None:
+        pretraining = done[shards[0].pretrain]
+        prompt = pretraining.prompt
+        results = [pretraining, *evaluations]
+    skipped = chain.from_iterable(result.skipped for result in evaluations)
     return DatasetResult(
-        facts=facts,
+        facts=dataset,
         seed=seed,
-        predictions=joined(parts, images[1], images[0]),
-        prompt=made[0].prompt if made else None,
-        skipped=tuple(sample for _, result in parts for sample in result.skipped),
-        seconds=added(result.seconds for result in (*made, *(result for _, result in parts))),
-        costs=added(result.spent for result in (*made, *(result for _, result in parts))),
+        predictions=join_shards(list(zip(shards, evaluations, strict=True)), images),
+        prompt=prompt,
+        skipped=tuple(skipped),
+        seconds=sum_by_stage(result.seconds for result in results),
+        costs=sum_by_stage(result.spent for result in results),
     )
 
 
-def joined(parts: Sequence[tuple[EvalTask, TaskResult]], stop: int, start: int = 0) -> Predictions:
-    """The shards' predictions in order; each sample between start and stop is there once, or was skipped."""
-    ordered = sorted(parts, key=lambda part: part[0].start)
-    cuts = [(task.start, task.stop) for task, _ in ordered]
-    if [start, *(end for _, end in cuts)] != [*(begin for begin, _ in cuts), stop]:
-        raise ValueError(f"{ordered[0][0].dataset}: shards {cuts} are not its {stop - start} samples, each once")
+def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRange) -> Predictions:
+    """Return the predictions of all shards in order; raise ValueError unless they cover each image of the range once.
+
+    An image counts as covered if it was predicted or skipped.
+    """
+    ordered = sorted(shards, key=_start_of)
+    dataset = ordered[0][0].dataset
+    size = images.stop - images.start
+    starts = [task.start for task, _ in ordered]
+    stops = [task.stop for task, _ in ordered]
+    if [images.start, *stops] != [*starts, images.stop]:
+        ranges = list(zip(starts, stops, strict=True))
+        raise ValueError(f"{dataset}: shards {ranges} are not its {size} samples, each once")
+    predictions = []
     for task, result in ordered:
-        count = len(result.skipped) + (len(result.predictions) if result.predictions else 0)
+        count = len(result.skipped)
+        if result.predictions is not None:
+            count += len(result.predictions)
+            predictions.append(result.predictions)
         if count != task.stop - task.start:
-            raise ValueError(f"{task.dataset}: samples {task.start}..{task.stop} came back as {count}")
-    shards = [result.predictions for _, result in ordered if result.predictions]
-    if not shards:
+            raise ValueError(f"{dataset}: samples {task.start}..{task.stop} came back as {count}")
+    if not predictions:
         reason = ordered[0][1].skipped[0].reason
-        raise InputError(f"{ordered[0][0].dataset}: none of its {stop - start} images can be read, such as {reason}")
-    return concatenate(shards)
+        raise InputError(f"{dataset}: none of its {size} images can be read, such as {reason}")
+    return concatenate(predictions)
+
+
+def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
+    return shard[0].start
 
 
 def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
-    """Scores per dataset over seeds, their averages over datasets, and what it took."""
-    scores: dict[int, dict[str, dict[str, float]]] = {}
+    """Return a trial's scores, their averages, and what the trial took; `done` are the results of all its tasks."""
+    scores: dict[int, dict[str, Numbers]] = {}  # by seed and dataset
+    scores_by_dataset: dict[str, list[Numbers]] = {}  # of each seed
+    costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, of each seed
+    samples: dict[int, int] = {}  # by seed
     for result in datasets:
-        scores.setdefault(result.seed, {})[result.facts.name] = score(result.predictions)
-    by_seed = [mean(list(numbers.values())) for numbers in scores.values()]
-    costs: dict[str, list[Mapping[str, float]]] = {}
-    for result in datasets:
-        costs.setdefault(result.facts.name, []).append(result.costs)
+        name = result.facts.name
+        numbers = score(result.predictions)
+        scores.setdefault(result.seed, {})[name] = numbers
+        scores_by_dataset.setdefault(name, []).append(numbers)
+        costs.setdefault(name, []).append(result.costs)
+        samples[result.seed] = samples.get(result.seed, 0) + len(result.predictions)
+    average_by_seed = [mean(list(by_dataset.values())) for by_dataset in scores.values()]
+    deviation: Numbers = {}
+    by_seed: dict[str, dict[str, Numbers]] = {}
+    if len(scores) > 1:
+        deviation = _deviations(average_by_seed)
+        by_seed = {str(seed): by_dataset for seed, by_dataset in scores.items()}
     return SplitResult(
-        average=mean(by_seed),
-        datasets={dataset: mean([numbers[dataset] for numbers in scores.values()]) for dataset in costs},
-        deviation={name: statistics.stdev(numbers[name] for numbers in by_seed) for name in by_seed[0]}
-        if len(by_seed) > 1
-        else {},
-        samples=sum(len(result.predictions) for result in datasets if result.seed == datasets[0].seed),
-        seconds=added(result.seconds for result in done),
+        average=mean(average_by_seed),
+        datasets={name: mean(of_seeds) for name, of_seeds in scores_by_dataset.items()},
+        deviation=deviation,
+        samples=samples[datasets[0].seed],
+        seconds=sum_by_stage(result.seconds for result in done),
         device_seconds=math.fsum(result.held for result in done),
-        features=added(result.features for result in done),
-        by_seed={str(seed): numbers for seed, numbers in scores.items()} if len(scores) > 1 else {},
-        costs={
-            dataset: {stage: seconds / len(scores) for stage, seconds in added(stages).items()}
-            for dataset, stages in costs.items()
-        },
+        features=sum_by_stage(result.features for result in done),
+        by_seed=by_seed,
+        costs={name: _cost_per_seed(of_seeds) for name, of_seeds in costs.items()},
         devices=sorted({result.device for result in done if result.device}),
     )
 
 
-def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of every number, its unweighted mean, as the papers print it."""
-    return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
+def _deviations(rows: Sequence[Mapping[str, float]]) -> Numbers:
+    """Return the standard deviation of every number over the rows."""
+    deviations = {}
+    for name in rows[0]:
+        deviations[name] = statistics.stdev([row[name] for row in rows])
+    return deviations
 
 
-def added(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Seconds by stage, summed."""
-    total: dict[str, float] = {}
-    for stages in times:
-        for stage, seconds in stages.items():
-            total[stage] = total.get(stage, 0.0) + seconds
-    return total
+def _cost_per_seed(of_seeds: Sequence[Mapping[str, float]]) -> Numbers:
+    """Return the mean seconds of a seed, by stage."""
+    return {stage: seconds / len(of_seeds) for stage, seconds in sum_by_stage(of_seeds).items()}
 
 
-def measured(result: SplitResult, metric: str) -> float:
-    """A metric by name: an average, one dataset's (`ece/dtd`), or what the trial took."""
+def mean(rows: Sequence[Mapping[str, float]]) -> Numbers:
+    """Return the unweighted mean of every number over the rows, as the papers print it."""
+    means = {}
+    for name in rows[0]:
+        means[name] = math.fsum([row[name] for row in rows]) / len(rows)
+    return means
+
+
+def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> Numbers:
+    """Return the seconds of each stage, summed over the rows."""
+    totals: dict[str, float] = {}
+    for seconds_by_stage in rows:
+        for stage, seconds in seconds_by_stage.items():
+            totals[stage] = totals.get(stage, 0.0) + seconds
+    return totals
+
+
+def metric_of(result: SplitResult, metric: str) -> float:
+    """Return a metric by name: an average, one dataset's value (`ece/dtd`), or what the trial took."""
     name, slash, dataset = metric.partition("/")
+    if name == "device_seconds":
+        return result.device_seconds
     if not catalogue.metric(name).of_dataset:
-        return result.device_seconds if name == "device_seconds" else math.fsum(result.seconds.values())
-    if slash and dataset not in result.datasets:
-        known = ", ".join(result.datasets)
-        raise InputError(f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {known}")
-    value = result.datasets[dataset][name] if slash else result.average[name]
+        return math.fsum(result.seconds.values())
+    if not slash:
+        value = result.average[name]
+    elif dataset in result.datasets:
+        value = result.datasets[dataset][name]
+    else:
+        available = ", ".join(result.datasets)
+        raise InputError(f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {available}")
     if not math.isfinite(value):
         raise FloatingPointError(f"{metric} is {value}")
     return value

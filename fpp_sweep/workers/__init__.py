@@ -1,1 +1,1 @@
-"""Workers as Ray actors, and the keeper that hands tasks to them."""
+"""Workers as Ray actors, and the scheduler that gives them tasks."""

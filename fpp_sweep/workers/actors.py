@@ -1,16 +1,16 @@
-"""Ray's part of the workers: actors, and the keeper that all trials reach."""
+"""Workers and the scheduler as Ray actors, and the pool by which other processes reach them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import ray
@@ -19,382 +19,394 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpp_sweep.records.log import write_line
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.keys import TaskKeys, of_config
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
-from fpp_sweep.workers.requests import Answer, PendingRequest
-from fpp_sweep.workers.scheduler import LostError, SchedulerStatus, TaskScheduler
-from fpp_sweep.workers.session import first_line
+from fpp_sweep.workers.ray_session import first_line
+from fpp_sweep.workers.resources import WorkerNeeds, draining_nodes, require_session, wait_released
+from fpp_sweep.workers.scheduler import LostError, PendingRequest, Reply, TaskScheduler
+from fpp_sweep.workers.status import SchedulerStatus
 
-EVERYTHING = 1_000_000  # calls that the keeper may have open: one for each trial that is under way, and what is asked
-RESTARTS = 3  # of a keeper; one that dies again would die once more
-LOOK = 1.0  # seconds between two looks at whether who is asked can still answer
-DRAINING_EVERY = 1.0  # seconds between two looks at which nodes are to go
-FREED = 15.0  # seconds that a killed worker gets to end
-FOLLOW_EVERY = 1.0  # seconds between two looks at how far a worker is with its task
-SLOW = 2.0  # seconds after which that is told
-FORGOTTEN = 120.0  # seconds after which a trial that has not come back for its results has died
+if TYPE_CHECKING:
+    from fpp_sweep.trial.worker import Worker
+
+MAX_CALLS = 1_000_000  # calls that the scheduler may have open: one for each running trial, and requests for the status
+SCHEDULER_RESTARTS = 3
+LIVENESS_INTERVAL = 1.0  # seconds between two checks whether the process that should answer is alive
+DRAINING_INTERVAL = 1.0  # seconds between two checks for draining nodes
+PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
+PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
+REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for that long is taken as dead
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerNeeds:
-    """How many workers, and what each takes."""
+def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a worker's method return failures as values: Ray would wrap an exception in one of its own errors."""
 
-    workers: int | None  # none: as many as the machines hold
-    cpus: float
-    gpus: float
-    env: dict[str, str]
+    @wraps(method)
+    def call(*arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            return TaskFailed.of(error)
 
-    @property
-    def scarce(self) -> tuple[str, float]:
-        """What machines run out of, and how much of it a worker takes."""
-        return ("GPU", self.gpus) if self.gpus else ("CPU", self.cpus)
+    return call
 
 
 class WorkerActor:
-    """A Worker in a process of its own; what goes wrong comes back as a value."""
+    """A Worker in a separate process."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        from fpp_sweep.trial.worker import Worker  # torch and the model are loaded in the worker's process only
+        from fpp_sweep.trial.worker import Worker  # start-up time: only a worker's process loads torch
 
         if spec.folder and Path(spec.folder).is_dir():
             os.chdir(spec.folder)
         self._bar: Bar | None = None
+        self._start_failure: TaskFailed | None = None
         try:
-            self._worker: Worker | None = Worker(spec, self._show)
+            self._loaded_worker = Worker(spec, self._show_progress)
         except Exception as error:
-            self._worker, self._failure = None, TaskFailed.of(error)
+            self._start_failure = TaskFailed.of(error)
 
-    def watch(self) -> bool:
-        """Ends, in a thread of its own, once Ray drains this node; who waits for it hears when this process dies."""
+    @property
+    def _worker(self) -> Worker:
+        if self._start_failure is not None:
+            raise self._start_failure
+        return self._loaded_worker
+
+    @_returning_failures
+    def model_info(self) -> ModelInfo:
+        return self._worker.model_info()
+
+    @_returning_failures
+    def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]:
+        return self._worker.describe(names, split)
+
+    @_returning_failures
+    def check(
+        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetInfo]
+    ) -> Validation:
+        return self._worker.check(methods, prompts, datasets)
+
+    @_returning_failures
+    def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult:
+        print(describe_task(task), flush=True)  # to Ray's log of this process
+        return self._worker.run(task, inputs, adapter_key)
+
+    def slot(self) -> str:
+        """Return the node and the GPUs of this process."""
+        context = ray.get_runtime_context()
+        return " ".join([context.get_node_id(), *[str(gpu) for gpu in ray.get_gpu_ids()]])
+
+    def wait_until_draining(self) -> bool:
+        """Return when Ray drains this node. The call also ends, with an error, when this process dies."""
         node = ray.get_runtime_context().get_node_id()
-        while node not in _draining():
-            time.sleep(DRAINING_EVERY)
+        while node not in draining_nodes():
+            time.sleep(DRAINING_INTERVAL)
         return True
 
-    def _show(self, label: str, total: int, unit: str) -> Bar:
+    def doing(self) -> str:
+        """Return the progress of the current step if it takes long; called from another thread."""
+        bar = self._bar
+        if bar is None or bar.closed or time.monotonic() - bar.started <= PROGRESS_DELAY:
+            return ""
+        return str(bar)
+
+    def _show_progress(self, label: str, total: int, unit: str) -> Bar:
         self._bar = Bar(label, total, unit, shown=False)
         return self._bar
 
-    def doing(self) -> str:
-        """How far it is with what takes long, from a thread of its own."""
-        bar = self._bar
-        return str(bar) if bar and not bar.closed and time.monotonic() - bar.started > SLOW else ""
 
-    def place(self) -> str:
-        return " ".join(map(str, (ray.get_runtime_context().get_node_id(), *ray.get_gpu_ids())))
+class RayWorker:
+    """A worker's process as the scheduler sees it; see WorkerHandle."""
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """What a method of the worker gives, or the failure."""
-        if self._worker is None:
-            return self._failure
-        if method == "run":
-            print(described(arguments[0]), flush=True)  # for Ray's own log of this process
-        try:
-            return getattr(self._worker, method)(*arguments)
-        except TaskFailed as error:
-            return error
-        except Exception as error:
-            return TaskFailed.of(error)
-
-
-class _RayWorker:
-    """A worker's process as the keeper sees it."""
-
-    def __init__(self, handle: Any, facts: ModelInfo, needs: WorkerNeeds, logs: Path, place: str = "") -> None:
-        self._log = logs / f"{facts.node}-{facts.pid}.log"
-        self.handle = handle
-        self.facts = facts
-        self.place = place
+    def __init__(self, actor: Any, info: ModelInfo, needs: WorkerNeeds, logs: Path, slot: str = "") -> None:
+        self.actor = actor
+        self.info = info
+        self.slot = slot
         self.doing = ""
         self._needs = needs
+        self._log = logs / f"{info.node}-{info.pid}.log"
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, needs: WorkerNeeds, logs: Path) -> _RayWorker:
+    async def start(cls, spec: WorkerSpec, needs: WorkerNeeds, logs: Path) -> RayWorker:
+        """Start a process and load the model; raise LostError if another start might succeed, else TaskFailed."""
         options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "scheduling_strategy": "SPREAD"}
         if needs.env:
             options["runtime_env"] = {"env_vars": needs.env}
-        # a lost call is the keeper's to repeat, and a lost worker the keeper's to replace
-        options |= {"max_restarts": 0, "max_task_retries": 0}
+        # the scheduler retries lost tasks and replaces lost workers
+        options |= {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"draining": 1, "progress": 1}}
         remote: Any = ray.remote
-        handle = remote(concurrency_groups={"watch": 1, "tell": 1}, **options)(WorkerActor).remote(spec)
-        facts = await _answer(handle.call.remote("facts"))
-        if isinstance(facts, TaskFailed):
-            ray.kill(handle)
-            raise LostError(facts.reason) if facts.elsewhere else facts
-        worker = cls(handle, facts, needs, logs, await _answer(handle.place.remote()))
-        write_line(worker._log, f"{facts.where} holds {facts.name} ({facts.digest}) on {facts.device}")
+        actor = remote(**options)(WorkerActor).remote(spec)
+        info = await _answer(actor.model_info.remote())
+        if isinstance(info, TaskFailed):
+            ray.kill(actor)
+            if info.retry_elsewhere:
+                raise LostError(info.reason)
+            raise info
+        worker = cls(actor, info, needs, logs, await _answer(actor.slot.remote()))
+        write_line(worker._log, f"{info.where} holds {info.name} ({info.digest}) on {info.device}")
         return worker
 
-    async def run(self, task: Task, needs: Sequence[TaskResult], adapter: str) -> TaskResult | TaskFailed:
-        what, where = described(task), f"{task.title}, {self.facts.where}"
-        write_line(self._log, f"{what}: begins")
+    async def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult | TaskFailed:
+        label = describe_task(task)
+        write_line(self._log, f"{label}: begins")
         result: TaskResult | TaskFailed
         try:
-            result = await _answer(self.handle.call.remote("run", task, needs, adapter), where)
+            result = await _answer(self.actor.run.remote(task, inputs, adapter_key), f"{task.title}, {self.info.where}")
         except LostError as error:
-            write_line(self._log, f"{what}: the worker is gone ({error})")
+            write_line(self._log, f"{label}: the worker died ({error})")
             raise
         if isinstance(result, TaskFailed):
-            write_line(self._log, f"{what}: {result.reason}", result.details)
+            write_line(self._log, f"{label}: {result.reason}", result.details)
         else:
-            write_line(self._log, f"{what}: {result.held:.3f} s")
+            write_line(self._log, f"{label}: {result.held:.3f} s")
         return result
 
-    async def gone(self) -> bool:
-        following = asyncio.create_task(self._follow())
+    async def wait_until_lost(self) -> bool:
+        progress = asyncio.create_task(self._follow_progress())
         try:
-            return bool(await self.handle.watch.options(concurrency_group="watch").remote())
-        except Exception:  # it is dead
+            return bool(await self.actor.wait_until_draining.options(concurrency_group="draining").remote())
+        except Exception:  # the process is dead
             return False
         finally:
-            following.cancel()
+            progress.cancel()
 
-    async def _follow(self) -> None:
-        with suppress(Exception):  # it is dead, which `gone` tells
+    async def _follow_progress(self) -> None:
+        with suppress(Exception):  # the process is dead, which `wait_until_lost` reports
             while True:
-                self.doing = await self.handle.doing.options(concurrency_group="tell").remote()
-                await asyncio.sleep(FOLLOW_EVERY)
+                self.doing = await self.actor.doing.options(concurrency_group="progress").remote()
+                await asyncio.sleep(PROGRESS_INTERVAL)
 
     def kill(self) -> None:
-        with suppress(Exception):  # it may be gone
-            ray.kill(self.handle)
+        with suppress(Exception):  # the process may be dead
+            ray.kill(self.actor)
 
-    async def freed(self) -> None:
-        """Ray takes 5 s to end a process that stands still; a start before that is demand for one machine more."""
-        kind, share = self._needs.scarce
-        node = self.place.partition(" ")[0]
-        with suppress(Exception):  # the machine may be lost without anybody knowing
-            async with asyncio.timeout(FREED):
-                while node in (free := await asyncio.to_thread(_free)) and free[node].get(kind, 0.0) < share - 1e-6:
-                    await asyncio.sleep(0.1)
+    async def wait_resources_released(self) -> None:
+        node = self.slot.partition(" ")[0]
+        await wait_released(node, self._needs)
 
 
-def described(task: Task) -> str:
-    """A task in logs."""
+def describe_task(task: Task) -> str:
+    """Return a task's name in logs."""
     return f"{task.title}, config {of_config(task.config)}"
 
 
-def _draining() -> Collection[str]:
-    """Nodes that are to go, by spot reclaim or `ray drain-node`; Ray tells it nowhere else."""
-    with suppress(Exception):  # the head may be gone for a while
-        return list(ray._private.state.state.get_draining_nodes())
-    return ()
-
-
-def _free() -> Mapping[str, Mapping[str, float]]:
-    """What is free, by node."""
-    return dict(ray._private.state.state.available_resources_per_node())
-
-
-async def _answer(reference: Any, where: str = "") -> Any:
+async def _answer(call: Any, where: str = "") -> Any:
+    """Return the answer of a worker's process; raise LostError if the process is dead."""
     try:
-        return await reference
+        return await call
     except RayActorError as error:
         raise LostError(first_line(error)) from error
-    except RayTaskError as error:  # our own code catches everything: this is Ray's, such as a result that cannot travel
-        return TaskFailed(TaskFailed.of(error.cause, where).reason, str(error))  # its text is a traceback
+    except RayTaskError as error:  # WorkerActor catches all errors: this one is Ray's, such as an unpicklable result
+        return TaskFailed(TaskFailed.of(error.cause, where).reason, details=str(error))
 
 
 class SchedulerActor:
-    """The keeper in a process of its own, on the driver's machine."""
+    """The scheduler in a separate process on the driver's machine."""
 
-    def __init__(self, worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
-        plugins.load(worker.plugins)  # keys are made from their rows
-        self._needs, self._tasks = needs, tasks
-        hire, store = partial(self._start, worker, tasks.with_name("logs")), TaskStore(tasks)
-        self._keeper = TaskScheduler(hire=hire, wanted=self._wanted, store=store, attempts=attempts, timeout=timeout)
-        self._made_with: set[str] = set()  # code and libraries of all workers so far
-        self._hiring: asyncio.Task[None] | None = None
-        self._wishes: dict[str, PendingRequest] = {}
+    def __init__(self, spec: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
+        plugins.load(spec.plugins)  # task keys depend on the plugins' rows in the catalogue
+        self._spec, self._needs, self._tasks = spec, needs, tasks
+        self._scheduler = TaskScheduler(
+            start_worker=self._start_worker,
+            wanted_workers=needs.wanted_workers,
+            store=TaskStore(tasks),
+            attempts=attempts,
+            timeout=timeout,
+        )
+        self._code_versions: set[str] = set()  # code and libraries of all workers so far
+        self._starting_workers: asyncio.Task[None] | None = None
+        self._requests: dict[str, PendingRequest] = {}
 
-    async def _start(self, worker: WorkerSpec, logs: Path) -> _RayWorker:
-        started = await _RayWorker.start(worker, self._needs, logs)
-        self._made_with.add(started.facts.made_with)
-        if len(self._made_with) > 1:  # the code was changed meanwhile: from here on nothing is shared
-            self._keeper.store = TaskStore(self._tasks)
-        return started
-
-    def _wanted(self) -> int:
-        if self._needs.workers is not None:
-            return self._needs.workers
-        there = ray.cluster_resources()
-        kind, share = self._needs.scarce
-        return max(1, int(there.get(kind, 0) / share + 1e-9))
+    async def _start_worker(self) -> RayWorker:
+        worker = await RayWorker.start(self._spec, self._needs, self._tasks.with_name("logs"))
+        self._code_versions.add(worker.info.made_with)
+        if len(self._code_versions) > 1:  # the code has changed since the first start: stop sharing results
+            self._scheduler.store = TaskStore(self._tasks)
+        return worker
 
     async def open(self) -> ModelInfo | TaskFailed:
-        """Start workers; the first one that is ready."""
-        self._hire()
-        return await self._keeper.first()
+        """Start workers and return what the first one holds."""
+        self._start_workers()
+        return await self._scheduler.first_worker()
 
-    def _hire(self) -> None:
-        """The workers of a keeper that died are gone with it: whoever asks its successor first has others started."""
-        if self._hiring is None:
-            self._hiring = asyncio.create_task(self._keeper.hire_missing())
+    def _start_workers(self) -> None:
+        if self._starting_workers is None:
+            self._starting_workers = asyncio.create_task(self._scheduler.start_missing_workers())
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        """What a method of some worker gives, or the failure."""
+    async def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo] | TaskFailed:
+        worker = await self._any_worker()
+        if isinstance(worker, TaskFailed):
+            return worker
+        return await self._ask(worker, worker.actor.describe.remote(names, split))  # type: ignore[no-any-return]
+
+    async def check(
+        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetInfo]
+    ) -> Validation | TaskFailed:
+        worker = await self._any_worker()
+        if isinstance(worker, TaskFailed):
+            return worker
+        return await self._ask(worker, worker.actor.check.remote(methods, prompts, datasets))  # type: ignore[no-any-return]
+
+    async def _any_worker(self) -> RayWorker | TaskFailed:
         first = await self.open()
         if isinstance(first, TaskFailed):
             return first
-        worker = next(iter(self._keeper.workers.values()))
-        assert isinstance(worker, _RayWorker)
+        worker = self._scheduler.workers[0]
+        assert isinstance(worker, RayWorker)
+        return worker
+
+    @staticmethod
+    async def _ask(worker: RayWorker, call: Any) -> Any:
         try:
-            return await _answer(worker.handle.call.remote(method, *arguments))
+            return await _answer(call)
         except LostError as error:
-            return TaskFailed(f"{worker.facts.where}: died ({error})")
+            return TaskFailed(f"{worker.info.where}: died ({error})")
 
     async def begin(self, keys: TaskKeys, shared: Path | None = None) -> None:
-        """From here on tasks are known by these keys."""
-        self._hire()
-        if shared and len(self._made_with) == 1:
-            self._keeper.store = TaskStore(self._tasks, folder_for(shared, keys.model))
-        self._keeper.begin(keys)
+        """Begin a run; see TaskScheduler.begin."""
+        self._start_workers()
+        if shared and len(self._code_versions) == 1:
+            self._scheduler.store = TaskStore(self._tasks, folder_for(shared, keys.model))
+        self._scheduler.begin(keys)
 
-    async def ask(self, name: str, tasks: Mapping[int, Task], order: int) -> None:
-        """Begin what a trial wants; it comes back for what `ended`, by that name."""
-        late = time.monotonic() - FORGOTTEN
-        for other in [other for other, wish in self._wishes.items() if wish.seen < late]:
-            await self.forget(other)
-        if name not in self._wishes:
-            self._wishes[name] = PendingRequest({place: self._result(task, order) for place, task in tasks.items()})
+    async def resume(self, keys: TaskKeys, shared: Path | None = None) -> None:
+        """Go on with the run of a scheduler that died; only the first of several calls counts."""
+        if self._scheduler.keys is None:
+            await self.begin(keys, shared)
 
-    async def ended(self, name: str, taken: int) -> list[tuple[int, Answer]] | None:
-        """What has ended since so many results were taken, some of it at least if that does not take long.
+    async def request(self, name: str, tasks: Mapping[int, Task], order: int) -> bool:
+        """Begin a trial's tasks, whose results `collect_since` returns under the request's name.
 
-        None for what this keeper was not asked: it has followed one that died, or the trial was away for too long.
+        Return False if no run has begun: this scheduler has replaced one that died.
         """
-        wish = self._wishes.get(name)
-        return None if wish is None else await wish.ended_after(taken)
+        if self._scheduler.keys is None:
+            return False
+        await self._cancel_expired()
+        if name not in self._requests:
+            results = {index: self._reply(task, order) for index, task in tasks.items()}
+            self._requests[name] = PendingRequest(results)
+        return True
 
-    async def forget(self, name: str) -> None:
-        """A trial wants nothing more."""
-        if wish := self._wishes.pop(name, None):
-            wish.give_up()
+    async def _cancel_expired(self) -> None:
+        oldest = time.monotonic() - REQUEST_EXPIRY
+        for name, request in list(self._requests.items()):
+            if request.last_call < oldest:
+                await self.cancel(name)
 
-    async def _result(self, task: Task, order: int) -> Answer:
-        while not self._begun:
-            await asyncio.sleep(0.05)
+    async def _reply(self, task: Task, order: int) -> Reply:
         try:
-            return await self._keeper.result(task, order)
-        except (TaskFailed, MachineError) as error:
+            return await self._scheduler.result(task, order)
+        except MachineError as error:
             return error
         except Exception as error:
             return TaskFailed.of(error, task.title)
 
-    async def status(self) -> SchedulerStatus | None:
-        """None if this keeper has followed one that died, and does not know the keys yet."""
-        if not self._begun:
-            return None
-        workers = [worker for worker in self._keeper.workers.values() if isinstance(worker, _RayWorker)]
-        return replace(self._keeper.status(), doing=tuple(worker.doing for worker in workers if worker.doing))
+    async def collect_since(self, name: str, taken: int) -> list[tuple[int, Reply]] | None:
+        """Return what has ended after the first `taken` results of a request; wait for a while if nothing has.
 
-    @property
-    def _begun(self) -> bool:
-        return hasattr(self._keeper, "keys")
+        Return None if the request is unknown: the scheduler was restarted, or the request has expired.
+        """
+        request = self._requests.get(name)
+        if request is None:
+            return None
+        return await request.collect_since(taken)
+
+    async def cancel(self, name: str) -> None:
+        """Cancel what is left of a request."""
+        request = self._requests.pop(name, None)
+        if request is not None:
+            request.cancel()
+
+    async def status(self) -> SchedulerStatus:
+        return self._scheduler.status()
 
 
 @dataclass(slots=True)
 class Pool:
-    """The keeper as the driver and the trials see it, and the executor of their tasks; travels to other processes."""
+    """The workers as the driver and the trials see them: an executor (see trial.Executor) that may be pickled."""
 
-    keeper: Any
-    keys: TaskKeys | None = None  # that the keeper was told, for one that follows it
-    shared: Path | None = None  # where results of other sweeps are, too
-
-    def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
-        """See trial.Executor."""
-        waiting = dict(enumerate(tasks))
-        name, taken = uuid4().hex, 0
-        try:
-            self._ask(self.keeper.ask.remote(name, waiting, order))
-            while waiting:
-                ended = self._ask(self.keeper.ended.remote(name, taken))
-                if ended is None:
-                    taken = 0
-                    self._ask(self.keeper.ask.remote(name, waiting, order))
-                for place, answer in ended or ():
-                    taken += 1
-                    yield waiting.pop(place), _or_raised(answer)
-        finally:
-            self.keeper.forget.remote(name)
+    scheduler: Any  # handle of a SchedulerActor
+    keys: TaskKeys | None = None  # of the current run, for a scheduler that was restarted
+    shared: Path | None = None  # folder of results that all sweeps of this machine share
 
     def open(self) -> ModelInfo:
-        return self._ask(self.keeper.open.remote())  # type: ignore[no-any-return]
+        return self._ask(self.scheduler.open.remote())  # type: ignore[no-any-return]
 
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]:
-        return self._ask(self.keeper.call.remote("describe", list(names), split))  # type: ignore[no-any-return]
+        return self._ask(self.scheduler.describe.remote(list(names), split))  # type: ignore[no-any-return]
 
     def check(
         self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetInfo]
     ) -> Validation:
-        return self._ask(self.keeper.call.remote("check", list(methods), list(prompts), list(datasets)))  # type: ignore[no-any-return]
+        return self._ask(self.scheduler.check.remote(list(methods), list(prompts), list(datasets)))  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:
+        """Begin a run; see TaskScheduler.begin."""
         self.keys = keys
-        self._ask(self.keeper.begin.remote(keys, self.shared))
+        self._ask(self.scheduler.begin.remote(keys, self.shared))
 
-    def status(self) -> SchedulerStatus | None:
-        """None of a keeper that has followed one that died, and is told the keys; MachineError if none is left."""
-        _require_session()
-        status: SchedulerStatus | None = self._ask(self.keeper.status.remote())
-        if status is None and self.keys is not None:
-            self.begin(self.keys)
-        return status
+    def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
+        """See trial.Executor."""
+        waiting = dict(enumerate(tasks))
+        name = uuid4().hex
+        taken = 0
+        try:
+            self._request(name, waiting, order)
+            while waiting:
+                replies = self._ask(self.scheduler.collect_since.remote(name, taken))
+                if replies is None:  # request again what is missing; what was done is on disk
+                    taken = 0
+                    self._request(name, waiting, order)
+                    continue
+                for index, reply in replies:
+                    taken += 1
+                    yield waiting.pop(index), _value_or_raise(reply)
+        finally:
+            self.scheduler.cancel.remote(name)
+
+    def _request(self, name: str, waiting: Mapping[int, Task], order: int) -> None:
+        """Request results; a scheduler that was restarted gets the keys of the run first."""
+        while not self._ask(self.scheduler.request.remote(name, waiting, order)):
+            self._ask(self.scheduler.resume.remote(self.keys, self.shared))
+
+    def status(self) -> SchedulerStatus:
+        """Return the status; raise MachineError if the scheduler or Ray's own session is gone for good."""
+        require_session()
+        return self._ask(self.scheduler.status.remote())  # type: ignore[no-any-return]
 
     @staticmethod
-    def _ask(reference: Any) -> Any:
+    def _ask(call: Any) -> Any:
+        """Return the scheduler's answer, or raise the failure that it returned."""
         while True:
             try:
-                answer = ray.get(reference, timeout=LOOK)
-                break
+                return _value_or_raise(ray.get(call, timeout=LIVENESS_INTERVAL))
             except GetTimeoutError:
-                _require_session()
+                require_session()
             except RayActorError as error:
-                raise MachineError("the keeper of the tasks died too often; go on with --resume") from error
-        return _or_raised(answer)
+                raise MachineError("the scheduler died too often; go on with --resume") from error
 
 
-def _or_raised(answer: Any) -> Any:
-    """An answer, unless it is that there is none."""
-    if isinstance(answer, (TaskFailed, MachineError)):
-        raise answer
-    return answer
-
-
-def _require_session() -> None:
-    """Ray itself must be there: a session of our own is one of our processes, a cluster is not ours to look after."""
-    node: Any = ray._private.worker._global_node
-    for kind, process in node.dead_processes() if node else ():
-        if kind in ("raylet", "gcs_server"):
-            raise MachineError(f"Ray's {kind} (process {process.pid}) died; go on with --resume")
+def _value_or_raise(reply: Any) -> Any:
+    if isinstance(reply, TaskFailed | MachineError):
+        raise reply
+    return reply
 
 
 def start_pool(
-    worker: WorkerSpec, needs: WorkerNeeds, tasks: Path, *, attempts: int, timeout: float, shared: Path | None = None
+    spec: WorkerSpec, needs: WorkerNeeds, tasks: Path, *, attempts: int, timeout: float, shared: Path | None = None
 ) -> Pool:
-    """The keeper, on this machine, where the sweep's folder is; `shared` is where other sweeps find its results."""
+    """Start the scheduler on this machine, where the sweep's folder is.
+
+    `tasks` is the folder of the sweep's results, `shared` that of results which all sweeps share.
+    """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # a call is asked again of the next keeper, which finds on disk what was done
-    options = {"num_cpus": 0, "max_concurrency": EVERYTHING, "max_restarts": RESTARTS, "max_task_retries": -1}
+    # Ray restarts a scheduler that died and repeats the calls; the new one finds finished results on disk
+    options = {"num_cpus": 0, "max_concurrency": MAX_CALLS, "max_restarts": SCHEDULER_RESTARTS, "max_task_retries": -1}
     actor: Any = ray.remote(SchedulerActor)
-    keeper = actor.options(scheduling_strategy=here, **options).remote(worker, needs, tasks, attempts, timeout)
-    return Pool(keeper, shared=shared)
-
-
-def require_room(needs: WorkerNeeds, *, may_grow: bool) -> str | None:
-    """A worker must fit on some node that is up; where machines may yet come, a note is all that can be said."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for kind, share, key in (("GPU", needs.gpus, "gpus_per_worker"), ("CPU", needs.cpus, "cpus_per_worker")):
-        most = max((node.get(kind, 0.0) for node in nodes), default=0.0)
-        if share > most:
-            what = f"the {len(nodes)} nodes of this cluster have at most" if len(nodes) > 1 else "this machine has"
-            told = f"work.{key}={share:g}: {what} {most:g} {kind}s"
-            if may_grow:
-                return f"{told}; waiting for machines that have"
-            raise InputError(f"{told}; ask for no more than that")
-    return None
+    scheduler = actor.options(scheduling_strategy=here, **options).remote(spec, needs, tasks, attempts, timeout)
+    return Pool(scheduler, shared=shared)

@@ -1,150 +1,230 @@
-"""Who works: what each worker holds and has read, how tasks went where it is, and which of them is next for it.
+"""Assignment of queued tasks to idle workers.
 
-Tasks are begun by trial, the oldest first, and within a trial in the order in which they were asked for; but a worker
-leaves those whose adapter another worker holds to that one, as long as there are others or that one has nothing to do,
-and prefers features that its machine has read before. A task that failed where another worker might do better is for
-those who are elsewhere, if there are any; and a place where task after task fails that goes well elsewhere gets none,
-as long as there are others.
+Tasks of the oldest trial come first, and within a trial the tasks that were requested first. A worker skips tasks whose
+adapter another idle worker holds, and prefers tasks whose image features its machine has already read. A task that
+failed for a reason of the machine is retried on another slot if there is one. A slot on which several tasks in a row
+failed that succeeded elsewhere gets no more tasks while there are other slots.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 
-Item = TypeVar("Item")
+MAX_SLOT_FAILURES = 3  # tasks in a row that fail on a slot and succeed elsewhere; then the slot gets no more tasks
 
-BAD_TURNS = 3  # tasks in a row that fail at a place and go well elsewhere: it gets no more
+ImageSet = tuple[object, ...]  # names the image features that a task reads
 
 
 class WorkerHandle(Protocol):
-    """A worker as the keeper sees it."""
+    """A worker as the scheduler sees it."""
 
-    facts: ModelInfo
-    place: str  # machine and GPU that it has to itself, whose faults a worker that replaces it would have as well
+    info: ModelInfo
+    slot: str  # machine and GPU; a worker that replaces this one on the same slot would have the same faults
+    doing: str  # progress of a long step; empty if there is none
 
-    async def run(self, task: Task, needs: Sequence[TaskResult], adapter: str) -> TaskResult | TaskFailed:
-        """Raises LostError if the worker is gone."""
+    async def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult | TaskFailed:
+        """Compute a task; raise LostError if the worker is gone."""
         ...
 
-    async def gone(self) -> bool:
-        """Returns when it may be given nothing any more, also while it is idle: it is dead, or, if true, has to go."""
+    async def wait_until_lost(self) -> bool:
+        """Return when the worker can take no more tasks: False if it is dead, True if its machine is draining."""
         ...
 
     def kill(self) -> None: ...
 
-    async def freed(self) -> None:
-        """Returns when what a killed worker took is free for another."""
+    async def wait_resources_released(self) -> None:
+        """Return when the resources of a killed worker are free for another worker."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class PendingTask:
     """A task on its way to a result."""
 
     task: Task
     key: str
-    owner: int  # the trial that pays for it
-    order: int  # of the trials that wait for it, the oldest
-    turn: int  # when it was asked for
+    payer: int  # order of the trial that is charged for the work: the first that requested it
+    order: int  # lowest order of the trials that wait for the result
+    arrival: int  # number of the request
     result: asyncio.Future[TaskResult]
-    needs: tuple[TaskResult, ...] = ()
+    inputs: tuple[TaskResult, ...] = ()  # results of `task.needs`
     attempts: int = 0
-    waiting: int = 0  # how many want it
-    preparing: asyncio.Task[None] | None = None
-    features: tuple[object, ...] = ()  # names what it reads from the feature cache
-    adapter: str = ""  # key of the adapter that it uses
-    failure: TaskFailed | None = None  # the first, where another worker might do better
-    failed_at: str = ""  # the place of that
-    others: frozenset[int] = frozenset()  # workers that there were besides
+    waiters: int = 0
+    preparation: asyncio.Task[None] | None = None
+    image_set: ImageSet = ()
+    adapter_key: str = ""
+    failure: TaskFailed | None = None  # the first failure that another worker might not have
+    failed_slot: str = ""  # slot of that failure
+    witnesses: frozenset[WorkerHandle] = frozenset()  # other workers that were there when it failed
+
+
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """Bookkeeping for one worker."""
+
+    adapters: set[str] = field(default_factory=set)  # keys of adapters that the worker holds or is about to build
+    draining: bool = False  # the worker leaves once its task is done
+    next_task: asyncio.Future[PendingTask] | None = None  # set while the worker is idle
+
+
+Holders = dict[str, list[WorkerHandle]]  # the workers that hold an adapter, by its key
 
 
 @dataclass(slots=True, eq=False)
 class Assignment:
-    """See the module's text."""
+    """The workers and the rules by which they get tasks; see the text of the module."""
 
-    workers: dict[int, WorkerHandle] = field(default_factory=dict)
-    adapters: dict[int, set[str]] = field(default_factory=dict)  # by worker: what it holds or is about to build
-    idle: set[int] = field(default_factory=set)  # workers that wait for a job
-    leaving: set[int] = field(default_factory=set)  # workers that have to go once they are done with their job
-    features: dict[str, set[tuple[object, ...]]] = field(default_factory=dict)  # by node: what it has read
-    read: set[tuple[object, ...]] = field(default_factory=set)  # on any node
-    failures: dict[str, list[str]] = field(default_factory=dict)  # by place: since a task went well there
+    workers: dict[WorkerHandle, WorkerState] = field(default_factory=dict)
+    _read: set[ImageSet] = field(default_factory=set)  # image features read on any node
+    _read_on_node: dict[str, set[ImageSet]] = field(default_factory=dict)
+    _slot_failures: dict[str, list[str]] = field(default_factory=dict)  # reasons since a task succeeded there, by slot
 
-    def join(self, worker: WorkerHandle) -> None:
-        self.workers[id(worker)] = worker
-        self.adapters[id(worker)] = set()
+    def add(self, worker: WorkerHandle) -> None:
+        self.workers[worker] = WorkerState()
 
-    def part(self, worker: WorkerHandle, *, has_to_go: bool) -> None:
-        """It gets nothing more, and another may be hired while it does what it has."""
-        if has_to_go and id(worker) in self.workers:
-            self.leaving.add(id(worker))
+    def mark_draining(self, worker: WorkerHandle) -> None:
+        """Give the worker no more tasks; a replacement may start while it finishes its task."""
+        if worker in self.workers:
+            self.workers[worker].draining = True
 
-    def leave(self, worker: WorkerHandle) -> None:
-        del self.workers[id(worker)], self.adapters[id(worker)]
-        self.leaving.discard(id(worker))
+    def remove(self, worker: WorkerHandle) -> None:
+        del self.workers[worker]
 
-    def did(self, worker: WorkerHandle, job: Job, adapters: Sequence[str]) -> None:
-        """A job went well; if it had failed elsewhere before, that was the place's fault."""
-        self.adapters[id(worker)] = set(adapters)
-        if job.features:
-            self.features.setdefault(worker.facts.node, set()).add(job.features)
-            self.read.add(job.features)
-        self.failures.pop(worker.place, None)
-        if job.failure and job.failed_at != worker.place:
-            self.failures.setdefault(job.failed_at, []).append(job.failure.reason)
+    @property
+    def draining(self) -> int:
+        """Number of workers that leave once their task is done."""
+        return sum(state.draining for state in self.workers.values())
 
-    def failed(self, worker: WorkerHandle, job: Job, failure: TaskFailed) -> None:
-        """Another worker might do better."""
-        job.failure, job.failed_at = failure, worker.place
-        job.others = frozenset(self.workers) - {id(worker)}
+    def wait_for_task(self, worker: WorkerHandle) -> asyncio.Future[PendingTask]:
+        """Mark the worker as idle and return the future of its next task."""
+        next_task: asyncio.Future[PendingTask] = asyncio.get_running_loop().create_future()
+        self.workers[worker].next_task = next_task
+        return next_task
+
+    def stop_waiting(self, worker: WorkerHandle) -> None:
+        self.workers[worker].next_task = None
+
+    def assign_next(self, queue: list[PendingTask], before_order: float) -> bool:
+        """Move one task from the queue to an idle worker; return False if no idle worker may take any.
+
+        Only tasks of trials before `before_order` are taken.
+        """
+        ready = [pending for pending in queue if pending.order < before_order]
+        if not ready:
+            return False
+        usable = self._usable_workers()
+        idle = [worker for worker in usable if self.workers[worker].next_task is not None]
+        if not idle:
+            return False
+        holders = self._adapter_holders()
+        for worker in idle:
+            candidates = []
+            for pending in ready:
+                if self._may_take(worker, pending, idle, usable, holders):
+                    candidates.append(pending)
+            if candidates:
+                pending = self._preferred(worker, candidates, holders)
+                queue.remove(pending)
+                self._give(worker, pending)
+                return True
+        return False
+
+    def _give(self, worker: WorkerHandle, pending: PendingTask) -> None:
+        state = self.workers[worker]
+        assert state.next_task is not None, "the worker is idle"
+        state.next_task.set_result(pending)
+        state.next_task = None
+        if pending.adapter_key:
+            state.adapters.add(pending.adapter_key)
+
+    def _usable_workers(self) -> list[WorkerHandle]:
+        """Return the workers that may get tasks."""
+        staying = [worker for worker, state in self.workers.items() if not state.draining]
+        healthy = []
+        for worker in staying:
+            if len(self._slot_failures.get(worker.slot, ())) < MAX_SLOT_FAILURES:
+                healthy.append(worker)
+        return healthy or staying
+
+    def _adapter_holders(self) -> Holders:
+        """Return the workers that hold each adapter, by its key."""
+        holders: Holders = {}
+        for worker, state in self.workers.items():
+            for adapter_key in state.adapters:
+                holders.setdefault(adapter_key, []).append(worker)
+        return holders
+
+    def _may_take(
+        self,
+        worker: WorkerHandle,
+        pending: PendingTask,
+        idle: Sequence[WorkerHandle],
+        usable: Sequence[WorkerHandle],
+        holders: Holders,
+    ) -> bool:
+        """Return whether an idle worker may take a task, or leaves it to another worker."""
+        if pending.failure is not None:
+            return worker in _retry_workers(pending, usable)
+        task_holders = holders.get(pending.adapter_key, ())
+        if worker in task_holders:
+            return True
+        return not any(holder in idle for holder in task_holders)
+
+    def _preferred(self, worker: WorkerHandle, candidates: Sequence[PendingTask], holders: Holders) -> PendingTask:
+        """Return the task of the oldest trial that fits the worker best."""
+
+        def rank(pending: PendingTask) -> tuple[int, bool, bool, int]:
+            task_holders = holders.get(pending.adapter_key, ())
+            is_held_elsewhere = len(task_holders) > 0 and worker not in task_holders
+            is_read_elsewhere = self._is_read_elsewhere(pending.image_set, worker.info.node)
+            return pending.order, is_held_elsewhere, is_read_elsewhere, pending.arrival
+
+        return min(candidates, key=rank)
+
+    def _is_read_elsewhere(self, image_set: ImageSet, node: str) -> bool:
+        """Return whether another node has read these image features and this node has not."""
+        return image_set in self._read and image_set not in self._read_on_node.get(node, ())
+
+    def record_success(self, worker: WorkerHandle, pending: PendingTask, adapters: Sequence[str]) -> None:
+        """Note a task that succeeded; if it had failed on another slot, that slot was at fault."""
+        self.workers[worker].adapters = set(adapters)
+        if pending.image_set:
+            self._read.add(pending.image_set)
+            self._read_on_node.setdefault(worker.info.node, set()).add(pending.image_set)
+        self._slot_failures.pop(worker.slot, None)
+        if pending.failure and pending.failed_slot != worker.slot:
+            self._slot_failures.setdefault(pending.failed_slot, []).append(pending.failure.reason)
+
+    def record_failure(self, worker: WorkerHandle, pending: PendingTask, failure: TaskFailed) -> None:
+        """Note a failure that another worker might not have."""
+        pending.failure = failure
+        pending.failed_slot = worker.slot
+        pending.witnesses = frozenset(self.workers) - {worker}
 
     def notes(self) -> list[str]:
-        """Of places that get no more tasks."""
-        told = f"left out: a place where {BAD_TURNS} tasks in a row failed that went well elsewhere; the last: "
-        return [told + reasons[-1] for reasons in self.failures.values() if len(reasons) >= BAD_TURNS]
-
-    def choice(self, worker: WorkerHandle, queue: Sequence[Job], oldest: float) -> Job | None:
-        """A worker's next job, of a trial before the `oldest` of which it is not yet known what there is to do.
-
-        One whose adapter another idle worker holds is left to that one.
-        """
-        if not queue or worker not in (fit := self._fit()):
-            return None
-        held = self.adapters[id(worker)]
-        left = _all(self.adapters[id(other)] for other in fit if id(other) in self.idle and other is not worker)
-        jobs = [
-            job
-            for job in queue
-            if job.order < oldest
-            and (worker in _elsewhere(fit, job) if job.failure else job.adapter in held or job.adapter not in left)
-        ]
-        elsewhere = _all(self.adapters.values()) - held
-        read = self.features.get(worker.facts.node, set())
-
-        def rank(job: Job) -> tuple[int, bool, bool, int]:
-            """The least is begun first: the oldest trial's, what nobody else is better placed for, in turn."""
-            return job.order, job.adapter in elsewhere, job.features in self.read and job.features not in read, job.turn
-
-        return min(jobs, key=rank, default=None)
-
-    def _fit(self) -> list[WorkerHandle]:
-        """Workers that may be given something."""
-        staying = [worker for key, worker in self.workers.items() if key not in self.leaving]
-        return [each for each in staying if len(self.failures.get(each.place, ())) < BAD_TURNS] or staying
+        """Return a line for each slot that gets no more tasks."""
+        problem = f"{MAX_SLOT_FAILURES} tasks in a row failed there and succeeded elsewhere"
+        notes = []
+        for reasons in self._slot_failures.values():
+            if len(reasons) >= MAX_SLOT_FAILURES:
+                notes.append(f"a machine or GPU gets no more tasks: {problem}; the last failure: {reasons[-1]}")
+        return notes
 
 
-def _all(sets: Iterable[set[Item]]) -> set[Item]:
-    return set().union(*sets)
+def _retry_workers(pending: PendingTask, workers: Sequence[WorkerHandle]) -> Sequence[WorkerHandle]:
+    """Return the workers that may retry a failed task.
 
-
-def _elsewhere(workers: Sequence[WorkerHandle], job: Job) -> list[WorkerHandle]:
-    """Who is to try a job that failed: at another place if anybody is, and rather one who was there when it failed."""
-    far = [(worker.place != job.failed_at, id(worker) in job.others) for worker in workers]
-    return [worker for worker, each in zip(workers, far, strict=True) if each == max(far)]
+    They are on another slot if possible. Workers that were there when the task failed are preferred: a worker that was
+    started since may be the replacement on the faulty machine.
+    """
+    on_other_slots = [worker for worker in workers if worker.slot != pending.failed_slot]
+    candidates = on_other_slots or workers
+    witnesses = [worker for worker in candidates if worker in pending.witnesses]
+    return witnesses or candidates

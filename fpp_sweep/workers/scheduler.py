@@ -1,381 +1,418 @@
-"""The keeper: takes tasks from all trials, gives each to a worker once, and keeps the results.
+"""The scheduler: takes tasks from all trials, gives each to a worker once, and stores the results.
 
-A task is known by its key. Whoever asks for a key that is on disk gets the result from there; whoever asks for one that
-is being computed waits for the same result. A worker that dies, does not answer in time, or fails where another might
-not, is replaced, and its task is tried again elsewhere: after a loss until its attempts are used up, after a failure
-once. A worker that has to go is let go when its task is done. One event loop, no locks; which task is whose, `roster`
-decides; what a worker is, the keeper is told: see `pool` for Ray's.
+A task is identified by its key. A result that is on disk is returned from there, and requests for a task that is being
+computed share its result. A worker that dies, exceeds the time limit, or fails in a way that another worker might not,
+is replaced. Its task is retried elsewhere: after a loss until its attempts are used up, after a failure once. A worker
+on a draining machine leaves when its task is done.
+
+Everything runs in one event loop, without locks. `assignment` decides which worker gets which task; `actors` starts
+workers on Ray.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.store import Store, find
-from fpp_sweep.workers.assignment import Assignment, Job, WorkerHandle
+from fpp_sweep.trial.store import Store, find_cached
+from fpp_sweep.workers.assignment import Assignment, PendingTask, WorkerHandle
+from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 
-HIRE_EVERY = 1.0  # seconds between two looks at how many workers are missing
-BAD_STARTS = 3  # times in a row that no worker starts while there is none: the next would not, either
-SLOWEST = 30.0  # seconds between two starts that fail while others work
+START_INTERVAL = 1.0  # seconds between two checks for missing workers
+MAX_FAILED_STARTS = 3  # in a row while there is no worker; then the scheduler gives up
+MAX_START_DELAY = 30.0  # seconds between two starts that fail while other workers work
+BATCH_DELAY = 0.05  # seconds; results that end within this time are returned in one reply
+MAX_REPLY_DELAY = 30.0  # seconds until a reply without results
 
-COUNTED = ("loads", "lost", "done", "at_hand", "executions", "images", "held")
+Reply = TaskResult | TaskFailed | MachineError
 
 
 class LostError(Exception):
-    """A worker is gone, or cannot be reached."""
+    """A worker is dead or cannot be reached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerStatus:
-    """How the work is going; plain counts."""
-
-    workers: int
-    loads: int  # models loaded so far
-    lost: int  # workers lost so far, also while they started
-    pids: tuple[int, ...]
-    queued: int
-    running: int
-    done: int
-    at_hand: int  # results that needed no work
-    executions: int  # tasks begun, again after a loss included
-    images: int  # adapted to
-    held: float  # seconds that workers were held
-    fatal: str | None
-    notes: tuple[str, ...]  # what is wrong with some of the workers, while others work
-    doing: tuple[str, ...] = ()  # what takes workers long
+def _random_name() -> str:
+    return uuid4().hex
 
 
 @dataclass(slots=True, eq=False)
 class TaskScheduler:
-    """See the module's text."""
+    """Queue of tasks, workers, and results; see the text of the module."""
 
-    hire: Callable[[], Awaitable[WorkerHandle]]  # start a worker
-    wanted: Callable[[], int]  # how many there should be now
+    start_worker: Callable[[], Awaitable[WorkerHandle]]
+    wanted_workers: Callable[[], int]
     store: Store
-    attempts: int  # of a task
-    timeout: float  # seconds for a task
-    keys: TaskKeys = field(init=False)  # to be set before the first task
-    _jobs: dict[str, Job] = field(default_factory=dict)
-    _queue: list[Job] = field(default_factory=list)
-    _looking: set[Job] = field(default_factory=set)  # jobs of which it is not known yet whether they need work
-    _roster: Assignment = field(default_factory=Assignment)
-    _employed: set[asyncio.Task[None]] = field(default_factory=set)
-    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _fatal: TaskFailed | None = None
-    _model: str = ""  # digest of the first worker's
-    _bad_starts: int = 0
-    _stumbles: list[str] = field(default_factory=list)  # why workers did not start, in a row, while others worked
-    _counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    attempts: int  # per task
+    timeout: float  # seconds per task
+    keys: TaskKeys | None = None  # of the current run; set by `begin`
+    _name: str = field(default_factory=_random_name)
+    _pending: dict[str, PendingTask] = field(default_factory=dict)  # by key
+    _lookups: set[PendingTask] = field(default_factory=set)  # tasks whose result is being looked up on disk
+    _queue: list[PendingTask] = field(default_factory=list)
+    _assignment: Assignment = field(default_factory=Assignment)
+    _worker_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
+    _fatal: TaskFailed | None = None  # why no task can be computed any more
+    _model_digest: str = ""  # of the first worker
+    _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
+    _failed_starts: list[str] = field(default_factory=list)  # reasons of starts that failed in a row while others work
+    _counts: WorkCounts = field(default_factory=WorkCounts)
     _running: int = 0
-    _turns: int = 0
-
-    @property
-    def workers(self) -> dict[int, WorkerHandle]:
-        return self._roster.workers
-
-    async def hire_missing(self) -> None:
-        """Keep as many workers as are wanted, until that is of no use; those that have to go do not count."""
-        while not self._fatal:
-            try:
-                missing = self.wanted() - len(self._employed) + len(self._roster.leaving)
-            except Exception as error:
-                self._give_up(TaskFailed(f"nobody knows how many workers there should be: {_told(error)}"))
-                return
-            for _ in range(missing):
-                task = asyncio.create_task(self._employ(self._bad_starts))
-                self._employed.add(task)
-                task.add_done_callback(self._employed.discard)
-            await asyncio.sleep(HIRE_EVERY)
-            async with self._changed:
-                self._changed.notify_all()  # who went may have been better placed for a job
+    _arrivals: int = 0
 
     def begin(self, keys: TaskKeys) -> None:
-        """Another run: its tasks are known by these keys, and counted from here on."""
-        if hasattr(self, "keys"):
-            self._counts = dict.fromkeys(COUNTED, 0)
+        """Begin a run, whose tasks have these keys. Work is counted by run; workers start before the first one."""
+        if self.keys is not None:
+            self._counts = WorkCounts()
         self.keys = keys
 
-    async def first(self) -> ModelInfo | TaskFailed:
-        """What the first worker holds, once there is one."""
-        while not self.workers and not self._fatal:
-            await asyncio.sleep(0.05)
-        return self._fatal or next(iter(self.workers.values())).facts
-
-    async def result(self, task: Task, order: int) -> TaskResult:
-        """What comes of a task, for the trial of that order; raises TaskFailed if it fails for good."""
-        self._turns += 1
-        return await self._result(task, order, self._turns)
+    @property
+    def workers(self) -> list[WorkerHandle]:
+        return list(self._assignment.workers)
 
     def status(self) -> SchedulerStatus:
-        counts: dict[str, Any] = {name: int(value) for name, value in self._counts.items() if name != "held"}
+        workers = self.workers
         return SchedulerStatus(
-            workers=len(self.workers),
-            pids=tuple(worker.facts.pid for worker in self.workers.values()),
+            scheduler=self._name,
+            workers=len(workers),
+            pids=tuple(worker.info.pid for worker in workers),
             queued=len(self._queue),
             running=self._running,
-            held=self._counts["held"],
+            counts=replace(self._counts),
             fatal=self._fatal.reason if self._fatal else None,
-            notes=(*self._roster.notes(), *self._bad_news()),
-            **counts,
+            notes=(*self._assignment.notes(), *self._start_notes()),
+            doing=tuple(worker.doing for worker in workers if worker.doing),
         )
 
-    async def _result(self, task: Task, order: int, turn: int) -> TaskResult:
+    # ------------------------------------------------------------ results
+
+    async def result(self, task: Task, order: int) -> TaskResult:
+        """Return a task's result for the trial of that order; raise TaskFailed if the task fails for good."""
+        self._arrivals += 1
+        return await self._result(task, order, self._arrivals)
+
+    async def _result(self, task: Task, order: int, arrival: int) -> TaskResult:
+        assert self.keys is not None, "a run has begun"
         key = self.keys.of(task)
-        job = self._jobs.get(key) or self._begin(task, key, order, turn)
-        job.waiting += 1
-        job.order = min(job.order, order)
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._add(task, key, order, arrival)
+        pending.waiters += 1
+        pending.order = min(pending.order, order)
         try:
-            result = await asyncio.shield(job.result)
+            result = await asyncio.shield(pending.result)
         finally:
-            self._leave(job)
-        if order == job.owner:
+            self._drop_waiter(pending)
+        if order == pending.payer:
             return result
-        self._counts["at_hand"] += 1
+        self._counts.cached += 1
         return replace(result, seconds={}, held=0.0)
 
-    def _begin(self, task: Task, key: str, order: int, turn: int) -> Job:
-        """A job goes its own way from here, whoever leaves it or joins it."""
+    def _add(self, task: Task, key: str, order: int, arrival: int) -> PendingTask:
+        """Add a task, which proceeds even if the trials that wait for it change."""
         result: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-        job = self._jobs[key] = Job(task, key, order, order, turn, result)
-        self._looking.add(job)
-        job.preparing = asyncio.create_task(self._prepare(job))
-        return job
+        pending = PendingTask(task=task, key=key, payer=order, order=order, arrival=arrival, result=result)
+        self._pending[key] = pending
+        self._lookups.add(pending)
+        pending.preparation = asyncio.create_task(self._prepare(pending))
+        return pending
 
-    async def _prepare(self, job: Job) -> None:
-        """Look for the result on disk; else get what the task starts from, and queue it."""
-        needed: list[asyncio.Future[TaskResult]] = []
+    async def _prepare(self, pending: PendingTask) -> None:
+        """Look the result up on disk; if it is missing, get the inputs of the task and queue it."""
+        inputs: list[asyncio.Future[TaskResult]] = []
         try:
-            stored = await asyncio.to_thread(find, self.store, self.keys, job.task)
-            if stored is not None:
-                self._counts["at_hand"] += 1
-                self._settle(job, stored)
+            assert self.keys is not None, "a run has begun"
+            cached = await asyncio.to_thread(find_cached, self.store, self.keys, pending.task)
+            if cached is not None:
+                self._counts.cached += 1
+                self._settle(pending, cached)
                 return
-            task = job.task
+            task = pending.task
             if isinstance(task, EvalTask):
-                job.features = (task.dataset, task.split, task.seed, task.start)
-                job.adapter = self.keys.of_adapter(task)
-            needed = [asyncio.ensure_future(self._result(other, job.order, job.turn)) for other in task.needs]
-            if needed:
-                await asyncio.sleep(0)  # what is needed is looked for by now, in this job's turn
-                await self._looked(job)
-            job.needs = tuple(await asyncio.gather(*needed))
-            await self._enqueue(job)
-        except Exception as error:  # whoever waits must hear of it
-            self._settle(job, error)
+                pending.image_set = (task.dataset, task.split, task.seed, task.start)
+                pending.adapter_key = self.keys.of_adapter(task)
+            for needed in task.needs:
+                inputs.append(asyncio.ensure_future(self._result(needed, pending.order, pending.arrival)))
+            if inputs:
+                await asyncio.sleep(0)  # the lookups of the inputs have begun, with the arrival number of this task
+                self._finish_lookup(pending)
+            pending.inputs = tuple(await asyncio.gather(*inputs))
+            self._enqueue(pending)
+        except Exception as error:  # the trials that wait must get the error
+            self._settle(pending, error)
         finally:
-            for other in needed:
-                other.cancel()  # what nobody wants any more is not needed, either
-            if job in self._looking:
-                await self._looked(job)
+            for unfinished in inputs:
+                unfinished.cancel()
+            self._finish_lookup(pending)
 
-    async def _looked(self, job: Job) -> None:
-        """It is known whether a job needs work: its trial need not wait for that any more."""
-        async with self._changed:
-            self._looking.discard(job)
-            self._wake(job)
+    def _finish_lookup(self, pending: PendingTask) -> None:
+        """Unblock the trials that waited for the end of this lookup."""
+        if pending in self._lookups:
+            self._lookups.remove(pending)
+            self._dispatch()
 
-    async def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, pending: PendingTask) -> None:
         if self._fatal:
             raise self._fatal
-        async with self._changed:
-            self._looking.discard(job)
-            self._queue.append(job)
-            self._wake(job)
+        self._lookups.discard(pending)
+        self._queue.append(pending)
+        self._dispatch()
 
-    def _wake(self, job: Job) -> None:
-        """Let idle workers choose anew, unless the job may not begin yet: the last one looked for wakes them then."""
-        if not any(other.order <= job.order for other in self._looking):
-            self._changed.notify_all()
+    def _dispatch(self) -> None:
+        """Give queued tasks to idle workers.
 
-    def _leave(self, job: Job) -> None:
-        """One who wanted a result no longer does; what nobody wants is not begun."""
-        job.waiting -= 1
-        if job.waiting or job.result.done():
+        Lookups on disk run in threads and end in any order. A trial's tasks start only after all its lookups are done,
+        so that arrival order and adapters count from its first task on.
+        """
+        before_order = min((pending.order for pending in self._lookups), default=math.inf)
+        while self._assignment.assign_next(self._queue, before_order):
+            pass
+
+    def _drop_waiter(self, pending: PendingTask) -> None:
+        """Remove one waiter; cancel the task if none is left and no worker computes the task."""
+        pending.waiters -= 1
+        if pending.waiters or pending.result.done():
             return
-        if job in self._queue:
-            self._queue.remove(job)
-        elif job.preparing and not job.preparing.done():
-            job.preparing.cancel()
+        if pending in self._queue:
+            self._queue.remove(pending)
+        elif pending.preparation and not pending.preparation.done():
+            pending.preparation.cancel()
         else:
-            return  # a worker has it; what comes of it is kept
-        self._forget(job)
-        job.result.cancel()
+            return
+        self._forget(pending)
+        pending.result.cancel()
 
-    def _forget(self, job: Job) -> None:
-        """Whoever asks for its key from now on begins another job."""
-        if self._jobs.get(job.key) is job:
-            del self._jobs[job.key]
+    def _forget(self, pending: PendingTask) -> None:
+        """Let later requests for the same key begin a new task."""
+        if self._pending.get(pending.key) is pending:
+            del self._pending[pending.key]
 
-    def _settle(self, job: Job, result: TaskResult | Exception) -> None:
-        """The first result counts; a late one is dropped."""
-        self._forget(job)
-        if job.result.done():
+    def _settle(self, pending: PendingTask, result: TaskResult | Exception) -> None:
+        """Set the outcome of a task; a second outcome is dropped."""
+        self._forget(pending)
+        if pending.result.done():
             return
         if isinstance(result, Exception):
-            job.result.set_exception(result)
-            job.result.exception()  # somebody may have looked away; no complaint about that
+            pending.result.set_exception(result)
+            pending.result.exception()  # marks the exception as retrieved, so that asyncio does not warn
         else:
-            job.result.set_result(result)
+            pending.result.set_result(result)
 
-    async def _employ(self, bad_starts: int) -> None:
-        """A worker's life; before it were so many bad starts."""
+    def _give_up(self, failure: TaskFailed) -> None:
+        """Fail all tasks, now and later."""
+        self._fatal = failure
+        for pending in list(self._pending.values()):
+            self._settle(pending, failure)
+        self._queue.clear()
+
+    # ------------------------------------------------------------ workers
+
+    async def first_worker(self) -> ModelInfo | TaskFailed:
+        """Return what the first worker holds, once there is one, or why there is none."""
+        while not self.workers and not self._fatal:
+            await asyncio.sleep(0.05)
+        return self._fatal or self.workers[0].info
+
+    async def start_missing_workers(self) -> None:
+        """Keep the wanted number of workers running until the scheduler gives up."""
+        while not self._fatal:
+            try:
+                wanted = self.wanted_workers()
+            except Exception as error:
+                self._give_up(TaskFailed(f"cannot determine the number of workers: {_error_text(error)}"))
+                return
+            staying = len(self._worker_tasks) - self._assignment.draining
+            for _ in range(wanted - staying):
+                worker_task = asyncio.create_task(self._run_worker(self._failed_rounds))
+                self._worker_tasks.add(worker_task)
+                worker_task.add_done_callback(self._worker_tasks.discard)
+            await asyncio.sleep(START_INTERVAL)
+
+    async def _run_worker(self, failed_rounds: int) -> None:
+        """Start a worker and give it tasks until it is lost; `failed_rounds` is the count before this start."""
         try:
-            worker = await self.hire()
-        except TaskFailed as error:  # no other would do better
+            worker = await self.start_worker()
+        except TaskFailed as error:  # another start would fail, too
             self._give_up(error)
             return
         except Exception as error:
-            self._counts["lost"] += 1
-            await self._not_started(_told(error), bad_starts)
+            self._counts.lost += 1
+            await self._record_failed_start(_error_text(error), failed_rounds)
             return
-        self._model = self._model or worker.facts.digest
-        if self._model != worker.facts.digest:
+        self._model_digest = self._model_digest or worker.info.digest
+        if self._model_digest != worker.info.digest:
             worker.kill()
-            where = f"{worker.facts.node}: its model {worker.facts.name} has other weights than the first worker's"
-            self._give_up(TaskFailed(f"{where}; put the same file on every machine"))
+            problem = f"{worker.info.node}: its model {worker.info.name} has other weights than the first worker's"
+            self._give_up(TaskFailed(f"{problem}; put the same file on every machine"))
             return
-        self._bad_starts = 0
-        self._stumbles.clear()
-        self._counts["loads"] += 1
-        self._roster.join(worker)
-        gone = asyncio.create_task(worker.gone())
-        gone.add_done_callback(lambda done: self._roster.part(worker, has_to_go=not done.cancelled() and done.result()))
+        self._failed_rounds = 0
+        self._failed_starts.clear()
+        self._counts.loads += 1
+        await self._serve(worker)
+        await worker.wait_resources_released()  # before that a replacement would find no room
+
+    async def _serve(self, worker: WorkerHandle) -> None:
+        """Give a worker tasks until it is lost or has to leave."""
+        self._assignment.add(worker)
+        lost = asyncio.create_task(worker.wait_until_lost())
+
+        def on_lost(done: asyncio.Task[bool]) -> None:
+            if not done.cancelled() and done.result():
+                self._assignment.mark_draining(worker)
+
+        lost.add_done_callback(on_lost)
         try:
-            while job := await self._next_unless(gone, worker):
-                await self._do(worker, job)
+            while pending := await self._next_task(worker, lost):
+                await self._run_task(worker, pending)
         except LostError:
-            self._counts["lost"] += 1
+            self._counts.lost += 1
         finally:
-            gone.cancel()
+            lost.cancel()
             worker.kill()
-            self._roster.leave(worker)
-        await worker.freed()  # until then one that is hired would find no room
+            self._assignment.remove(worker)
+            self._dispatch()  # tasks may have been left to this worker
 
-    async def _not_started(self, reason: str, bad_starts: int) -> None:
-        """While others work, no start counts, but the next is later; those that began together count once."""
-        if self.workers:
-            self._stumbles.append(reason)
-            await asyncio.sleep(min(HIRE_EVERY * 2 ** len(self._stumbles), SLOWEST))
-            return
-        if self._bad_starts == bad_starts:  # their machine may be lost
-            self._bad_starts += 1
-        if self._bad_starts >= BAD_STARTS:
-            self._give_up(TaskFailed(f"workers do not start: {reason}"))
-
-    def _bad_news(self) -> list[str]:
-        if len(self._stumbles) < BAD_STARTS:
-            return []
-        count = f"{len(self._stumbles)} starts of workers in a row"
-        return [f"{count} failed while others work; the last: {self._stumbles[-1]}"]
-
-    async def _next_unless(self, gone: asyncio.Task[bool], worker: WorkerHandle) -> Job | None:
-        """The next job for a worker, none if it has to go; one that has died while idle must not be given any."""
-        waiting = asyncio.create_task(self._next(worker))
+    async def _next_task(self, worker: WorkerHandle, lost: asyncio.Task[bool]) -> PendingTask | None:
+        """Return the worker's next task, or None if the worker has to leave; raise LostError if it died while idle."""
+        next_task = self._assignment.wait_for_task(worker)
+        self._dispatch()
+        events: set[asyncio.Future[Any]] = {next_task, lost}
         try:
-            await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            waiting.cancel()
-            raise
-        if not gone.done():
-            return waiting.result()
-        waiting.cancel()
-        (job,) = await asyncio.gather(waiting, return_exceptions=True)
-        if isinstance(job, Job) and not self._fatal:
-            await self._enqueue(job)
-        if gone.result():
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._assignment.stop_waiting(worker)
+        if not lost.done():
+            return next_task.result()
+        if next_task.done() and not self._fatal:
+            self._enqueue(next_task.result())
+        if lost.result():
             return None
         raise LostError
 
-    async def _next(self, worker: WorkerHandle) -> Job:
-        async with self._changed:
-            self._roster.idle.add(id(worker))
-            try:
-                job = await self._changed.wait_for(lambda: self._choice(worker))
-            finally:
-                self._roster.idle.remove(id(worker))
-                self._changed.notify_all()  # others may have left a job to this worker
-            assert job is not None, "it has been waited for"
-            self._queue.remove(job)
-            if job.adapter:
-                self._roster.adapters[id(worker)].add(job.adapter)
-        return job
+    async def _record_failed_start(self, reason: str, failed_rounds: int) -> None:
+        """Delay the next start while others work; give up after several failed starts without any worker."""
+        if self.workers:
+            self._failed_starts.append(reason)
+            await asyncio.sleep(min(START_INTERVAL * 2 ** len(self._failed_starts), MAX_START_DELAY))
+            return
+        if self._failed_rounds == failed_rounds:  # the first of the workers that were started together
+            self._failed_rounds += 1
+        if self._failed_rounds >= MAX_FAILED_STARTS:
+            self._give_up(TaskFailed(f"workers do not start: {reason}"))
 
-    def _choice(self, worker: WorkerHandle) -> Job | None:
-        """A worker's next job.
+    def _start_notes(self) -> list[str]:
+        failed = len(self._failed_starts)
+        if failed < MAX_FAILED_STARTS:
+            return []
+        return [f"{failed} starts of workers in a row failed while others work; the last: {self._failed_starts[-1]}"]
 
-        Results on disk are looked for in threads, which end in any order. Nothing of a trial is begun before all that
-        it asked for has been looked for, so that turns and adapters count from its first task on.
-        """
-        oldest = min((job.order for job in self._looking), default=math.inf)
-        return self._roster.choice(worker, self._queue, oldest)
+    # ------------------------------------------------------------ tasks
 
-    async def _do(self, worker: WorkerHandle, job: Job) -> None:
-        self._counts["executions"] += 1
+    async def _run_task(self, worker: WorkerHandle, pending: PendingTask) -> None:
+        """Compute a task on a worker and settle or retry it; raise LostError if the worker must be replaced."""
+        self._counts.executions += 1
         self._running += 1
-        job.attempts += 1
+        pending.attempts += 1
         try:
-            result = await asyncio.wait_for(worker.run(job.task, job.needs, job.adapter), self.timeout)
+            running = worker.run(pending.task, pending.inputs, pending.adapter_key)
+            result = await asyncio.wait_for(running, self.timeout)
         except TimeoutError:
-            await self._retry(worker, job, f"no result after {self.timeout:g} s")
+            self._retry_after_loss(worker, pending, f"no result after {self.timeout:g} s")
             raise LostError from None
-        except Exception as error:  # whatever it is, another worker may do better
-            await self._retry(worker, job, f"its worker died ({_told(error)})")
+        except Exception as error:  # another worker may succeed, whatever the error
+            self._retry_after_loss(worker, pending, f"its worker died ({_error_text(error)})")
             raise LostError from error
         finally:
             self._running -= 1
         if isinstance(result, TaskFailed):
-            await self._failed(worker, job, result)
+            self._handle_failure(worker, pending, result)
             return
         try:
-            await self._keep(worker, job, result)
-        except OSError as error:  # such as a full disk, on which no task would do better
-            self._settle(job, MachineError.of(error))
+            await self._store_result(worker, pending, result)
+        except OSError as error:  # such as a full disk, on which no other task would succeed
+            self._settle(pending, MachineError.of(error))
         except Exception as error:
-            self._settle(job, TaskFailed(f"{job.task.title}: not written down: {_told(error)}"))
+            self._settle(pending, TaskFailed(f"{pending.task.title}: cannot be stored: {_error_text(error)}"))
 
-    async def _keep(self, worker: WorkerHandle, job: Job, result: TaskResult) -> None:
-        self._counts["held"] += result.held
-        await asyncio.to_thread(self.store.put, job.key, result)
-        self._roster.did(worker, job, result.adapters)
-        self._counts["done"] += 1
-        if isinstance(job.task, EvalTask):
-            self._counts["images"] += job.task.stop - job.task.start
-        self._settle(job, result)
+    async def _store_result(self, worker: WorkerHandle, pending: PendingTask, result: TaskResult) -> None:
+        self._counts.held += result.held
+        await asyncio.to_thread(self.store.put, pending.key, result)
+        self._assignment.record_success(worker, pending, result.adapters)
+        self._counts.done += 1
+        if isinstance(pending.task, EvalTask):
+            self._counts.images += pending.task.stop - pending.task.start
+        self._settle(pending, result)
 
-    async def _failed(self, worker: WorkerHandle, job: Job, failure: TaskFailed) -> None:
-        """Try once elsewhere what might go well there, and replace the worker; the first cause is told."""
-        if not failure.elsewhere:
-            self._settle(job, failure)
+    def _handle_failure(self, worker: WorkerHandle, pending: PendingTask, failure: TaskFailed) -> None:
+        """Settle a failed task; if another worker might succeed, replace the worker and retry the task once."""
+        if not failure.retry_elsewhere:
+            self._settle(pending, failure)
             return
-        if job.failure is None and job.attempts < self.attempts and job.waiting and not self._fatal:
-            self._roster.failed(worker, job, failure)
-            await self._enqueue(job)
+        if pending.failure is None and self._may_retry(pending):
+            self._assignment.record_failure(worker, pending, failure)
+            self._enqueue(pending)
         else:
-            self._settle(job, job.failure or failure)
+            self._settle(pending, pending.failure or failure)  # the first cause says more than the second
         raise LostError
 
-    async def _retry(self, worker: WorkerHandle, job: Job, reason: str) -> None:
-        if job.attempts < self.attempts and job.waiting and not self._fatal:
-            await self._enqueue(job)
+    def _retry_after_loss(self, worker: WorkerHandle, pending: PendingTask, reason: str) -> None:
+        if self._may_retry(pending):
+            self._enqueue(pending)
             return
-        where = f"{job.task.title}, {worker.facts.where}"
-        self._settle(job, TaskFailed(f"{where}: {reason}; {job.attempts} of {self.attempts} attempts"))
+        where = f"{pending.task.title}, {worker.info.where}"
+        self._settle(pending, TaskFailed(f"{where}: {reason}; {pending.attempts} of {self.attempts} attempts"))
 
-    def _give_up(self, failure: TaskFailed) -> None:
-        self._fatal = failure
-        for job in list(self._jobs.values()):
-            self._settle(job, failure)
-        self._queue.clear()
+    def _may_retry(self, pending: PendingTask) -> bool:
+        return pending.attempts < self.attempts and pending.waiters > 0 and not self._fatal
 
 
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, LostError) else f"{type(error).__name__}: {error}"
+class PendingRequest:
+    """A trial's request for several results, which the trial collects in few calls.
+
+    A call of an actor costs some milliseconds. With hundreds of workers several results end within that time.
+    """
+
+    def __init__(self, results: Mapping[int, Awaitable[Reply]]) -> None:
+        """Wait for the results, each of which has an index."""
+        self.last_call = time.monotonic()
+        self._ended: list[tuple[int, Reply]] = []  # in the order of their end, without those that were taken
+        self._taken = 0
+        self._has_ended = asyncio.Event()
+        self._waiting = [asyncio.create_task(self._wait_for(index, result)) for index, result in results.items()]
+
+    async def _wait_for(self, index: int, result: Awaitable[Reply]) -> None:
+        self._ended.append((index, await result))
+        self._has_ended.set()
+
+    async def collect_since(self, taken: int) -> list[tuple[int, Reply]]:
+        """Return what has ended after the first `taken` results; a repeated call returns the same results again."""
+        self.last_call = time.monotonic()
+        del self._ended[: max(0, taken - self._taken)]
+        self._taken = max(taken, self._taken)
+        if not self._ended:
+            self._has_ended.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._has_ended.wait(), MAX_REPLY_DELAY)
+                await asyncio.sleep(BATCH_DELAY)
+        self.last_call = time.monotonic()
+        return list(self._ended)
+
+    def cancel(self) -> None:
+        for waiting in self._waiting:
+            waiting.cancel()
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, LostError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""How the workers are doing, asked of their keeper now and then; and whether anybody is left who can be asked."""
+"""The state of a sweep's workers as one value, and a thread that asks the scheduler for it."""
 
 from __future__ import annotations
 
@@ -6,95 +6,125 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.workers.scheduler import COUNTED, SchedulerStatus
 
-EVERY = 0.5  # seconds between two questions
-STUCK = 5.0  # seconds after which a thread that was interrupted is not going to notice
+POLL_INTERVAL = 0.5  # seconds between two requests for the status
+INTERRUPT_TIMEOUT = 5.0  # seconds; a thread that has not reacted by then is inside Ray and will not react
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkCounts:
+    """Counts of the work of a run, or of one scheduler in it."""
+
+    loads: int = 0  # workers that started, each of which loaded the model
+    lost: int = 0  # workers lost, also while they started
+    executions: int = 0  # tasks begun, retries included
+    done: int = 0  # tasks computed
+    cached: int = 0  # results that needed no work
+    images: int = 0  # images adapted to
+    held: float = 0.0  # seconds of worker time
+
+    def __add__(self, other: WorkCounts) -> WorkCounts:
+        return WorkCounts(
+            loads=self.loads + other.loads,
+            lost=self.lost + other.lost,
+            executions=self.executions + other.executions,
+            done=self.done + other.done,
+            cached=self.cached + other.cached,
+            images=self.images + other.images,
+            held=self.held + other.held,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatus:
+    """State of the scheduler and its workers."""
+
+    scheduler: str = ""  # identifies the scheduler's process: a restarted scheduler has another name
+    workers: int = 0
+    pids: tuple[int, ...] = ()
+    queued: int = 0
+    running: int = 0
+    counts: WorkCounts = field(default_factory=WorkCounts)
+    fatal: str | None = None  # why no task can be computed any more
+    notes: tuple[str, ...] = ()  # problems of some workers while others work
+    doing: tuple[str, ...] = ()  # progress of long steps, by worker
 
 
 class StatusSource(Protocol):
-    def status(self) -> SchedulerStatus | None: ...
+    def status(self) -> SchedulerStatus:
+        """Return the current status; raise MachineError if the scheduler is gone for good."""
+        ...
 
 
 class StatusPoller:
-    """The last status of a pool, kept up to date by a thread; `on_status` hears of each, `on_restart` of a new keeper.
+    """The latest status of a pool, kept up to date by a thread.
 
-    Where nobody can answer any more, the thread that made the watch is interrupted, and `lost` says why. Inside Ray it
-    may not notice; `on_stuck` is called in its place.
+    `on_status` is called with each new status, `on_restart` when another scheduler has replaced one that died. If the
+    scheduler is gone for good, `failure` says why and the thread that created the poller is interrupted. That thread
+    may be inside Ray and not react; then `on_stuck` is called.
     """
 
     def __init__(
         self,
         pool: StatusSource,
-        on_status: Callable[[SchedulerStatus], None] = lambda status: None,
-        on_restart: Callable[[], None] = lambda: None,
-        on_stuck: Callable[[], None] = lambda: None,
+        on_status: Callable[[SchedulerStatus], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+        on_stuck: Callable[[], None] | None = None,
     ) -> None:
-        self.status: SchedulerStatus | None = None
-        self.lost: MachineError | None = None
-        self._before: SchedulerStatus | None = None  # of the keepers that died
+        self.status = SchedulerStatus()
+        self.failure: MachineError | None = None
         self._pool = pool
-        self._on_status, self._on_restart, self._on_stuck = on_status, on_restart, on_stuck
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._on_status = on_status
+        self._on_restart = on_restart
+        self._on_stuck = on_stuck
+        self._earlier = WorkCounts()  # of schedulers that died
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._caller = threading.current_thread()
-
-    @property
-    def workers(self) -> int:
-        return self.status.workers if self.status else 1
-
-    @property
-    def fatal(self) -> str | None:
-        """Why no task can be computed any more."""
-        return self.status.fatal if self.status else None
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5)
 
-    def look(self) -> None:
-        """Ask now."""
+    def poll(self) -> None:
+        """Ask for the status now."""
         try:
             status = self._pool.status()
-            if status is None:
-                self._before = self.status
-                self._on_restart()
-            else:
-                self.status = _added(status, self._before)
         except MachineError as error:
-            self.lost = error
-        except Exception:  # Ray may be going down; what matters is told elsewhere
+            self.failure = error
             return
+        except Exception:  # Ray may be shutting down, which other parts of the driver report
+            return
+        restarted = self.status.scheduler not in ("", status.scheduler)
+        if restarted:
+            self._earlier = self.status.counts
+        self.status = replace(status, counts=self._earlier + status.counts)
+        if restarted and self._on_restart:
+            self._on_restart()
 
     def _run(self) -> None:
-        while not self._over.wait(EVERY):
-            self.look()
-            if self.lost:
+        while not self._closed.wait(POLL_INTERVAL):
+            self.poll()
+            if self.failure:
                 self._interrupt()
                 return
-            if self.status is not None:
-                with suppress(Exception):  # a terminal that cannot be written to ends no sweep
+            if self._on_status and self.status.scheduler:
+                with suppress(Exception):  # a terminal that cannot be written to must not end the sweep
                     self._on_status(self.status)
 
     def _interrupt(self) -> None:
-        """As SIGTERM does (see `cli.terminable`): nothing else ends a wait for a Ray that does not answer."""
-        heard = self._caller is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
-        if heard and not self._over.is_set():
-            signal.pthread_kill(self._caller.ident or 0, signal.SIGTERM)
-            if not self._over.wait(STUCK):
-                self._on_stuck()
-
-
-def _added(status: SchedulerStatus, before: SchedulerStatus | None) -> SchedulerStatus:
-    """A keeper's status, with the counts of those before it."""
-    if before is None:
-        return status
-    return replace(status, **{name: getattr(status, name) + getattr(before, name) for name in COUNTED})
+        """Send SIGTERM to the caller (see `cli.terminable`): nothing else ends a wait for a Ray that is gone."""
+        can_react = self._caller is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
+        if not can_react or self._closed.is_set():
+            return
+        signal.pthread_kill(self._caller.ident or 0, signal.SIGTERM)
+        if not self._closed.wait(INTERRUPT_TIMEOUT) and self._on_stuck:
+            self._on_stuck()

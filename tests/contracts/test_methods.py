@@ -287,7 +287,7 @@ class Methods:
             return logits, state
 
     class Forgetful(RunningMean):
-        """goes on otherwise from a state that was packed and unpacked"""
+        """results differ after its state was packed and unpacked"""
 
         def pack(self, state):
             return {"total": state.total}

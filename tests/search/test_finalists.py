@@ -87,7 +87,7 @@ def test_one_seed_turns_the_final_stage_off():
 
 def test_a_stateful_method_keeps_its_stream_from_the_beginning():
     space = parse_space(SPACE, "space.yaml", ["base.method=dynaprompt"])
-    assert final_plan(plan_of(), space, describe_with(400)).final_range is None
+    assert final_plan(plan_of(), space, describe_with(400)).ranges == {}
 
 
 # --- who takes part ---------------------------------------------------------------------------------

@@ -347,7 +347,7 @@ class Sweep:
             self.folder,
             self.study,
             plan=self.plan,
-            watch=SimpleNamespace(workers=1, fatal=None),
+            watch=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,
             finish=finish,
@@ -420,7 +420,7 @@ def test_what_is_not_beaten_runs_to_its_end_with_the_bits_that_it_has_without_a_
     records = raced.records()
     finished = [record for record in records.values() if record.state == "complete"]
     assert [record.name for record in finished] == [f"baseline-{PLAIN}", *(f"trial-{n:04d}" for n in range(3))]
-    plan = replace(raced.plan, rungs={})
+    plan = replace(raced.plan, rung_ends={})
     with executing("inline", worker, plan, tmp_path) as executor:
         for record in finished:
             result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", executor)

@@ -47,7 +47,7 @@ class Steered(Sweep):
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space, Queue.of(self.folder, self.folder.info())),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
-            watch=self.workers,
+            watch=self.watch,
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,
         )

@@ -86,7 +86,7 @@ def test_settings_that_nothing_reads_are_not_shown(space):
 def test_tasks_are_counted_once_however_many_trials_share_them(space, worker):
     plan = make_plan(space, worker)
     configs = dict(expected_configs(space))
-    keys = TaskKeys(MODEL, plan.known())
+    keys = TaskKeys(MODEL, plan.datasets_by_key())
     lines = list(cost_lines([Expected(space, plan, configs)], dict.fromkeys(["scenes", "digits"], SPEED), 2, keys))
     tasks = {}
     for name, config in configs.items():
@@ -149,7 +149,7 @@ FIXED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
 def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
     space = parse_space(LEAN, "space.yaml", overrides)
     plan = Plan(datasets=FACTS, seeds=(0,))
-    configs, keys = dict(expected_configs(space)), TaskKeys(MODEL, plan.known())
+    configs, keys = dict(expected_configs(space)), TaskKeys(MODEL, plan.datasets_by_key())
     found = list(cost_lines([Expected(space, plan, configs)], {"dtd": FIXED}, workers, keys))
     assert len(found) == max(3, len(lines))
     for line, words in zip(found, lines, strict=False):
@@ -159,7 +159,7 @@ def test_costs_are_sums_of_what_each_task_takes(overrides, workers, lines):
 def test_a_table_shows_what_more_workers_bring():
     space = parse_space(LEAN, "space.yaml")
     plan = Plan(datasets=FACTS, seeds=(0,))
-    sweeps, keys = [Expected(space, plan, dict(expected_configs(space)))], TaskKeys(MODEL, plan.known())
+    sweeps, keys = [Expected(space, plan, dict(expected_configs(space)))], TaskKeys(MODEL, plan.datasets_by_key())
     *_, size, _, one, many = cost_lines(sweeps, {"dtd": FIXED}, 1, keys, size=1000, table=(1, 100))
     assert size.startswith("image features: 0.8 MB ")  # 160 images with 4 views, and with 1
     # 9 s of prompts, 2 plain and 7 tuned evaluations of 100 images, 26 s; on 60 test images 14 s

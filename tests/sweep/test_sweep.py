@@ -20,7 +20,7 @@ from fpp_sweep.sweep.preflight import Opened, check, make_plan, require_named, w
 from fpp_sweep.sweep.run import Run, run_sweep
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
-from fpp_sweep.workers.scheduler import SchedulerStatus
+from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 from tests.sweeps import baseline, build_sweep, sweep_info, trial
 
 SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {datasets: [scenes, digits], limit: 5}"
@@ -154,7 +154,7 @@ def test_words_that_the_embedded_model_never_saw_are_worth_a_note(worker):
 def test_a_sweep_goes_on_with_the_model_the_data_and_the_prompts_that_it_began_with(worker, tmp_path):
     file = tmp_path / "prompt.safetensors"
     asked = space(f"base.prompt={file}")
-    model, plan = worker.facts(), make_plan(asked, worker)
+    model, plan = worker.model_info(), make_plan(asked, worker)
     info = build_sweep(tmp_path / "made", trials=1).info()
     info = replace(info, model="")
 
@@ -209,7 +209,7 @@ def opened(monkeypatch):
         monkeypatch.setattr("fpp_sweep.sweep.preflight.session", session)
         monkeypatch.setattr("fpp_sweep.sweep.preflight.gpus_here", lambda: 0.0)
         monkeypatch.setattr("fpp_sweep.workers.actors.start_pool", start_pool)
-        monkeypatch.setattr("fpp_sweep.workers.actors.require_room", lambda *words, **named: None)
+        monkeypatch.setattr("fpp_sweep.workers.resources.require_room", lambda *words, **named: None)
         monkeypatch.setattr("fpp_sweep.sweep.run.check_store", lambda uri: None)
         run_sweep(space(), options)
 
@@ -387,10 +387,8 @@ def test_the_work_of_a_second_driver_is_added_to_that_of_the_first(tmp_path, und
     for expected in (WorkTotals(tasks=7, cached=5, model_loads=2, workers_lost=1),
                      WorkTotals(tasks=14, cached=10, model_loads=4, workers_lost=2)):  # fmt: skip
         run = under_way(folder, space())
-        run.watch.status = SchedulerStatus(
-            workers=2, loads=2, lost=1, pids=(1, 2), queued=0, running=0, done=7, at_hand=5, executions=8,
-            images=70, held=9.0, fatal=None, notes=(),
-        )  # fmt: skip
-        run.watch.look = lambda: None
+        counts = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, held=9.0)
+        run.watch.status = SchedulerStatus(scheduler="first", workers=2, counts=counts)
+        run.watch.poll = lambda: None
         run._end("interrupted")
         assert folder.info().work == expected

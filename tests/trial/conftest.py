@@ -1,7 +1,6 @@
-"""Real workers on the embedded model, and both executors of their tasks."""
+"""Real workers on the embedded model, and both executors."""
 
 import asyncio
-import time
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -13,18 +12,19 @@ from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
-from tests.workers.crew import kept
+from tests.waiting import wait_for
+from tests.workers.harness import scheduled
 
 
 @pytest.fixture(scope="session")
 def make_worker(tmp_path_factory):
-    """Workers that share a model and a cache; they set torch's threads, which are set back."""
+    """Make workers that share a model and a cache. Workers set torch's threads, which are restored at the end."""
     threads, cache, clips = torch.get_num_threads(), tmp_path_factory.mktemp("cache"), []
 
     def make(**spec):
         worker = Worker(WorkerSpec(**{"model": "tiny", "cache": str(cache), "device": "cpu", "threads": 1, **spec}))
         if clips:
-            worker.__dict__["clip"] = clips[0]
+            worker.model.clip = clips[0]
         clips.append(worker.clip)
         return worker
 
@@ -34,7 +34,7 @@ def make_worker(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def worker(make_worker):
-    """Enough images for three shards: more than two batches."""
+    """A worker with enough images for three shards: more than two batches."""
     return make_worker(limit=150)
 
 
@@ -49,45 +49,39 @@ def plan_of(worker, *, datasets=("digits",), seeds=(0,), splits=("val",), **opti
 
 
 def inline(worker, plan, folder):
-    return LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()), TaskStore(folder))
+    return LocalExecutor(worker, TaskKeys(worker.model_info(), plan.datasets_by_key()), TaskStore(folder))
 
 
 @contextmanager
 def executing(kind, worker, plan, folder, *, workers=2, **options):
-    """An executor of that kind, with a store in the folder; `around` is for workers of a keeper."""
+    """Open an executor of that kind, with a store in the folder; `around` applies to workers of a scheduler."""
     if kind == "inline":
         with nullcontext(inline(worker, plan, folder)) as executor:
             yield executor
     else:
-        with kept([worker] * workers, TaskKeys(worker.facts(), plan.known()), TaskStore(folder), **options) as executor:
+        keys = TaskKeys(worker.model_info(), plan.datasets_by_key())
+        with scheduled([worker] * workers, keys, TaskStore(folder), **options) as executor:
             yield executor
 
 
 class Gate:
-    """Holds the tasks that a keeper's worker begins after so many."""
+    """Holds the tasks that a scheduler's worker begins, after the first `free` ones."""
 
     def __init__(self, free):
         self.free, self.opened = free, asyncio.Event()
 
-    async def __call__(self, task, what):
-        self.free -= what == "begins"
+    async def __call__(self, task, event):
+        self.free -= event == "begins"
         if self.free < 0:
             await self.opened.wait()
 
     def open(self, executor):
-        """Let the one go that is held, when nothing else waits behind it; how many tasks have been done."""
-        keeper = getattr(executor, "keeper", None)
-        if keeper is None:
+        """Release the task that is held once nothing waits behind it; return how many tasks have been done."""
+        scheduler = getattr(executor, "scheduler", None)
+        if scheduler is None:
             return len(list(executor.store.root.rglob("*.task")))
-        wait_until(lambda: len(keeper._jobs) <= 1)
-        assert keeper.status().queued == 0
+        wait_for(lambda: len(scheduler._pending) <= 1)
+        assert scheduler.status().queued == 0
         executor.loop.call_soon_threadsafe(self.opened.set)
-        wait_until(lambda: not keeper._jobs)
-        return keeper.status().done
-
-
-def wait_until(holds):
-    end = time.monotonic() + 5
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.001)
+        wait_for(lambda: not scheduler._pending)
+        return scheduler.status().counts.done

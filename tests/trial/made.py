@@ -1,4 +1,4 @@
-"""Facts, tasks and results of the kinds that pass between processes, without a model."""
+"""Models, datasets, tasks and predictions that are made up, without loading a model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MODEL = ModelInfo(
 
 
 def facts(name: str = "dtd", split: str = "val", size: int = 640, **changes: Any) -> DatasetInfo:
-    told = f"{name}, {split}, {size}"
-    values: dict[str, Any] = {"group": "fine_grained", "classes": CLASSES, "digest": told, "images": f"of {told}"}
+    digest = f"{name}, {split}, {size}"
+    values: dict[str, Any] = {"group": "fine_grained", "classes": CLASSES, "digest": digest, "images": f"of {digest}"}
     return DatasetInfo(name=name, split=split, size=size, **(values | changes))
 
 
 def keys_of(*datasets: DatasetInfo, model: ModelInfo = MODEL) -> TaskKeys:
-    return TaskKeys(model, {(each.name, each.split): each for each in datasets})
+    return TaskKeys(model, {(dataset.name, dataset.split): dataset for dataset in datasets})
 
 
 KEYS = keys_of(facts("dtd"), facts("dtd", "test", 1280), facts("pets", classes=("pug", "boxer")))
@@ -50,7 +50,7 @@ def evaluation(
     columns: tuple[str, ...] = (),
     **config: Any,
 ) -> EvalTask:
-    """Words as the prompt unless told otherwise, so that it needs no pretraining."""
+    """Return a task whose prompt is words unless the config says otherwise, so that it needs no pretraining."""
     settings = TrialConfig(prompt="a photo of a").replace(config)
     return EvalTask(
         config=settings, dataset=dataset, split=split, seed=seed, start=start, stop=stop, columns=columns
@@ -60,7 +60,7 @@ def evaluation(
 def predictions(
     samples: int, *, classes: int = 3, seed: int = 0, columns: Mapping[str, tuple[int, ...]] | None = None
 ) -> Predictions:
-    """Random ones, with columns of these shapes a sample; their ids tell the seed."""
+    """Return random predictions, with optional columns of these shapes per sample; the ids contain the seed."""
     random = np.random.default_rng(seed)
     probabilities = random.dirichlet(np.ones(classes), samples).astype(np.float32)
     ids = [f"{seed}/{number:05d}" for number in range(samples)]
@@ -68,15 +68,15 @@ def predictions(
     return Predictions.of(ids, random.integers(0, classes, samples), probabilities, extra)
 
 
-def same_predictions(one: Predictions | None, other: Predictions | None) -> bool:
-    """To the last bit, types and columns included."""
-    if one is None or other is None:
-        return one is other
-    return one.ids == other.ids and _arrays(one) == _arrays(other)
+def same_predictions(first: Predictions | None, second: Predictions | None) -> bool:
+    """Return whether predictions are equal to the last bit, types and columns included."""
+    if first is None or second is None:
+        return first is second
+    return first.ids == second.ids and _arrays(first) == _arrays(second)
 
 
-def _arrays(made: Predictions) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    values = {item.name: getattr(made, item.name) for item in fields(made)}
+def _arrays(predictions: Predictions) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    values = {item.name: getattr(predictions, item.name) for item in fields(predictions)}
     bins = values.pop("class_bins")
     values |= {f"bins {item.name}": getattr(bins, item.name) for item in fields(bins)} | dict(values.pop("columns"))
     del values["ids"]

@@ -1,4 +1,4 @@
-"""A key means one result, whoever asks: what decides bits is in it, and nothing else. And how work is cut."""
+"""A key identifies one result: it depends on all that changes bits and on nothing else. And how tasks are cut."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ HINTS = dict(config.setting_types())
 
 
 def another(key, value):
-    """A setting's value that is not this one."""
+    """Return another value of a setting."""
     if choices := typing.get_args(HINTS[key]) if not isinstance(value, float | None) else ():
         return next(choice for choice in choices if choice != value)
     if isinstance(value, str):
@@ -57,14 +57,14 @@ def another(key, value):
 
 
 def changing(task):
-    """The settings that change a task's key."""
+    """Return the settings that change a task's key."""
     settings = {key: another(key, value) for key, value in task.config.flat().items() if key != "method"}
     changed = {key: replace(task, config=task.config.replace({key: value})) for key, value in settings.items()}
     return {key for key, other in changed.items() if KEYS.of(other) != KEYS.of(task)}
 
 
 @pytest.mark.parametrize("method", READS)
-def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
+def test_only_settings_that_a_method_reads_change_the_key(method):
     assert set(READS) == set(catalogue.METHODS)
     assert changing(evaluation(method=method)) == READS[method] | START
     assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | START
@@ -80,7 +80,7 @@ def test_settings_that_a_method_reads_change_the_key_and_no_others_do(method):
         (("logits", "product", "sharpness"), MEASURE),
     ],
 )
-def test_how_sharpness_is_measured_changes_the_key_where_it_is_asked_for(columns, read):
+def test_settings_of_sharpness_change_the_key_only_if_it_is_measured(columns, read):
     assert changing(evaluation(columns=columns)) == STEP | START | read
 
 
@@ -132,7 +132,7 @@ OTHER_WORK = {
 }
 
 
-def test_work_that_may_differ_has_keys_of_its_own():
+def test_tasks_with_different_results_have_different_keys():
     found = {name: KEYS.of(task) for name, task in OTHER_WORK.items()}
     assert len(set(found.values())) == len(found), found
     assert KEYS.of(evaluation(columns=("a", "b"))) == KEYS.of(evaluation(columns=("b", "a")))
@@ -152,12 +152,12 @@ BOTH = {WORDS, PROMPT}
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else f"{len(value)} change",
 )
-def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
+def test_a_models_weights_device_and_arithmetic_are_part_of_the_key(change, changed):
     ours, other = keys_of(facts()), keys_of(facts(), model=replace(MODEL, **change))
     assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
 
 
-def test_the_order_of_the_file_matters_to_the_streams_that_follow_it_alone():
+def test_the_order_of_the_file_is_part_of_the_key_only_for_streams_in_that_order():
     ours, other = keys_of(facts(places="one")), keys_of(facts(places="other"))
     orders = ("fair", "file", "shuffled")
     streams = {order: evaluation(method=DYNAPROMPT[TPT], **{"adapt.order": order}) for order in orders}
@@ -169,7 +169,7 @@ def test_the_order_of_the_file_matters_to_the_streams_that_follow_it_alone():
         assert len({ours.of(task) for task in others}) == 1
 
 
-def test_any_gpu_will_do():
+def test_the_number_of_the_gpu_is_not_part_of_the_key():
     one, other = (keys_of(facts(), model=replace(MODEL, device=device)) for device in ("cuda:0", "cuda:1"))
     assert one.of(WORDS) == other.of(WORDS)
 
@@ -185,13 +185,13 @@ def test_any_gpu_will_do():
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else f"{len(value)} change",
 )
-def test_a_prompt_depends_on_the_classes_of_a_dataset_and_its_results_on_all_of_it(change, changed):
+def test_a_prompts_key_depends_on_the_classes_and_an_evaluations_key_on_the_whole_dataset(change, changed):
     ours, other = keys_of(facts()), keys_of(replace(facts(), **change))
     assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
 
 
 @pytest.mark.parametrize(("version", "changed"), [("ENGINE", {"of", "prompt", "of_adapter"}), ("VIEWS", {"of"})])
-def test_other_versions_of_the_engine_and_of_views_are_other_work(monkeypatch, version, changed):
+def test_versions_of_the_engine_and_of_views_are_part_of_the_key(monkeypatch, version, changed):
     def found():
         fresh = replace(KEYS)  # a process's keys remember what they were made from
         return {"of": fresh.of(WORDS), "prompt": fresh.of(PROMPT), "of_adapter": fresh.of_adapter(WORDS)}
@@ -201,7 +201,7 @@ def test_other_versions_of_the_engine_and_of_views_are_other_work(monkeypatch, v
     assert {name for name, key in found().items() if key != before[name]} == changed
 
 
-def test_an_edited_plugin_is_another_method():
+def test_an_edited_plugin_has_other_keys():
     task = evaluation(method="running_mean")
     found = []
     for digest in ("one", "two"):
@@ -211,7 +211,7 @@ def test_an_edited_plugin_is_another_method():
     assert not set(found[0]) & set(found[1])
 
 
-def test_keys_of_another_model_do_not_share_what_these_remember():
+def test_keys_of_another_model_do_not_share_cached_texts():
     ours = replace(KEYS)
     assert ours.of(WORDS) == ours.of(WORDS)
     other = replace(ours, model=replace(MODEL, digest="other weights"))
@@ -222,7 +222,7 @@ def test_keys_of_another_model_do_not_share_what_these_remember():
     }
 
 
-def test_what_keys_remember_does_not_grow_with_the_trials(monkeypatch):
+def test_the_cache_of_key_texts_is_bounded(monkeypatch):
     monkeypatch.setattr(keys, "REMEMBERED", 3)
     ours = replace(KEYS)
     first = [ours.of(evaluation(prompt=f"a {number}")) for number in range(10)]
@@ -238,7 +238,7 @@ def test_methods_views_and_splits_share_a_prompt():
     assert {KEYS.of(task.pretrain) for task in others} == {KEYS.of(PROMPT)}
 
 
-def test_all_shards_of_a_dataset_share_an_adapter_and_nothing_else_does():
+def test_only_shards_of_one_dataset_share_an_adapter():
     shards = [WORDS, evaluation(start=64, stop=128), evaluation(columns=("logits",))]
     assert {KEYS.of_adapter(task) for task in shards} == {KEYS.of_adapter(WORDS)}
     others = [
@@ -252,7 +252,7 @@ def test_all_shards_of_a_dataset_share_an_adapter_and_nothing_else_does():
 
 
 @given(start=st.integers(0, 500), size=st.integers(1, 5000), wanted=st.none() | st.integers(1, 40))
-def test_shards_are_the_whole_in_order_and_not_large_unless_asked_for(start, size, wanted):
+def test_shards_cover_the_task_in_order_and_have_a_limited_size(start, size, wanted):
     parts = evaluation(start=start, stop=start + size, columns=("logits",)).shards(wanted)
     assert [parts[0].start, parts[-1].stop] == [start, start + size]
     assert all(first.stop == second.start for first, second in pairwise(parts))
@@ -267,7 +267,7 @@ def test_shards_are_the_whole_in_order_and_not_large_unless_asked_for(start, siz
 
 
 @given(size=st.integers(1, 5000), shard=st.sampled_from([64, 128, 1024]))
-def test_a_stateful_stream_is_a_chain_whatever_who_asks(size, shard):
+def test_the_shards_of_a_stateful_stream_form_a_chain(size, shard):
     with registered(RUNNING_MEAN), pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "SHARD", shard)
         for prompt in ("a photo of a", "fpp"):
@@ -281,12 +281,12 @@ def test_a_stateful_stream_is_a_chain_whatever_who_asks(size, shard):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_stateful_stream_is_not_cut_as_asked_for(count):
+def test_the_number_of_shards_of_a_stateful_stream_cannot_be_chosen(count):
     with registered(RUNNING_MEAN), pytest.raises(InputError, match=f"work.shards={count}: method running_mean is st"):
         evaluation(stop=640, method="running_mean").shards(count)
 
 
-def test_other_methods_need_a_pretrained_prompt_at_most():
+def test_a_stateless_evaluation_needs_at_most_a_pretraining():
     shard = evaluation(start=64, stop=128, method=CTPT)
     assert (shard.pretrain, shard.previous, shard.needs) == (None, None, ())
     shard = replace(shard, config=shard.config.replace({"prompt": "fpp"}))
@@ -294,7 +294,7 @@ def test_other_methods_need_a_pretrained_prompt_at_most():
     assert shard.pretrain.needs == ()
 
 
-def test_a_title_tells_dataset_samples_and_seed():
+def test_a_title_names_dataset_samples_and_seed():
     assert evaluation(start=64, stop=128, seed=3).title == "dtd, val samples 64..128, seed 3"
     assert replace(PROMPT, seed=3).title == "dtd, pretraining, seed 3"
 
@@ -309,7 +309,7 @@ def test_larger_work_costs_more():
     assert cost(longer, 10) > cost(PROMPT, 10)
 
 
-def test_tasks_and_keys_need_nothing_heavy_and_whoever_hands_them_out_no_torch():
+def test_importing_tasks_keys_and_the_scheduler_loads_no_torch():
     heavy = {"torch", "ray", "optuna", "mlflow"}
     for modules, refused in (
         ("fpp_sweep.spec.keys", heavy | {"numpy"}),
@@ -320,7 +320,7 @@ def test_tasks_and_keys_need_nothing_heavy_and_whoever_hands_them_out_no_torch()
         assert json.loads(done.stdout) == []
 
 
-def test_a_prompt_file_is_known_by_what_is_in_it():
+def test_the_key_of_a_prompt_file_depends_on_its_content():
     task = evaluation(prompt="mine.safetensors")
     before, same, edited = (
         TaskKeys(MODEL, KEYS.datasets, {"mine.safetensors": digest}) for digest in ("0123", "0123", "4567")
@@ -329,7 +329,7 @@ def test_a_prompt_file_is_known_by_what_is_in_it():
     assert before.of_adapter(task) != edited.of_adapter(task)
 
 
-def test_one_adapter_serves_all_seeds_splits_and_shards_of_a_prompt_from_words():
+def test_all_seeds_splits_and_shards_of_a_prompt_from_words_share_an_adapter():
     task = evaluation()
     assert KEYS.of_adapter(task) == KEYS.of_adapter(evaluation(seed=1, start=64, stop=128))
     assert KEYS.of_adapter(task) != KEYS.of_adapter(evaluation(**{"adapt.lr": 0.1}))

@@ -22,7 +22,7 @@ SETTINGS = {"views.count": 4, "adapt.view_fraction": 0.5, "fpp.steps": 4}
 def vit(make_worker):
     """A worker on a small CLIP whose image tower is a ViT."""
     worker = make_worker(limit=20)
-    worker.__dict__["clip"] = cache(small_vit)()
+    worker.model.clip = cache(small_vit)()
     return worker
 
 
@@ -32,7 +32,7 @@ def maple(tmp_path_factory):
 
 
 def computed(worker, folder, **config):
-    """Predictions on a few digits, and the prompt where one is pretrained."""
+    """Return predictions on a few digits, and the prompt if one is pretrained."""
     executor = inline(worker, plan_of(worker), folder)
     task = evaluation(dataset="digits", stop=20, **{"method": TPT, **SETTINGS, **config})
     wanted = [each for each in (task.pretrain, task) if each]
@@ -45,28 +45,28 @@ def differ(one, other):
 
 
 @pytest.mark.parametrize("method", [PLAIN, TPT])
-def test_each_form_of_a_checkpoint_gives_results_of_its_own(vit, maple, tmp_path, method):
+def test_each_use_of_a_checkpoint_gives_different_results(vit, maple, tmp_path, method):
     none, text, both = (computed(vit, tmp_path, method=method, prompt=maple, deep_prompts=deep)[0] for deep in FORMS)
     assert differ(none, text)
     assert differ(text, both)
     assert differ(none, both)
 
 
-def test_images_with_visual_prompts_are_cached_apart(vit, maple, tmp_path):
+def test_images_with_visual_prompts_are_cached_separately(vit, maple, tmp_path):
     configs = [evaluation(prompt=maple, deep_prompts=deep).config for deep in FORMS]
-    none, text, both = (vit.clip_for(config) for config in configs)
+    none, text, both = (vit.model.clip_for(config) for config in configs)
     assert none is vit.clip
     assert none.image_digest == text.image_digest != both.image_digest
-    assert vit.clip_for(configs[2]) is both
+    assert vit.model.clip_for(configs[2]) is both
     through_fpp = evaluation(prompt="fpp", anchor_prompt=maple, deep_prompts="both").config
-    assert vit.clip_for(through_fpp) is both
+    assert vit.model.clip_for(through_fpp) is both
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(none.image_features(pixels), text.image_features(pixels))
     assert not torch.allclose(none.image_features(pixels), both.image_features(pixels), atol=1e-3)
 
 
 @pytest.mark.parametrize("deep", FORMS)
-def test_fpp_begins_with_a_checkpoint_and_its_prompt_can_be_used_again(vit, maple, tmp_path, deep):
+def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, tmp_path, deep):
     found, data = computed(vit, tmp_path, prompt="fpp", anchor_prompt=maple, deep_prompts=deep)
     learned, start = from_bytes(vit.clip, data), open_prompt(vit.clip, maple)
     assert learned.context.shape == start.context.shape
@@ -86,21 +86,21 @@ def test_fpp_begins_with_a_checkpoint_and_its_prompt_can_be_used_again(vit, mapl
 
 
 @pytest.mark.parametrize("source", ["gaussian", "imagenet"])
-def test_fpp_takes_other_class_names_too(vit, maple, tmp_path, source):
+def test_fpp_on_a_checkpoint_takes_other_class_names(vit, maple, tmp_path, source):
     changes = {"fpp.class_source": source, "fpp.steps": 1, "fpp.draws": 1, "deep_prompts": "text"}
     _, data = computed(vit, tmp_path, method=PLAIN, prompt="fpp", anchor_prompt=maple, **changes)
     assert from_bytes(vit.clip, data).context.isfinite().all()
 
 
-def test_what_is_in_a_checkpoint_and_how_it_is_used_are_part_of_keys(vit, tmp_path):
+def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
     file = str(tmp_path / "model.pth.tar-2")
     tasks = [evaluation(dataset="digits", prompt=file, deep_prompts=deep) for deep in FORMS]
     tasks += [evaluation(dataset="digits", prompt="fpp", anchor_prompt=file, deep_prompts=deep) for deep in FORMS]
-    known = plan_of(vit).known()
+    known = plan_of(vit).datasets_by_key()
 
     def keys(**changes):
         save_maple(tmp_path / "model.pth.tar-2", **changes)
-        found = TaskKeys(vit.facts(), known, vit.check([], [(file, deep) for deep in FORMS], []).prompts)
+        found = TaskKeys(vit.model_info(), known, vit.check([], [(file, deep) for deep in FORMS], []).prompts)
         return {found.of(part) for task in tasks for part in (task, task.pretrain) if part}
 
     first = keys()
@@ -115,7 +115,7 @@ def test_what_is_in_a_checkpoint_and_how_it_is_used_are_part_of_keys(vit, tmp_pa
     assert keys(token_suffix=torch.ones(3, 74, 64)) == first  # not read
 
 
-def test_an_image_tower_that_takes_no_prompts_is_told_before_any_work(small, tmp_path):
+def test_an_image_tower_without_prompts_is_refused_before_any_work(small, tmp_path):
     width = small.clip.text.width
     file = str(save_maple(tmp_path / "model.pth.tar-2", width=width))
     small.check([], [(file, "none"), (file, "text")], [])

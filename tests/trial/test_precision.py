@@ -32,7 +32,7 @@ MATRICES = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot_product"
 
 
 class Products(TorchDispatchMode):
-    """What matrix products and convolutions are given, by type."""
+    """Record the types of the inputs of matrix products and convolutions."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ def task_of(method=TPT, **settings):
 
 @pytest.fixture
 def stages(monkeypatch):
-    """Types by stage of a trial's real work: the functions that are the stages, watched where they are called."""
+    """Record the types of the inputs by stage of a trial, in the functions that compute the stages."""
     seen = {}
 
     def watched(owner, name, stage):
@@ -170,13 +170,13 @@ def flags():
 
 @pytest.fixture
 def able(monkeypatch):
-    """As if every device could do everything: what is set can be seen without a GPU."""
+    """Pretend that every device supports every precision, so that the settings can be checked without a GPU."""
     monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *asked: None)
 
 
 @pytest.mark.usefixtures("able")
 @pytest.mark.parametrize("outside", [None, "highest", "high"])
-def test_what_is_set_is_in_force_inside_alone(outside):
+def test_a_precision_is_in_force_only_inside_its_context(outside):
     if outside:
         torch.set_float32_matmul_precision(outside)
     before = flags()
@@ -199,7 +199,7 @@ def test_what_is_set_is_in_force_inside_alone(outside):
         torch.set_float32_matmul_precision("highest")
 
 
-def test_torchs_advice_on_what_is_set_on_purpose_is_not_for_our_users():
+def test_torchs_warnings_about_tf32_are_silenced():
     code = """
         import warnings
         import fpp_sweep.core.compute.precision
@@ -208,20 +208,22 @@ def test_torchs_advice_on_what_is_set_on_purpose_is_not_for_our_users():
         warnings.warn("another")
     """
     line = [sys.executable, "-c", textwrap.dedent(code)]
-    told = subprocess.run(line, capture_output=True, text=True, check=True).stderr
-    assert [line for line in told.splitlines() if "Warning" in line] == ["<string>:6: UserWarning: another"]
+    stderr = subprocess.run(line, capture_output=True, text=True, check=True).stderr
+    assert [line for line in stderr.splitlines() if "Warning" in line] == ["<string>:6: UserWarning: another"]
 
 
-@pytest.mark.parametrize(("version", "told"), [(None, "this is a cpu"), ((7, 5), "this one has 7.5"), ((8, 0), None)])
-def test_tf32_is_refused_where_there_is_none(monkeypatch, version, told):
+@pytest.mark.parametrize(
+    ("version", "device_text"), [(None, "this is a cpu"), ((7, 5), "this one has 7.5"), ((8, 0), None)]
+)
+def test_tf32_is_refused_on_devices_without_it(monkeypatch, version, device_text):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: version)
     device = torch.device("cpu" if version is None else "cuda")
-    line = f"precision tf32: needs a GPU with compute capability 8.0 or later, {told}; use float32"
-    with pytest.raises(InputError, match=line) if told else nullcontext(), computing("tf32", device):
+    line = f"precision tf32: needs a GPU with compute capability 8.0 or later, {device_text}; use float32"
+    with pytest.raises(InputError, match=line) if device_text else nullcontext(), computing("tf32", device):
         pass
 
 
-def test_half_precision_is_refused_where_a_device_has_no_such_product(monkeypatch):
+def test_half_precision_is_refused_on_devices_without_it(monkeypatch):
     """As on CPUs of torch before 2.4."""
     missing = RuntimeError("\"slow_conv2d_cpu\" not implemented for 'Half'\nmore")
     monkeypatch.setattr("torch.nn.functional.conv2d", lambda *given: raise_(missing))
@@ -238,10 +240,10 @@ def raise_(error):
     raise error
 
 
-def test_a_worker_that_cannot_do_what_will_be_asked_does_not_begin(make_worker):
+def test_a_worker_refuses_to_start_if_its_device_lacks_a_precision(make_worker):
     worker = make_worker(precisions=("float32", "tf32"))
-    worker.__dict__.pop("clip")
+    del worker.model.clip
     with pytest.raises(InputError, match="precision tf32: needs a GPU"):
-        worker.facts()
+        worker.model_info()
     with pytest.raises(TaskFailed, match="precision tf32: needs a GPU"):
         make_worker(limit=8).run(task_of(precision="tf32"), ())

@@ -1,4 +1,4 @@
-"""Results and failures travel and rest unchanged."""
+"""Results and failures survive pickling and storing."""
 
 import pickle
 from dataclasses import replace
@@ -34,13 +34,13 @@ RESULT = TaskResult(
         st.sampled_from(["logits", "ids", "prompt", "bins_counts", "x"]), st.sampled_from([(), (3,), (0,), (2, 2)])
     ),
 )
-def test_predictions_come_out_of_their_bytes_as_they_went_in_whatever_their_columns(samples, classes, seed, columns):
+def test_predictions_with_any_columns_survive_packing(samples, classes, seed, columns):
     made = predictions(samples, classes=classes, seed=seed, columns=columns) if samples else None
     assert same_predictions(unpack(pack(TaskResult(predictions=made))).predictions, made)
 
 
 @given(st.lists(st.text(max_size=12), min_size=3, max_size=3, unique=True))
-def test_any_name_of_a_sample_survives(ids):
+def test_any_sample_name_survives_packing(ids):
     made = replace(predictions(3), ids=tuple(ids))
     assert same_predictions(unpack(pack(TaskResult(predictions=made))).predictions, made)
 
@@ -48,7 +48,7 @@ def test_any_name_of_a_sample_survives(ids):
 @given(prompt=st.none() | st.binary(max_size=99), state=st.none() | st.binary(max_size=99))
 @example(b"", None)
 @example(None, b"")
-def test_prompts_states_and_skipped_images_come_out_as_they_went_in(prompt, state):
+def test_prompts_states_and_skipped_images_survive_packing(prompt, state):
     found = unpack(pack(TaskResult(prompt=prompt, state=state, skipped=SKIPPED)))
     assert (found.prompt, found.state, found.skipped, found.predictions) == (prompt, state, SKIPPED, None)
 
@@ -76,7 +76,7 @@ def raised(error):
         (KeyError(), "", "KeyError: no message"),
     ],
 )
-def test_a_failure_is_one_line_of_where_and_why_and_keeps_the_traceback(error, where, reason):
+def test_a_failure_names_place_and_cause_in_one_line_and_keeps_the_traceback(error, where, reason):
     failure = TaskFailed.of(raised(error), where)
     assert str(failure) == failure.reason == reason
     assert failure.details.startswith("Traceback")
@@ -84,7 +84,7 @@ def test_a_failure_is_one_line_of_where_and_why_and_keeps_the_traceback(error, w
 
 
 @pytest.mark.parametrize(
-    ("error", "elsewhere"),
+    ("error", "retry_elsewhere"),
     [
         (MemoryError("no"), True),
         (RuntimeError("no"), True),
@@ -96,15 +96,15 @@ def test_a_failure_is_one_line_of_where_and_why_and_keeps_the_traceback(error, w
     ],
     ids=repr,
 )
-def test_a_failure_travels_as_a_value_and_says_whether_another_worker_might_do_better(error, elsewhere):
+def test_a_pickled_failure_keeps_whether_another_worker_might_succeed(error, retry_elsewhere):
     failure = pickle.loads(pickle.dumps(TaskFailed.of(raised(error), "dtd")))
-    assert (failure.reason[:5], failure.details[:9], failure.elsewhere) == ("dtd: ", "Traceback", elsewhere)
+    assert (failure.reason[:5], failure.details[:9], failure.retry_elsewhere) == ("dtd: ", "Traceback", retry_elsewhere)
 
 
 # ------------------------------------------------------------ where results rest
 
 
-def test_what_was_kept_cost_nothing_to_get(tmp_path):
+def test_a_stored_result_has_no_cost(tmp_path):
     store = TaskStore(tmp_path)
     store.put("ab12", RESULT)
     found = store.get("ab12")
@@ -114,7 +114,7 @@ def test_what_was_kept_cost_nothing_to_get(tmp_path):
     assert store.get("ab13") is None
 
 
-def test_memory_is_a_store_too():
+def test_memory_is_a_store():
     store = MemoryStore()
     store.put("ab12", RESULT)
     assert (store.get("ab12"), store.get("ab13")) == (RESULT, None)
@@ -135,7 +135,7 @@ def kept(tmp_path_factory):
 
 @settings(deadline=None, max_examples=60)
 @given(place=st.integers(0, 10**6), flip=st.integers(1, 255))
-def test_a_damaged_byte_makes_it_work_to_be_done_again(kept, place, flip):
+def test_a_file_with_a_damaged_byte_is_ignored(kept, place, flip):
     store, path, content = kept
     place %= len(content)
     path.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
@@ -148,7 +148,7 @@ def test_a_damaged_byte_makes_it_work_to_be_done_again(kept, place, flip):
 @given(length=st.integers(0, 10**6))
 @example(0)
 @example(32)
-def test_half_a_file_is_none(kept, length):
+def test_a_truncated_file_is_ignored(kept, length):
     store, path, content = kept
     path.write_bytes(content[: length % len(content)])
     assert store.get("ab12") is None
@@ -156,7 +156,7 @@ def test_half_a_file_is_none(kept, length):
 
 
 @pytest.mark.parametrize("prompt", [b"a prompt", None])
-def test_a_file_under_another_key_is_not_taken_for_it(tmp_path, prompt):
+def test_a_file_under_another_key_is_ignored(tmp_path, prompt):
     store = TaskStore(tmp_path)
     store.put("ab12", TaskResult(prompt=prompt))
     path = only_file(tmp_path)
@@ -165,13 +165,13 @@ def test_a_file_under_another_key_is_not_taken_for_it(tmp_path, prompt):
     assert store.get("ab99") is None
 
 
-def test_a_folder_where_a_file_belongs_is_nothing(kept):
+def test_a_folder_in_place_of_a_file_is_ignored(kept):
     store, path, _ = kept
     path.with_name(path.name.replace("ab12", "ab34")).mkdir()
     assert store.get("ab34") is None
 
 
-def test_a_result_that_cannot_be_written_whole_is_not_there(tmp_path, monkeypatch):
+def test_a_result_that_cannot_be_written_completely_leaves_no_file(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -184,8 +184,8 @@ def test_a_result_that_cannot_be_written_whole_is_not_there(tmp_path, monkeypatc
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 
-def test_a_result_is_replaced_in_one_step(tmp_path):
-    """Whoever reads while it is written has the old one or the new one."""
+def test_a_result_is_replaced_atomically(tmp_path):
+    """A reader gets the old result or the new one."""
     store = TaskStore(tmp_path)
     store.put("ab12", TaskResult(prompt=b"old"))
     with only_file(tmp_path).open("rb") as reader:
@@ -194,8 +194,8 @@ def test_a_result_is_replaced_in_one_step(tmp_path):
     assert store.get("ab12").prompt == b"new"
 
 
-def test_a_result_that_is_at_hand_took_nothing():
+def test_a_cached_result_has_no_cost():
     found = TaskResult(seconds={"adapt": 1.0}, spent={"adapt": 1.0}, features={"images": 3.0, "tower": 0.5}, held=2.0)
-    again = found.at_hand(())
+    again = found.from_cache(())
     assert (again.seconds, again.features, again.held) == ({}, {}, 0.0)
     assert again.spent == found.spent

@@ -1,17 +1,20 @@
-"""Results that all sweeps of a machine share: found by any, and no fault of theirs costs one of them anything."""
+"""Results that all sweeps of a machine share; faults of the shared folder disturb no sweep."""
 
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import fpp_sweep
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.preflight import shared_results
+from fpp_sweep.trial import worker_model
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
-from fpp_sweep.trial.worker import made_with
+from fpp_sweep.trial.worker_model import made_with
 from tests.disks import mounted
 from tests.drivers import SMALL
 from tests.trial.made import MODEL
@@ -25,7 +28,7 @@ def shared(tmp_path):
     return tmp_path / "cache"
 
 
-def test_a_result_of_one_sweep_is_at_hand_in_the_next_which_then_has_it_itself(tmp_path, shared):
+def test_a_shared_result_is_found_by_the_next_sweep_which_then_owns_it_too(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     other = TaskStore(tmp_path / "other", shared)
     assert other.get(KEY).prompt == RESULT.prompt
@@ -35,12 +38,12 @@ def test_a_result_of_one_sweep_is_at_hand_in_the_next_which_then_has_it_itself(t
     assert TaskStore(tmp_path / "third").get(KEY) is None
 
 
-def test_a_sweep_that_shares_nothing_neither_takes_nor_gives(tmp_path, shared):
+def test_a_sweep_without_sharing_neither_reads_nor_writes_shared_results(tmp_path, shared):
     TaskStore(tmp_path / "one").put(KEY, RESULT)
     assert TaskStore(tmp_path / "other", shared).get(KEY) is None
 
 
-def test_a_damaged_result_is_computed_again_and_made_whole_for_all(tmp_path, shared):
+def test_a_damaged_shared_result_is_computed_again_and_replaced_for_all(tmp_path, shared):
     store = TaskStore(tmp_path / "one", shared)
     store.put(KEY, RESULT)
     with file_of(shared, KEY).open("r+b") as file:  # and so the sweep's own
@@ -52,7 +55,7 @@ def test_a_damaged_result_is_computed_again_and_made_whole_for_all(tmp_path, sha
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_a_sweeps_damaged_file_is_mended_from_what_is_shared(tmp_path, shared):
+def test_a_sweeps_damaged_file_is_replaced_by_the_shared_one(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     own = file_of(tmp_path / "other", KEY)
     own.parent.mkdir(parents=True)
@@ -61,14 +64,14 @@ def test_a_sweeps_damaged_file_is_mended_from_what_is_shared(tmp_path, shared):
     assert is_whole(own)
 
 
-def test_images_that_were_skipped_are_skipped_in_that_sweep_only(tmp_path, shared):
+def test_results_with_skipped_images_are_not_shared(tmp_path, shared):
     skipped = replace(RESULT, skipped=(Skipped(sample_id="a", reason="cut"),))
     TaskStore(tmp_path / "one", shared).put(KEY, skipped)
     assert TaskStore(tmp_path / "one", shared).get(KEY) is not None
     assert TaskStore(tmp_path / "other", shared).get(KEY) is None
 
 
-def test_a_full_or_forbidden_place_for_all_costs_a_sweep_nothing(tmp_path):
+def test_a_full_or_read_only_shared_folder_does_not_disturb_a_sweep(tmp_path):
     with mounted(tmp_path / "full", "size=64k") as disk:
         with pytest.raises(OSError, match="No space left"):
             (disk / "fill").write_bytes(bytes(2**17))
@@ -81,7 +84,7 @@ def test_a_full_or_forbidden_place_for_all_costs_a_sweep_nothing(tmp_path):
         assert TaskStore(tmp_path / "two").get(KEY).prompt == RESULT.prompt
 
 
-def test_a_full_disk_of_the_sweep_is_told_and_what_is_shared_is_at_hand_all_the_same(tmp_path, shared):
+def test_a_full_disk_of_the_sweep_is_an_error_and_shared_results_are_still_found(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     with mounted(tmp_path / "full", "size=64k") as disk:
         with pytest.raises(OSError, match="No space left"):
@@ -92,7 +95,7 @@ def test_a_full_disk_of_the_sweep_is_told_and_what_is_shared_is_at_hand_all_the_
             store.put(KEY, RESULT)
 
 
-def test_another_disk_has_a_copy(tmp_path):
+def test_a_shared_folder_on_another_disk_holds_copies(tmp_path):
     with mounted(tmp_path / "disk", "size=1m") as disk:
         TaskStore(tmp_path / "one", disk / "cache").put(KEY, RESULT)
         assert TaskStore(tmp_path / "other", disk / "cache").get(KEY).prompt == RESULT.prompt
@@ -102,6 +105,7 @@ def test_another_disk_has_a_copy(tmp_path):
 WRITES = """
 import sys
 from pathlib import Path
+from fpp_sweep.trial import worker_model
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
 own, shared = map(Path, sys.argv[1:])
@@ -115,7 +119,7 @@ for turn in range(200):
 """
 
 
-def test_sweeps_at_the_same_time_and_a_prune_between_them_lose_nothing(tmp_path, shared):
+def test_simultaneous_sweeps_and_pruning_lose_nothing(tmp_path, shared):
     words = [[sys.executable, "-c", WRITES, str(tmp_path / name), str(shared)] for name in ("one", "two", "three")]
     running = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in words]
     said = [process.communicate()[1] for process in running]
@@ -126,26 +130,30 @@ def test_sweeps_at_the_same_time_and_a_prune_between_them_lose_nothing(tmp_path,
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_what_was_made_with_something_else_is_not_found(tmp_path, shared):
+def test_results_of_other_libraries_are_not_found(tmp_path, shared):
     here, there = (replace(MODEL, made_with=words) for words in ("torch 2.9", "torch 2.10"))
     TaskStore(tmp_path / "one", folder_for(shared, here)).put(KEY, RESULT)
     assert TaskStore(tmp_path / "other", folder_for(shared, here)).get(KEY) is not None
     assert TaskStore(tmp_path / "other2", folder_for(shared, there)).get(KEY) is None
 
 
-def test_code_libraries_and_processor_are_what_it_was_made_with(tmp_path, monkeypatch):
-    told = made_with()
-    assert all(name in told for name in ("code ", "torch ", "numpy ", "pillow "))
-    package = tmp_path / "fpp_sweep"
-    for room in ("core", "tiny", "trial"):
-        (package / room).mkdir(parents=True)
-    for name in ("catalogue", "config", "tasks"):
-        (package / f"{name}.py").touch()
-    (package / "core" / "one.py").write_text("x = 1")
-    monkeypatch.setattr("fpp_sweep.spec.plugins.__file__", str(package / "plugins.py"))
-    before = made_with()
-    (package / "core" / "one.py").write_text("x = 2")
-    assert made_with() != before != told
+def test_results_are_marked_with_code_libraries_and_processor(tmp_path, monkeypatch):
+    assert all(name in made_with() for name in ("code ", "torch ", "numpy ", "pillow "))
+    file = tmp_path / "code.py"
+    monkeypatch.setattr(worker_model, "code_files", lambda package: [file])
+    marks = set()
+    for code in ("x = 1", "x = 2"):
+        file.write_text(code)
+        marks.add(made_with())
+    assert len(marks) == 2
+
+
+def test_results_are_marked_with_all_code_that_can_change_them():
+    package = Path(fpp_sweep.__file__).parent
+    files = {str(file.relative_to(package)) for file in worker_model.code_files(package)}
+    assert {"core/fpp.py", "core/methods/tpt.py", "trial/adapting.py", "tiny/world.py", "spec/config.py"} <= files
+    assert not [file for file in files if not (package / file).is_file()]
+    assert "report/page.py" not in files
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A trial that a driver stops: what is on disk, in the folder, in Optuna and for MLflow, and that it stays stopped."""
+"""A trial that its policy or the user stops: results on disk, the record, Optuna and MLflow."""
 
 import pytest
 
@@ -25,7 +25,7 @@ REASON = "behind the others after 2 of 6 tasks"
 
 
 class Stops(StoppingPolicy):
-    """Ends every trial on that split after two tasks."""
+    """Stop every trial on a split after two tasks."""
 
     def __init__(self, split):
         self.split, self.ended = split, 0
@@ -36,7 +36,7 @@ class Stops(StoppingPolicy):
 
 
 class Sweep:
-    """A conductor and what Tune does with it."""
+    """A searcher, and the calls that Tune makes."""
 
     def __init__(self, path, worker):
         self.space = parse_space(SPACE, "space.yaml")
@@ -46,7 +46,7 @@ class Sweep:
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
         self.study = SweepStudy(self.folder.study_file, "sweep", self.space)
         self.heard = []
-        self.conductor = SweepSearcher(
+        self.searcher = SweepSearcher(
             self.space,
             self.folder,
             self.study,
@@ -55,11 +55,11 @@ class Sweep:
             gpus_per_worker=0.0,
             on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
         )
-        self.conductor.begin()
+        self.searcher.begin()
 
-    def run(self, executor, driver, *, told=True):
+    def run(self, executor, policy, *, reported=True):
         """The next job, to its end; Optuna may not hear of it."""
-        job = self.conductor.suggest("t")
+        job = self.searcher.suggest("t")
         brief = TrialContext(
             folder=self.folder,
             executor=executor,
@@ -67,11 +67,11 @@ class Sweep:
             objectives=self.space.objectives,
             constraints=self.space.constraints,
             search_split="val",
-            driver=driver,
+            driver=policy,
         )
         run_job(brief, job["name"], job["split"], job["order"])
-        if told:
-            self.conductor.on_trial_complete("t", {"done": True, "pid": 1})
+        if reported:
+            self.searcher.on_trial_complete("t", {"done": True, "pid": 1})
         return self.folder.trial(job["name"])
 
     @property
@@ -79,19 +79,19 @@ class Sweep:
         return [trial.state.name for trial in self.study._study.get_trials()]
 
 
-@pytest.mark.parametrize("kind", ["inline", "kept"])
-@pytest.mark.parametrize("told", [True, False], ids=["told", "the driver died before it could tell"])
-def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_path, kind, told):
+@pytest.mark.parametrize("kind", ["inline", "scheduled"])
+@pytest.mark.parametrize("reported", [True, False], ids=["reported", "the driver died before its report"])
+def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_path, kind, reported):
     sweep = Sweep(tmp_path, worker)
     gate = Gate(2)
     with executing(kind, worker, sweep.plan, sweep.folder.tasks, workers=1, around=gate) as executor:
-        record = sweep.run(executor, Stops("val"), told=told)
+        record = sweep.run(executor, Stops("val"), reported=reported)
         assert gate.open(executor) == (2 if kind == "inline" else 3)
     assert (record.name, record.state, record.reason, record.details) == ("trial-0000", "stopped", REASON, "")
     assert (record.values, record.results) == (None, {})
     assert record.finished >= record.started
     assert record.held > 0
-    assert sweep.states == ["PRUNED" if told else "RUNNING"]
+    assert sweep.states == ["PRUNED" if reported else "RUNNING"]
     assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 
     run = trial_run(sweep.folder.info(), record, on_front=False)
@@ -99,25 +99,25 @@ def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_p
 
     later = Sweep(tmp_path, worker)
     assert later.states == ["PRUNED"]
-    assert (later.conductor.progress.stopped, later.conductor.progress.failed) == (1, 0)
+    assert (later.searcher.progress.stopped, later.searcher.progress.failed) == (1, 0)
     with executing(kind, worker, later.plan, later.folder.tasks) as executor:
         assert later.run(executor, StoppingPolicy()).name == "trial-0001"
     assert later.states == ["PRUNED", "COMPLETE"]
-    assert later.conductor.progress.total == 2
-    assert [record.name for record in later.conductor.front()] == ["trial-0001"]
-    assert later.conductor.suggest("t")["split"] == "test"  # the search is over
+    assert later.searcher.progress.total == 2
+    assert [record.name for record in later.searcher.front()] == ["trial-0001"]
+    assert later.searcher.suggest("t")["split"] == "test"  # the search is over
 
 
-def test_stopping_is_no_failure(worker, tmp_path):
+def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         sweep.run(executor, Stops("val"))
-    progress = sweep.conductor.progress
-    assert (progress.stopped, progress.failed, progress.finished, sweep.conductor._failures) == (1, 0, 0, 0)
+    progress = sweep.searcher.progress
+    assert (progress.stopped, progress.failed, progress.finished, sweep.searcher._failures) == (1, 0, 0, 0)
     assert sweep.heard == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
 
 
-def test_a_trial_that_is_stopped_on_the_test_split_keeps_what_it_had(worker, tmp_path):
+def test_a_trial_stopped_on_the_test_split_keeps_its_validation_results(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         before, _ = (sweep.run(executor, Stops("test")) for _ in range(2))
@@ -129,7 +129,7 @@ def test_a_trial_that_is_stopped_on_the_test_split_keeps_what_it_had(worker, tmp
 
 
 class Asks(StoppingPolicy):
-    """Somebody wants the trial to end while its first task runs."""
+    """The user stops the trial while its first task runs."""
 
     def __init__(self, folder):
         self.folder, self.ended = folder, 0
@@ -140,7 +140,7 @@ class Asks(StoppingPolicy):
         self.ended += 1
 
 
-def test_a_trial_that_somebody_stops_ends_after_the_task_that_it_is_at(worker, tmp_path):
+def test_a_trial_that_the_user_stops_ends_after_its_current_task(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     driver = Asks(sweep.folder)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
@@ -153,7 +153,7 @@ def test_a_trial_that_somebody_stops_ends_after_the_task_that_it_is_at(worker, t
     assert command.words == "stop trial=trial-0000: stopped"
 
 
-def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
+def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
     def broken(*how, **options):
         raise RuntimeError("CUDA error: an illegal address")
 
@@ -161,7 +161,7 @@ def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "evaluate", broken)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         record = sweep.run(executor, StoppingPolicy())
-    where = f"digits, val samples 0..64, seed 0, {worker.facts().where}"
+    where = f"digits, val samples 0..64, seed 0, {worker.model_info().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken" in record.details
     assert trial_run(sweep.folder.info(), record, on_front=False).texts == {"traceback.txt": record.details}

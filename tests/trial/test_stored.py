@@ -1,6 +1,6 @@
-"""A small run on the embedded model against stored numbers: no change of structure may move a prediction.
+"""A small run on the embedded model against stored numbers: no refactoring may change a prediction.
 
-The numbers are made again by `python -m tests.trial.test_stored`, on purpose only.
+`python -m tests.trial.test_stored` writes the numbers again; run it on purpose only.
 """
 
 import json
@@ -24,10 +24,10 @@ CLOSE = 1e-5  # of a probability: the last bits differ between processors
 
 
 def predicted(cache):
-    """Per dataset, prompt, role of the method and seed the samples' predictions and confidences."""
+    """Return predictions and confidences by dataset, prompt, method and seed."""
     worker = Worker(WorkerSpec(model="tiny", limit=16, cache=str(cache)))
     plan = Plan(datasets={"test": tuple(worker.describe(["scenes", "digits"], "test"))}, seeds=(0, 1))
-    executor = LocalExecutor(worker, TaskKeys(worker.facts(), plan.known()))
+    executor = LocalExecutor(worker, TaskKeys(worker.model_info(), plan.datasets_by_key()))
     numbers = {}
     for prompt in PROMPTS:
         for method in catalogue.BUILT_IN:
@@ -40,7 +40,7 @@ def predicted(cache):
     return numbers
 
 
-def test_predictions_are_those_that_are_stored_and_probabilities_close(tmp_path):
+def test_predictions_equal_the_stored_ones_and_probabilities_are_close(tmp_path):
     stored, now = json.loads(STORED.read_text()), predicted(tmp_path)
     assert list(now) == list(stored)
     for name, numbers in stored.items():

@@ -1,4 +1,4 @@
-"""A stateful method's stream keeps its order, whoever computes it and whatever happens to them."""
+"""A stateful method's stream keeps its order on any executor, also after losses and interruptions."""
 
 import asyncio
 import random
@@ -54,7 +54,7 @@ def assert_same(found, expected):
 
 
 class Fate:
-    """Workers that take as long as they like, and some that are lost; no two shards of a chain are ever at work."""
+    """Delays and losses of workers; checks that no two shards of a chain run at once."""
 
     def __init__(self, seed, lost=()):
         self.random, self.lost = random.Random(seed), list(lost)
@@ -75,7 +75,7 @@ class Fate:
             raise LostError("killed")
 
 
-def test_in_one_process_it_is_one_pass_over_the_whole_stream(worker, plan, whole, tmp_path):
+def test_shards_in_one_process_equal_one_pass_over_the_stream(worker, plan, whole, tmp_path):
     assert [len(shards) for shards in plan.tasks(CONFIG, "val").values()] == [SHARDS] * CHAINS
     assert_same(run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path)), whole)
 
@@ -84,11 +84,11 @@ def test_in_one_process_it_is_one_pass_over_the_whole_stream(worker, plan, whole
 @pytest.mark.parametrize(
     "lost", [[], [("digits", 64)], [("digits", 0), ("scenes", 128)]], ids=["none lost", "one in the middle", "two"]
 )
-def test_workers_that_end_in_odd_orders_and_are_lost_come_to_the_same(worker, plan, whole, tmp_path, seed, lost):
+def test_slow_and_lost_workers_do_not_change_a_stream(worker, plan, whole, tmp_path, seed, lost):
     fate = Fate(seed, lost)
-    with executing("kept", worker, plan, tmp_path, workers=3, around=fate, attempts=2) as executor:
+    with executing("scheduled", worker, plan, tmp_path, workers=3, around=fate, attempts=2) as executor:
         assert_same(run_trial(plan, CONFIG, "val", executor), whole)
-        assert executor.keeper.status().lost == len(lost)
+        assert executor.scheduler.status().counts.lost == len(lost)
     assert len(fate.begun) == CHAINS * SHARDS + len(lost)
     for stream in {stream for stream, _ in fate.begun}:
         starts = [start for other, start in fate.begun if other == stream]
@@ -96,15 +96,15 @@ def test_workers_that_end_in_odd_orders_and_are_lost_come_to_the_same(worker, pl
 
 
 @pytest.mark.parametrize("order", ["fair", "file", "shuffled"])
-def test_a_buffer_of_prompts_goes_on_where_the_shard_before_left_it(worker, tmp_path, monkeypatch, order):
-    """In every order of the stream, and after the loss of a worker in the middle; nothing is done twice."""
+def test_a_buffer_of_prompts_continues_from_the_previous_shard(worker, tmp_path, monkeypatch, order):
+    """In every order of the stream, and after the loss of a worker; no other shard runs twice."""
     config = BUFFER.replace({"adapt.order": order})
     plan = plan_of(worker, columns=("logits",))
     monkeypatch.setattr(cutting, "SHARD", 1024)
     whole = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
     monkeypatch.setattr(cutting, "SHARD", 64)
     fate = Fate(0, [("digits", 64)])
-    with executing("kept", worker, plan, tmp_path / "kept", workers=2, around=fate, attempts=2) as executor:
+    with executing("scheduled", worker, plan, tmp_path / "scheduled", workers=2, around=fate, attempts=2) as executor:
         assert_same(run_trial(plan, config, "val", executor), whole)
     assert [start for _, start in fate.begun] == [0, 64, 64, 128]
 
@@ -132,7 +132,7 @@ run_trial(plan, BUFFER, "val", inline(worker, plan, Path(sys.argv[2])))
 """
 
 
-def test_a_process_that_is_killed_in_the_second_shard_costs_that_shard_alone(worker, tmp_path, monkeypatch):
+def test_a_process_killed_in_the_second_shard_loses_only_that_shard(worker, tmp_path, monkeypatch):
     line = [sys.executable, "-c", KILLED, str(worker.cache.root), str(tmp_path / "cut")]
     assert subprocess.run(line, check=False).returncode == -signal.SIGKILL
     (kept,) = (tmp_path / "cut").rglob("*.task")
@@ -146,7 +146,7 @@ def test_a_process_that_is_killed_in_the_second_shard_costs_that_shard_alone(wor
 
 
 def test_results_come_in_the_order_of_the_stream(small, tmp_path):
-    """That of the listing is 000000, 000001, ...; ours is that of a hash; a shuffle is that of a seed."""
+    """The file lists 000000, 000001, ...; the fair order is that of a hash; a shuffle depends on the seed."""
     plan = plan_of(small, seeds=(0, 1))
     found = {}
     for order in ("fair", "file", "shuffled"):
@@ -154,7 +154,7 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
         _, (first, second) = run_trial(plan, config, "val", inline(small, plan, tmp_path))
         found[order] = first.predictions
         assert (first.predictions.ids == second.predictions.ids) == (order != "shuffled")
-    dataset = small.dataset("digits", "val")
+    dataset = small.datasets.open("digits", "val")
     ids = {order: predictions.ids for order, predictions in found.items()}
     assert ids["fair"] == dataset.ids
     assert ids["file"] == tuple(sorted(dataset.ids))
@@ -169,7 +169,7 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
 
 
 class AfterSome(StoppingPolicy):
-    """Stops after so many tasks."""
+    """Stop after a number of tasks."""
 
     def __init__(self, most):
         self.left = most
@@ -179,21 +179,21 @@ class AfterSome(StoppingPolicy):
         return "enough for today" if not self.left else None
 
 
-@pytest.mark.parametrize("kind", ["inline", "kept"])
+@pytest.mark.parametrize("kind", ["inline", "scheduled"])
 @pytest.mark.parametrize("most", [1, 5])
-def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole, tmp_path, kind, most):
+def test_an_interrupted_stream_continues_from_its_last_shard(worker, plan, whole, tmp_path, kind, most):
     gate = Gate(most)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
         with pytest.raises(TrialStopped):
-            run_trial(plan, CONFIG, "val", executor, driver=AfterSome(most))
+            run_trial(plan, CONFIG, "val", executor, policy=AfterSome(most))
         done = gate.open(executor)
     assert most <= done == len(list(tmp_path.rglob("*.task"))) < CHAINS * SHARDS
-    with executing("kept", worker, plan, tmp_path) as executor:  # another keeper
+    with executing("scheduled", worker, plan, tmp_path) as executor:  # another scheduler
         assert_same(run_trial(plan, CONFIG, "val", executor), whole)
-        assert executor.keeper.status().executions == CHAINS * SHARDS - done
+        assert executor.scheduler.status().counts.executions == CHAINS * SHARDS - done
 
 
-def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
+def test_a_streams_number_of_shards_cannot_be_chosen(worker, tmp_path):
     plan = plan_of(worker, shards=2)
     for config in (CONFIG, BUFFER):
         problem = rf"work\.shards=2: method {config.method} is stateful, its stream is not cut"
@@ -202,11 +202,11 @@ def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_shards_may_be_asked_for_in_any_order(worker, plan, whole, tmp_path, order):
+def test_shards_may_be_requested_in_any_order(worker, plan, whole, tmp_path, order):
     class Ordered(StoppingPolicy):
         def ordered(self, plan, tasks):
             return list(tasks)[::order]
 
-    found = run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path), driver=Ordered())
+    found = run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path), policy=Ordered())
     assert_same(found, whole)
     assert set(found[0].seconds) == {"features", "adapt"}

@@ -1,4 +1,4 @@
-"""A trial is the same to the last bit whoever computes it and however it is cut; nothing is lost or counted twice."""
+"""A trial is equal to the last bit on any executor and however it is cut; nothing is lost or counted twice."""
 
 import asyncio
 import math
@@ -16,16 +16,18 @@ from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
+from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import read_sums, write_artifacts
+from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt
 from fpp_sweep.trial.trial import (
     DatasetResult,
+    ImageRange,
     Plan,
     StoppingPolicy,
     TrialStopped,
-    joined,
-    measured,
+    join_shards,
+    metric_of,
     run_trial,
     summary,
 )
@@ -44,11 +46,11 @@ CONFIGS = {
 }
 NAMES = ("digits", "scenes")
 
-both_executors = pytest.mark.parametrize("kind", ["inline", "kept"])
+both_executors = pytest.mark.parametrize("kind", ["inline", "scheduled"])
 
 
 def alone(worker, config, dataset, *, seed=0, split="val"):
-    """A dataset's predictions and prompt without tasks, shards or keys."""
+    """Return a dataset's predictions and prompt, computed without shards, keys and executors."""
     data = open_dataset(dataset, split).head(worker.spec.limit)
     prompt = make_prompt(worker.clip, PretrainTask(config=config, dataset=dataset, seed=seed), data)
     features = worker.cache.features(worker.clip, data, views_for(config), seed)
@@ -61,7 +63,7 @@ def alone(worker, config, dataset, *, seed=0, split="val"):
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_any_number_of_shards_gives_what_the_whole_gives(worker, tmp_path, config):
+def test_any_number_of_shards_equals_the_whole(worker, tmp_path, config):
     whole, prompt = alone(worker, config, "digits")
     for shards in (None, 1, 2, 3):
         plan = plan_of(worker, shards=shards)
@@ -92,7 +94,7 @@ def test_averages_are_over_datasets_and_deviations_over_seeds(small, tmp_path):
     assert found.samples == 2 * SMALL
 
 
-def test_the_test_split_is_another_one(small, tmp_path):
+def test_the_test_split_has_its_own_samples(small, tmp_path):
     plan = plan_of(small, splits=("val", "test"))
     executor = inline(small, plan, tmp_path)
     (val,), (test,) = (run_trial(plan, CONFIGS["words"], split, executor)[1] for split in ("val", "test"))
@@ -101,10 +103,10 @@ def test_the_test_split_is_another_one(small, tmp_path):
 
 
 @pytest.mark.parametrize("config", [CONFIGS["pretrained"], CONFIGS["zero-shot"]], ids=["pretrained", "zero-shot"])
-def test_the_keeper_comes_to_what_one_worker_comes_to(worker, tmp_path, config):
+def test_the_scheduler_and_one_worker_give_equal_results(worker, tmp_path, config):
     plan = plan_of(worker, datasets=NAMES, seeds=(0, 1), shards=3, columns=("logits",))
     runs = []
-    for kind in ("inline", "kept"):
+    for kind in ("inline", "scheduled"):
         with executing(kind, worker, plan, tmp_path / kind) as executor:
             runs.append(run_trial(plan, config, "val", executor))
     (one, parts), (other, others) = runs
@@ -113,14 +115,14 @@ def test_the_keeper_comes_to_what_one_worker_comes_to(worker, tmp_path, config):
     for part, its_other in zip(parts, others, strict=True):
         assert same_predictions(part.predictions, its_other.predictions)
         assert part.skipped == its_other.skipped
-        if config.prompt == "fpp":  # a prompt's file tells the seconds that it took, too
-            contexts = [from_bytes(worker.clip, each.prompt).context for each in (part, its_other)]
+        if config.prompt == "fpp":  # the file of a prompt also contains its seconds
+            contexts = [from_bytes(worker.clip, result.prompt).context for result in (part, its_other)]
             assert torch.equal(*contexts)
 
 
 @both_executors
-def test_a_failure_says_where_and_why_in_one_line(small, tmp_path, kind):
-    plan, where = plan_of(small), f"digits, val samples 0..{SMALL}, seed 0, {small.facts().where}"
+def test_a_failure_names_place_and_cause_in_one_line(small, tmp_path, kind):
+    plan, where = plan_of(small), f"digits, val samples 0..{SMALL}, seed 0, {small.model_info().where}"
     config = WORDS.replace({"prompt": str(tmp_path / "none.safetensors")})
     with executing(kind, small, plan, tmp_path) as executor, pytest.raises(TaskFailed) as failure:
         run_trial(plan, config, "val", executor)
@@ -129,7 +131,7 @@ def test_a_failure_says_where_and_why_in_one_line(small, tmp_path, kind):
 
 
 @both_executors
-def test_a_trial_pays_for_what_it_had_done_and_not_for_what_was_at_hand(small, tmp_path, kind):
+def test_a_trial_is_charged_for_computed_and_not_for_cached_results(small, tmp_path, kind):
     plan = plan_of(small, seeds=(0, 1))
     with executing(kind, small, plan, tmp_path, workers=1) as executor:
         paid, _ = run_trial(plan, CONFIGS["pretrained"], "val", executor, order=1)
@@ -152,21 +154,49 @@ def test_tasks_are_the_shards_of_every_dataset_and_seed(worker):
         assert [(task.start, task.stop) for task in tasks] == [(0, 64), (64, 128), (128, IMAGES)]
 
 
+def test_a_plan_may_use_a_range_of_the_images_of_each_dataset(worker, tmp_path):
+    """As the final stage does: other images and more seeds. Each image has the views and results that it has anyway."""
+    whole = plan_of(worker, datasets=NAMES)
+    ranges = {("digits", "val"): ImageRange(64, IMAGES), ("scenes", "val"): ImageRange(0, 64)}
+    plan = replace(whole, ranges=ranges)
+    _, all_parts = run_trial(whole, WORDS, "val", inline(worker, whole, tmp_path / "whole"))
+    numbers, parts = run_trial(plan, WORDS, "val", inline(worker, plan, tmp_path / "ranges"))
+    assert numbers.samples == IMAGES - 64 + 64
+    for part, all_part in zip(parts, all_parts, strict=True):
+        images = plan.range_of(part.facts)
+        assert part.predictions.ids == all_part.predictions.ids[images.start : images.stop]
+        confidence = all_part.predictions.confidence[images.start : images.stop]
+        assert (part.predictions.confidence == confidence).all()
+
+
+def test_further_seeds_may_draw_the_pretraining_only():
+    plan = replace(PLAN, seeds=(4, 7), view_seeds={7: 4})
+    pretrained = [(task.seed, task.pretrain.seed) for task in shards_of(plan, CONFIGS["pretrained"])]
+    assert pretrained == [(4, 4), (4, 7)]
+    assert plan.for_config(CONFIGS["pretrained"], (4,)) == plan
+    assert plan.for_config(WORDS, (4,)).seeds == (4,)
+
+
+def test_shards_end_at_the_rungs_of_a_race():
+    plan = replace(PLAN, rung_ends={("dtd", "val"): (64, 128)})
+    assert [(task.start, task.stop) for task in shards_of(plan, WORDS)] == [(0, 64), (64, 128), (128, 200)]
+
+
 # ------------------------------------------------------------ columns
 
 PLAN = Plan(datasets={"val": (facts("dtd", size=200),)}, seeds=(0,))
 
 
-def test_columns_are_asked_for_by_the_plan_or_by_a_metric_and_by_nobody_else():
-    def asked(**options):
+def test_columns_are_requested_by_the_plan_or_by_a_metric():
+    def requested(**options):
         (tasks,) = replace(PLAN, **options).tasks(WORDS, "val").values()
         return {task.columns for task in tasks}
 
-    assert asked() == {()}
-    assert asked(columns=("logits",)) == {("logits",)}
+    assert requested() == {()}
+    assert requested(columns=("logits",)) == {("logits",)}
     with registered(metric_row(), metric_row("other", columns=("logits", "a"))):
-        assert asked(columns=("b",)) == {("a", "b", "logits")}
-    assert asked() == {()}
+        assert requested(columns=("b",)) == {("a", "b", "logits")}
+    assert requested() == {()}
 
 
 def test_a_metric_gets_the_columns_that_its_row_names(small, tmp_path):
@@ -178,7 +208,7 @@ def test_a_metric_gets_the_columns_that_its_row_names(small, tmp_path):
     assert found.average["margin"] == pytest.approx(float((largest[:, 0] - largest[:, 1]).mean()), rel=1e-5)
 
 
-# ------------------------------------------------------------ what a driver decides
+# ------------------------------------------------------------ stopping policies
 
 
 def shards_of(plan, config):
@@ -186,7 +216,7 @@ def shards_of(plan, config):
 
 
 class Toy(StoppingPolicy):
-    """Begins the last first, keeps a book of what has ended, and stops after so many."""
+    """Reverse the order, record the tasks that ended, and stop after a number of them."""
 
     def __init__(self, stop_after=None):
         self.ended, self.stop_after = [], stop_after
@@ -199,7 +229,7 @@ class Toy(StoppingPolicy):
         return "behind the others" if len(self.ended) == self.stop_after else None
 
 
-def test_the_largest_tasks_are_the_first_unless_a_driver_says_otherwise():
+def test_the_largest_tasks_come_first_by_default():
     sizes = {"small": (64, "abc"), "large": (640, "abc"), "few": (640, "ab")}
     described = tuple(facts(name, size=size, classes=tuple(classes)) for name, (size, classes) in sizes.items())
     plan = replace(PLAN, datasets={"val": described})
@@ -209,59 +239,59 @@ def test_the_largest_tasks_are_the_first_unless_a_driver_says_otherwise():
 
 
 @both_executors
-def test_tasks_are_begun_in_the_drivers_order_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
-    plan, driver, events = plan_of(worker, seeds=(0, 1), shards=3), Toy(), []
+def test_tasks_begin_in_the_policys_order_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
+    plan, policy, events = plan_of(worker, seeds=(0, 1), shards=3), Toy(), []
     run = worker.run
     monkeypatch.setattr(worker, "run", lambda task, *how: events.append(task) or run(task, *how))
     with executing(kind, worker, plan, tmp_path, workers=1) as executor:
-        run_trial(plan, CONFIGS["pretrained"], "val", executor, driver=driver)
-    wanted = driver.ordered(plan, shards_of(plan, CONFIGS["pretrained"]))
+        run_trial(plan, CONFIGS["pretrained"], "val", executor, policy=policy)
+    wanted = policy.ordered(plan, shards_of(plan, CONFIGS["pretrained"]))
     shards = [task for task in events if isinstance(task, EvalTask)]
     assert len(events) == len(set(events)) == 8
     assert all(events.index(task.pretrain) < events.index(task) for task in shards)
-    if kind == "inline":  # a keeper begins what is ready while one that needs a prompt waits for it
+    if kind == "inline":  # a scheduler begins what is ready while another task waits for its prompt
         assert shards == wanted
-        assert driver.ended == events[:-1]  # nobody asks after the last
+        assert policy.ended == events[:-1]  # not after the last task
 
 
-def test_results_are_handed_over_as_they_end(worker, tmp_path):
-    plan, driver, begun, last_begun = plan_of(worker, shards=3), Toy(), [], asyncio.Event()
+def test_results_are_yielded_as_they_end(worker, tmp_path):
+    plan, policy, begun, last_begun = plan_of(worker, shards=3), Toy(), [], asyncio.Event()
 
     async def around(task, what):
         if what == "begins":
             begun.append(task.start)
-        if task.start == 128 and what == "ends":  # the first of the driver's order takes the longest
+        if task.start == 128 and what == "ends":  # the first task of the policy takes the longest
             await last_begun.wait()
         if task.start == 0:
             last_begun.set()
 
-    with executing("kept", worker, plan, tmp_path, workers=2, around=around) as executor:
-        run_trial(plan, WORDS, "val", executor, driver=driver)
+    with executing("scheduled", worker, plan, tmp_path, workers=2, around=around) as executor:
+        run_trial(plan, WORDS, "val", executor, policy=policy)
     assert (sorted(begun[:2]), begun[2]) == ([64, 128], 0)
-    assert driver.ended[0].start == 64
+    assert policy.ended[0].start == 64
 
 
 @both_executors
-def test_a_driver_that_stops_a_trial_keeps_what_was_done_and_lets_nothing_else_begin(worker, tmp_path, kind):
+def test_a_stopped_trial_keeps_finished_tasks_and_begins_no_others(worker, tmp_path, kind):
     plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(2)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
-        with pytest.raises(TrialStopped) as stopped:  # which holds the trial's frame, and so the results
-            run_trial(plan, WORDS, "val", executor, driver=Toy(stop_after=2))
+        with pytest.raises(TrialStopped) as stopped:  # holds the trial's frame, and so the results
+            run_trial(plan, WORDS, "val", executor, policy=Toy(stop_after=2))
         assert str(stopped.value) == "behind the others"
         done = gate.open(executor)
         assert done == len(list(tmp_path.rglob("*.task"))) == (2 if kind == "inline" else 3)
-        again, _ = run_trial(plan, WORDS, "val", executor, order=1)  # what was done is at hand
+        again, _ = run_trial(plan, WORDS, "val", executor, order=1)  # finished tasks are cached
     fresh, _ = run_trial(plan, WORDS, "val", inline(worker, plan, tmp_path / "fresh"))
     assert again.average == fresh.average
 
 
-def test_a_driver_is_not_asked_whether_to_stop_when_all_is_done(small, tmp_path):
+def test_a_policy_is_not_consulted_after_the_last_task(small, tmp_path):
     plan = plan_of(small)
-    run_trial(plan, WORDS, "val", inline(small, plan, tmp_path), driver=Toy(stop_after=1))
+    run_trial(plan, WORDS, "val", inline(small, plan, tmp_path), policy=Toy(stop_after=1))
 
 
 @both_executors
-def test_results_that_are_closed_give_up_what_has_not_begun_and_keep_what_has(worker, tmp_path, kind):
+def test_closing_the_results_cancels_waiting_tasks_and_keeps_running_ones(worker, tmp_path, kind):
     plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(1)
     tasks = shards_of(plan, WORDS)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
@@ -274,8 +304,8 @@ def test_results_that_are_closed_give_up_what_has_not_begun_and_keep_what_has(wo
 
 
 @both_executors
-def test_what_others_need_is_paid_for_when_it_is_asked_for_later(small, tmp_path, kind):
-    """An evaluation before its own pretraining, as a driver may have it."""
+def test_a_pretraining_computed_as_an_input_is_charged_when_it_is_requested(small, tmp_path, kind):
+    """A policy may order an evaluation before its pretraining."""
     plan = plan_of(small)
     (task,) = plan.tasks(CONFIGS["pretrained"], "val")["digits", 0]
     with executing(kind, small, plan, tmp_path, workers=1) as executor:
@@ -288,21 +318,21 @@ def test_what_others_need_is_paid_for_when_it_is_asked_for_later(small, tmp_path
 
 
 def part(start, stop, *, skipped=0, seed=None):
-    """A shard with its result, some of its images not read."""
+    """Return a shard with its result, in which some images are skipped."""
     size = stop - start - skipped
     made = predictions(size, seed=start if seed is None else seed) if size else None
     lost = tuple(Skipped(sample_id=f"{start + number}", reason="cut off") for number in range(skipped))
     return evaluation(start=start, stop=stop), TaskResult(predictions=made, skipped=lost)
 
 
-def test_shards_join_in_their_order_whatever_order_they_come_in():
+def test_shards_are_joined_in_order():
     first, second, third = part(0, 64), part(64, 128), part(128, 130)
-    whole = joined([third, first, second], 130)
+    whole = join_shards([third, first, second], ImageRange(0, 130))
     assert whole.ids == first[1].predictions.ids + second[1].predictions.ids + third[1].predictions.ids
 
 
-def test_skipped_images_are_missing_and_accounted_for():
-    whole = joined([part(0, 64, skipped=3), part(64, 128, skipped=64), part(128, 130)], 130)
+def test_skipped_images_are_left_out_and_counted():
+    whole = join_shards([part(0, 64, skipped=3), part(64, 128, skipped=64), part(128, 130)], ImageRange(0, 130))
     assert len(whole) == 61 + 2
 
 
@@ -320,28 +350,28 @@ def test_skipped_images_are_missing_and_accounted_for():
 )
 def test_a_missing_or_doubled_shard_is_refused(parts):
     with pytest.raises(ValueError, match=r"dtd: shards .* are not its 130 samples, each once"):
-        joined(parts, 130)
+        join_shards(parts, ImageRange(0, 130))
 
 
 @pytest.mark.parametrize(("lost", "count"), [(0, 63), (2, 65)])
-def test_a_shard_that_lacks_samples_without_saying_so_is_refused(lost, count):
+def test_a_shard_with_missing_or_extra_samples_is_refused(lost, count):
     task, result = part(0, 64, skipped=lost)
     wrong = replace(result, predictions=predictions(63))
     with pytest.raises(ValueError, match=rf"dtd: samples 0\.\.64 came back as {count}"):
-        joined([(task, wrong)], 64)
+        join_shards([(task, wrong)], ImageRange(0, 64))
 
 
 def test_the_same_sample_in_two_shards_is_refused():
     with pytest.raises(InputError, match="appears more than once"):
-        joined([part(0, 64, seed=1), part(64, 128, seed=1)], 128)
+        join_shards([part(0, 64, seed=1), part(64, 128, seed=1)], ImageRange(0, 128))
 
 
-def test_a_dataset_of_which_nothing_can_be_read_is_refused():
+def test_a_dataset_without_readable_images_is_refused():
     with pytest.raises(InputError, match="dtd: none of its 70 images can be read, such as cut off"):
-        joined([part(0, 64, skipped=64), part(64, 70, skipped=6)], 70)
+        join_shards([part(0, 64, skipped=64), part(64, 70, skipped=6)], ImageRange(0, 70))
 
 
-def test_a_sum_counts_each_image_once_whatever_the_number_of_seeds():
+def test_a_summary_counts_each_image_once_over_all_seeds():
     parts = [
         DatasetResult(facts=facts(name), seed=seed, predictions=predictions(size, seed=seed), prompt=None)
         for seed in (0, 1, 2)
@@ -355,7 +385,25 @@ def test_a_sum_counts_each_image_once_whatever_the_number_of_seeds():
     assert set(found.deviation) == set(found.average)
 
 
-# ------------------------------------------------------------ what an objective reads
+@pytest.mark.parametrize("seeds", [(0,), (0, 1), (0, 1, 2)])
+def test_costs_are_of_one_seed_and_seconds_of_all(seeds):
+    parts = []
+    for seed in seeds:
+        for name, seconds in (("dtd", 3.0), ("pets", 5.0)):
+            costs = {"adapt": seconds + seed, "features": 1.0}
+            result = DatasetResult(
+                facts=facts(name), seed=seed, predictions=predictions(20, seed=seed), prompt=None, costs=costs
+            )
+            parts.append(result)
+    done = [TaskResult(seconds={"adapt": 2.0}) for _ in parts]
+    total = summary(parts, done)
+    mean_seed = sum(seeds) / len(seeds)
+    assert total.costs["dtd"] == pytest.approx({"adapt": 3.0 + mean_seed, "features": 1.0})
+    assert total.costs["pets"] == pytest.approx({"adapt": 5.0 + mean_seed, "features": 1.0})
+    assert total.seconds == {"adapt": 2.0 * len(parts)}
+
+
+# ------------------------------------------------------------ values of objectives
 
 
 FOUND = SplitResult(
@@ -379,25 +427,25 @@ FOUND = SplitResult(
         ("device_seconds", 7.0),
     ],
 )
-def test_an_objective_is_an_average_or_a_datasets_or_what_the_trial_took(metric, value):
-    assert measured(FOUND, metric) == value
+def test_an_objective_is_an_average_a_datasets_value_or_a_cost(metric, value):
+    assert metric_of(FOUND, metric) == value
 
 
-def test_an_objective_on_a_dataset_that_is_not_there_names_those_that_are():
+def test_an_objective_on_an_unknown_dataset_lists_the_known_ones():
     with pytest.raises(InputError, match=r"objective 'ece/cars': the sweep has no dataset 'cars'; it has dtd, pets"):
-        measured(FOUND, "ece/cars")
+        metric_of(FOUND, "ece/cars")
 
 
-@pytest.mark.parametrize(("metric", "told"), [("nll", "nll is nan"), ("ece/dtd", "ece/dtd is inf")])
-def test_a_number_that_is_none_is_an_error_and_no_value(metric, told):
-    with pytest.raises(FloatingPointError, match=told):
-        measured(FOUND, metric)
+@pytest.mark.parametrize(("metric", "message"), [("nll", "nll is nan"), ("ece/dtd", "ece/dtd is inf")])
+def test_a_number_that_is_not_finite_is_an_error(metric, message):
+    with pytest.raises(FloatingPointError, match=message):
+        metric_of(FOUND, metric)
 
 
 # ------------------------------------------------------------ files
 
 
-def test_artifacts_are_readable_and_right(small, tmp_path):
+def test_artifacts_contain_the_trials_results(small, tmp_path):
     from PIL import Image
     from pyarrow import parquet
     from safetensors import safe_open

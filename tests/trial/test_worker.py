@@ -1,4 +1,4 @@
-"""What a worker says of its data, what it computes and what it keeps; the results are test_trial.py's."""
+"""A worker's descriptions of data and model, its failures, memory and adapters; test_trial.py has the results."""
 
 import json
 import platform
@@ -16,10 +16,10 @@ from fpp_sweep.core.prompt import from_words
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.trial import running
-from fpp_sweep.trial import worker as module
+from fpp_sweep.trial import adapting, worker_model
+from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.trial.trial import joined
+from fpp_sweep.trial.trial import ImageRange, join_shards
 from fpp_sweep.trial.worker import Worker
 from tests.builders import jpeg, write_image
 from tests.names import DYNAPROMPT, PLAIN, TPT
@@ -42,16 +42,16 @@ def dataset_in(folder, splits=SPLITS, file=FILE):
 
 @pytest.fixture(scope="module")
 def mine(make_worker, tmp_path_factory):
-    """On a dataset whose splits are the same images, with another label in one of them."""
+    """A worker on a dataset whose splits are the same images, with one other label in one split."""
     return make_worker(dataset_file=dataset_in(tmp_path_factory.mktemp("data")))
 
 
-def test_data_with_other_labels_are_other_data(mine):
+def test_other_labels_change_a_datasets_digest(mine):
     digests = {split: mine.describe(["pets_of_mine"], split)[0].digest for split in SPLITS}
     assert digests["train"] == digests["val"] != digests["test"]
 
 
-def test_data_whose_views_are_drawn_otherwise_are_other_data(make_worker, tmp_path):
+def test_other_views_change_a_datasets_digest(make_worker, tmp_path):
     digests = set()
     for number, more in enumerate(("", ", flip: false", ", augmix: false")):
         (tmp_path / str(number)).mkdir()
@@ -60,9 +60,9 @@ def test_data_whose_views_are_drawn_otherwise_are_other_data(make_worker, tmp_pa
     assert len(digests) == 3
 
 
-def test_whatever_moves_last_bits_is_told_of_a_worker(make_worker):
-    told = {make_worker(**spec).facts().arithmetic for spec in ({}, {"threads": 2}, {"exact_cache": True})}
-    assert len(told) == 3
+def test_a_workers_arithmetic_names_what_changes_last_bits(make_worker):
+    arithmetics = {make_worker(**spec).model_info().arithmetic for spec in ({}, {"threads": 2}, {"exact_cache": True})}
+    assert len(arithmetics) == 3
 
 
 def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
@@ -85,35 +85,35 @@ def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error:\nout of memory"), KeyError("x")], ids=repr)
-def test_what_goes_wrong_is_told_with_samples_machine_and_worker_then_the_cause(mine, monkeypatch, error):
+def test_a_failure_names_samples_machine_and_worker_then_the_cause(mine, monkeypatch, error):
     def broken(*how, **options):
         raise error
 
-    monkeypatch.setattr(module, "evaluate", broken)
+    monkeypatch.setattr(worker_module, "evaluate", broken)
     task = evaluation(dataset="pets_of_mine", split="test", stop=3, **{"views.count": 2})
     with pytest.raises(TaskFailed) as failure:
         mine.run(task, [])
     where, _, cause = failure.value.reason.partition(": ")
-    assert where == f"pets_of_mine, test samples 0..3, seed 0, {mine.facts().where}"
+    assert where == f"pets_of_mine, test samples 0..3, seed 0, {mine.model_info().where}"
     assert platform.node() in where
     assert cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
     assert "in broken\n    raise error" in failure.value.details
 
 
-def test_a_model_that_cannot_be_loaded_is_told_once_and_with_where(monkeypatch):
+def test_a_model_that_cannot_be_loaded_fails_the_task(monkeypatch):
     loads = []
 
     def load(name, device):
         loads.append(name)
         raise MemoryError("no room")
 
-    monkeypatch.setattr(module, "load", load)
+    monkeypatch.setattr(worker_model, "load", load)
     with pytest.raises(TaskFailed, match=r"^dtd, pretraining, seed 0, worker \d+ on .*: MemoryError: no room"):
         Worker(WorkerSpec(model="tiny")).run(evaluation(prompt="fpp").pretrain, [])
     assert loads == ["tiny"]
 
 
-def test_what_image_features_took_is_told_by_whoever_computed_them(make_worker, tmp_path):
+def test_the_cost_of_image_features_belongs_to_the_task_that_computed_them(make_worker, tmp_path):
     worker, task = make_worker(limit=20, cache=str(tmp_path)), evaluation(dataset="digits", stop=20, method="zero_shot")
     cost = worker.run(task, []).features
     assert cost["images"] == 20
@@ -132,15 +132,15 @@ def test_what_image_features_took_is_told_by_whoever_computed_them(make_worker, 
         ("tiny", "cuda", 1.0, None, 0),
     ],
 )
-def test_a_gpu_is_given_processes_that_read_for_it(model, device, share, asked, loaders, monkeypatch):
+def test_a_gpu_has_processes_that_read_images(model, device, share, asked, loaders, monkeypatch):
     monkeypatch.setattr("fpp_sweep.spec.process.cores", lambda: 16)
     worker = Worker(WorkerSpec(model=model, share=share, loaders=asked))
-    worker.__dict__["clip"] = SimpleNamespace(name=model, device=torch.device(device))
-    assert worker._loaders == loaders
+    worker.model.clip = SimpleNamespace(name=model, device=torch.device(device))
+    assert worker.model.image_readers == loaders
 
 
 class Greedy(torch.nn.Module):
-    """An image tower that asks for more than any machine has, as soon as it is given so many images."""
+    """An image tower that needs more memory than any machine has for more than `most` images."""
 
     def __init__(self, tower, most):
         super().__init__()
@@ -152,27 +152,27 @@ class Greedy(torch.nn.Module):
 
 
 @pytest.mark.parametrize("most", [3, 0])
-def test_a_device_too_small_for_all_halves_and_one_too_small_for_one_view_is_a_line(make_worker, tmp_path, most):
+def test_batches_are_halved_when_memory_runs_out_and_too_little_for_one_view_is_a_failure(make_worker, tmp_path, most):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    worker.__dict__["clip"] = replace(worker.clip, visual=Greedy(worker.clip.visual, most))
+    worker.model.clip = replace(worker.clip, visual=Greedy(worker.clip.visual, most))
     task = evaluation(dataset="digits", stop=8, **{"views.count": 2})
     if most:
         assert len(worker.run(task, []).predictions) == 8
         return
-    told = r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it"
-    with pytest.raises(TaskFailed, match=told) as failure:
+    message = r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it"
+    with pytest.raises(TaskFailed, match=message) as failure:
         worker.run(task, [])
-    assert failure.value.elsewhere
+    assert failure.value.retry_elsewhere
     assert "\n" not in failure.value.reason
 
 
-def test_views_go_through_the_tower_as_room_allows(make_worker, tmp_path):
+def test_memory_limits_how_many_views_go_through_the_tower_at_once(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
     each = view_bytes(worker.clip)
     assert each > 0
     room = MemoryBudget(device=4 * 3 * each)  # for three of them in a quarter
     clip = replace(worker.clip, visual=Greedy(worker.clip.visual, 3), text=replace(worker.clip.text, memory=room))
-    worker.__dict__["clip"] = clip
+    worker.model.clip = clip
     predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).predictions
     expected = make_worker(limit=8, cache=str(tmp_path / "whole")).run(
         evaluation(dataset="digits", stop=8, **{"views.count": 2}), []
@@ -180,7 +180,7 @@ def test_views_go_through_the_tower_as_room_allows(make_worker, tmp_path):
     assert abs(predictions.confidence - expected.predictions.confidence).max() < 1e-5
 
 
-def test_results_that_a_task_needs_must_be_given(mine):
+def test_missing_inputs_of_a_task_are_a_failure(mine):
     task = evaluation(dataset="pets_of_mine", split="test", stop=3, prompt="fpp", **{"views.count": 2})
     with pytest.raises(TaskFailed, match=r"pets_of_mine, test samples 0\.\.3.*: ValueError: zip\(\)"):
         mine.run(task, [])
@@ -191,46 +191,46 @@ def test_results_that_a_task_needs_must_be_given(mine):
 
 @pytest.fixture
 def built(monkeypatch):
-    """The configs of adapters that are built, and what each is said to take."""
-    made, make_adapter = [], module.make_adapter
+    """The configs of the adapters that are built; each is said to take 100 bytes."""
+    made, make_adapter = [], worker_module.make_adapter
 
     def counted(clip, config, dataset, prompt):
         made.append(config)
         return make_adapter(clip, config, dataset, prompt)
 
-    monkeypatch.setattr(module, "make_adapter", counted)
-    monkeypatch.setattr(module.Adapter, "size", property(lambda adapter: 100))
+    monkeypatch.setattr(worker_module, "make_adapter", counted)
+    monkeypatch.setattr(worker_module.Adapter, "size", property(lambda adapter: 100))
     return made
 
 
 def trials(count):
-    """So many trials, each with shards of two batches."""
+    """Return shards of two batches for each of several trials."""
     configs = [{"adapt.lr": 0.001 * (1 + number), "views.count": 2} for number in range(count)]
     return [evaluation(dataset="digits", stop=128, **config).shards(2) for config in configs]
 
 
 def run_all(worker, tasks):
-    keys = TaskKeys(worker.facts(), plan_of(worker).known())
+    keys = TaskKeys(worker.model_info(), plan_of(worker).datasets_by_key())
     for task in tasks:
         held = worker.run(task, [], keys.of_adapter(task)).adapters
     return held
 
 
 @pytest.mark.parametrize(("room", "times"), [(299, 1), (1e9, 1), (199, 2), (0, 2)])
-def test_trials_that_alternate_build_each_adapter_once_if_there_is_room(make_worker, monkeypatch, built, room, times):
-    """With room for two beside the one in use, three stay; with less, the one that was used longest ago goes first."""
+def test_alternating_trials_build_each_adapter_once_if_memory_suffices(make_worker, monkeypatch, built, room, times):
+    """With memory for two beside the one in use, three stay; with less, the least recently used is dropped."""
     three = trials(3)
     worker = make_worker(limit=128)
-    monkeypatch.setattr(module, "ADAPTERS", room / worker.clip.text.memory.device)
+    monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", room / worker.clip.text.memory.device)
     held = run_all(worker, [shards[turn] for turn in range(2) for shards in three])
     assert built == [shards[0].config for shards in three] * times
     assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
 
 
-def test_the_adapter_that_was_used_longest_ago_goes_first(make_worker, monkeypatch, built):
+def test_the_least_recently_used_adapter_is_dropped_first(make_worker, monkeypatch, built):
     one, two, three = trials(3)
     worker = make_worker(limit=128)
-    monkeypatch.setattr(module, "ADAPTERS", 199 / worker.clip.text.memory.device)
+    monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", 199 / worker.clip.text.memory.device)
     run_all(worker, [one[0], two[0], one[1], three[0]])  # the third goes in where the second was
     del built[:]
     run_all(worker, [one[0], three[1]])
@@ -240,7 +240,7 @@ def test_the_adapter_that_was_used_longest_ago_goes_first(make_worker, monkeypat
 
 
 @pytest.mark.parametrize("jacobian", [False, True])
-def test_an_adapter_takes_what_its_state_holds_beside_the_model(small, monkeypatch, jacobian):
+def test_an_adapters_size_is_that_of_its_state_without_the_model(small, monkeypatch, jacobian):
     monkeypatch.setattr(gradients, "jacobian_pays", lambda *how: jacobian)
     task = evaluation(dataset="digits", stop=20)
     state = (adapter := small.adapter(task, from_words(small.clip, task.config.prompt))).state
@@ -248,7 +248,7 @@ def test_an_adapter_takes_what_its_state_holds_beside_the_model(small, monkeypat
     if jacobian:
         assert adapter.size == plain + state.first._jacobian.nbytes
     else:  # the pullback holds the tower, too, which is not counted
-        weights = sum(tensor.nbytes for tensor in running._tensors(small.clip.text, set()))
+        weights = sum(tensor.nbytes for tensor in adapting.reachable_tensors(small.clip.text, set()))
         assert plain < adapter.size < weights
 
 
@@ -262,9 +262,7 @@ STREAMS: list[tuple[str, dict[str, object]]] = [("running_mean", {})] + [
 
 @pytest.mark.parametrize(("method", "more"), STREAMS, ids=["a mean", "in file order", "shuffled"])
 @pytest.mark.parametrize("lost", [range(64), range(64, 128), range(70)], ids=["the first", "the second", "and a half"])
-def test_a_stateful_stream_goes_on_over_shards_of_which_nothing_can_be_read(
-    make_worker, tmp_path, monkeypatch, lost, method, more
-):
+def test_a_stateful_stream_continues_over_unreadable_shards(make_worker, tmp_path, monkeypatch, lost, method, more):
     monkeypatch.setattr(cutting, "SHARD", 64)
     test = [[f"{number}.jpg", number % 2, ("cat", "dog")[number % 2]] for number in range(150)]
     worker = make_worker(
@@ -272,18 +270,18 @@ def test_a_stateful_stream_goes_on_over_shards_of_which_nothing_can_be_read(
     )
     streams = {"dataset": "pets_of_mine", "split": "test", "stop": 150, "method": method, **more}
     with registered(RUNNING_MEAN):
-        dataset = worker.dataset("pets_of_mine", "test")
-        order = running.positions(evaluation(**streams), dataset)
+        dataset = worker.datasets.open("pets_of_mine", "test")
+        order = adapting.stream_of(evaluation(**streams), dataset)
     for position in order[lost]:
         (tmp_path / "images" / dataset.ids[position]).write_text("no image")
     plan = plan_of(worker, datasets=("pets_of_mine",), splits=("test",))
     with registered(RUNNING_MEAN):
         shards = evaluation(**streams).shards()
         results = list(inline(worker, plan, tmp_path / "cut").results(shards))
-        found = joined(results, 150)
+        found = join_shards(results, ImageRange(0, 150))
         monkeypatch.setattr(cutting, "SHARD", 1024)
         (whole,) = evaluation(**streams).shards()
-        expected = joined(list(inline(worker, plan, tmp_path / "whole").results([whole])), 150)
+        expected = join_shards(list(inline(worker, plan, tmp_path / "whole").results([whole])), ImageRange(0, 150))
     assert len(shards) == 3
     assert len(found) == 150 - len(lost)
     assert (found.confidence == expected.confidence).all()

@@ -1,4 +1,4 @@
-"""A cluster whose machines come and go: Ray nodes with addresses of their own on this machine's loopback."""
+"""A cluster whose machines join and leave: Ray nodes with their own addresses on this machine's loopback."""
 
 import asyncio
 import os
@@ -17,7 +17,8 @@ import ray
 
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.specs import WorkerSpec
-from fpp_sweep.workers.actors import WorkerNeeds, _RayWorker
+from fpp_sweep.workers.actors import RayWorker
+from fpp_sweep.workers.resources import WorkerNeeds
 from fpp_sweep.workers.session import session
 from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, ended, kill, only_sweep, started
 from tests.waiting import LONG, wait_for
@@ -33,7 +34,7 @@ RAY = Path(sys.executable).with_name("ray")
 
 @pytest.fixture
 def scratch(monkeypatch):
-    """A folder with a short name, as sockets need it, and a token that keeps others out of the cluster."""
+    """A folder with a short name, as sockets need it, and a token that protects the cluster."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -43,9 +44,9 @@ def scratch(monkeypatch):
 
 @contextmanager
 def node(folder, ip, *words, room=1, before=(), env=None):
-    """A node with room for so many workers, until it is killed or the test ends: what it is below, and its address.
+    """Start a node with room for `room` workers; yield its top process and its address.
 
-    `before` is a command that starts it, `env` the environment that it has beside the test's.
+    `before` is a command that starts it; `env` is added to its environment.
     """
     start = [*before, RAY, "start", "--block", f"--node-ip-address={ip}", f"--temp-dir={folder}", *words]
     # workers' ports are any that are free: the fixed ones that Ray has for them are another node's already
@@ -65,13 +66,13 @@ def workers(pid):
 
 
 def room(address):
-    """What the cluster has room for, as Ray tells it: a node that is lost counts for some time."""
+    """Return the CPUs of the cluster as Ray reports them: a lost node counts for some time."""
     found = subprocess.run([RAY, "status", f"--address={address}"], capture_output=True, text=True, check=True).stdout
     return sum(float(line.split()[0].partition("/")[2]) for line in found.splitlines() if line.endswith(" CPU"))
 
 
-def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_path, scratch):
-    """The first machine's worker stands still meanwhile, so that what gets done is the second's work."""
+def test_a_machine_that_joins_is_used_and_a_lost_machine_costs_no_result(tmp_path, scratch):
+    """The first machine's worker is stopped meanwhile, so that the second one does the work."""
     with node(scratch / "head", "127.0.0.2", *HEAD) as (head, address):
         words = "--address", address, "--trials", "8"
         with ended(started(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)) as driver:
@@ -96,8 +97,8 @@ def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_p
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
-def test_a_sweep_that_has_lost_all_machines_goes_on_with_the_next(tmp_path, scratch):
-    """Workers that are to replace the lost ones are started on their machine, as long as Ray counts on it."""
+def test_a_sweep_that_lost_all_machines_continues_on_the_next_one(tmp_path, scratch):
+    """Replacements start on the lost machine as long as Ray has not noticed the loss."""
     with ExitStack() as there:
         _, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD, room=0))
         join = f"--address={address}"
@@ -117,14 +118,14 @@ def test_a_sweep_that_has_lost_all_machines_goes_on_with_the_next(tmp_path, scra
 
 
 def drain(pid, address, seconds):
-    """What a spot machine's end is to Ray: told before it comes, when the time is up or nothing is left on it."""
+    """Announce the end of a node, as a spot machine's; it ends when the time is up or when nothing runs on it."""
     (found,) = {re.search(r" --node-id=(\w+)", line)[1] for line in descendants(pid).values() if " --node-id=" in line}
     words = "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot", f"--deadline-remaining-seconds={seconds}"
     subprocess.run([RAY, "drain-node", f"--address={address}", f"--node-id={found}", *words], check=True)
 
 
-def test_a_machine_that_is_drained_is_left_when_its_task_is_done_and_costs_nothing(tmp_path, scratch):
-    """The node goes by itself once its worker has; trials' own processes are where the driver is."""
+def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scratch):
+    """The node leaves once its worker has left; processes of trials run where the driver is."""
     with ExitStack() as there:
         head, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD))
         other, _ = there.enter_context(node(scratch / "other", "127.0.0.3", f"--address={address}"))
@@ -132,8 +133,8 @@ def test_a_machine_that_is_drained_is_left_when_its_task_is_done_and_costs_nothi
         driver = there.enter_context(ended(started(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)))
         wait_for(lambda: complete(tmp_path) and workers(other) and workers(head))
         (leaving,) = workers(other)
-        wait_for(lambda: "Coordinator" in str(descendants(head)))
-        assert "Coordinator" not in str(descendants(other))
+        wait_for(lambda: "TrialRunner" in str(descendants(head)))
+        assert "TrialRunner" not in str(descendants(other))
         drain(other, address, 600)
         wait_for(lambda: room(address) == 1)
         assert not Path(f"/proc/{leaving}").exists()
@@ -145,8 +146,8 @@ def test_a_machine_that_is_drained_is_left_when_its_task_is_done_and_costs_nothi
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
-def test_a_worker_that_has_no_memory_left_fails_no_trial(tmp_path):
-    """It is still there, and fails at once whatever has other shapes than what it has done before."""
+def test_a_worker_without_memory_fails_no_trial(tmp_path):
+    """The worker is alive, and fails every task whose shapes differ from those before."""
     two = SMALL.replace("workers: 1", "workers: 2").replace("concurrency: 1", "concurrency: 2")
     two = two.replace("views.count: 4, ", "").replace(
         "params:", "params:\n  views.count: [4, 6, 8, 10, 12, 14, 16, 20, 24]"
@@ -169,17 +170,17 @@ def test_a_worker_that_has_no_memory_left_fails_no_trial(tmp_path):
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
-def test_what_a_worker_took_is_free_before_another_is_hired_though_it_stands_still(tmp_path):
-    """A start that finds no room is demand, for which a cluster that grows starts one more machine."""
+def test_a_stopped_workers_resources_are_free_before_the_next_start(tmp_path):
+    """A start that finds no room is demand: a cluster that grows would start one more machine."""
     needs = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
 
     async def scenario():
-        worker = await _RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs, tmp_path)
-        os.kill(worker.facts.pid, signal.SIGSTOP)
+        worker = await RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs, tmp_path)
+        os.kill(worker.info.pid, signal.SIGSTOP)
         worker.kill()
-        assert not await worker.gone()  # Ray says that it is dead
+        assert not await worker.wait_until_lost()  # Ray says that it is dead
         taken = ray.available_resources().get("CPU", 0.0)
-        await worker.freed()
+        await worker.wait_resources_released()
         return taken, ray.available_resources().get("CPU")
 
     with session(None, cpus=1, verbose=False):

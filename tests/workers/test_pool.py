@@ -1,4 +1,4 @@
-"""What Ray is asked for and what its answers mean, without Ray: how many workers, on which machines, who repeats."""
+"""The boundary to Ray, without Ray: options of actors, the meaning of answers, restarts, and requests of trials."""
 
 import asyncio
 import re
@@ -17,36 +17,43 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import of_config
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.workers import actors, requests
-from fpp_sweep.workers.actors import Pool, SchedulerActor, WorkerActor, WorkerNeeds, _RayWorker, require_room
-from fpp_sweep.workers.requests import PendingRequest
-from fpp_sweep.workers.scheduler import LostError
+from fpp_sweep.workers import actors
+from fpp_sweep.workers import scheduler as scheduler_module
+from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor, WorkerActor
+from fpp_sweep.workers.resources import WorkerNeeds, require_room
+from fpp_sweep.workers.scheduler import LostError, PendingRequest
 from tests.trial.made import KEYS, MODEL, evaluation
-from tests.workers.crew import batches, hangs, until
+from tests.workers.harness import hang, shards, until
 
-WORKER = WorkerSpec(model="tiny")
-ONE = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
+SPEC = WorkerSpec(model="tiny")
+ONE_CPU = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """A keeper writes its workers' logs beside its tasks."""
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    """Logs of workers are written beside the folder of tasks."""
     monkeypatch.chdir(tmp_path)
 
 
-def keeper(needs=ONE, worker=WORKER):
-    return SchedulerActor(worker, needs, Path("tasks"), 1, 60.0)
+def scheduler_actor(needs=ONE_CPU, spec=SPEC):
+    return SchedulerActor(spec, needs, Path("tasks"), 1, 60.0)
 
 
 def answering(value):
-    """A remote method that gives this, or raises it, as Ray does with errors of its own."""
+    """Return a remote method that answers with the value, or raises it if Ray would."""
 
     def remote(*arguments):
         answer = asyncio.get_running_loop().create_future()
-        answer.set_exception(value) if isinstance(value, RayError) else answer.set_result(value)
+        if isinstance(value, RayError):
+            answer.set_exception(value)
+        else:
+            answer.set_result(value)
         return answer
 
     return SimpleNamespace(remote=remote)
+
+
+# ------------------------------------------------------------ number and size of workers
 
 
 @pytest.mark.parametrize(
@@ -56,14 +63,14 @@ def answering(value):
         ({"cpus": 3.0}, {"CPU": 8.0}, 2),
         ({"cpus": 0.1}, {"CPU": 0.3}, 3),  # 0.3 / 0.1 is a little less than 3
         ({"gpus": 0.5}, {"CPU": 4.0, "GPU": 2.0}, 4),
-        ({"cpus": 8.0}, {"CPU": 4.0}, 1),  # machines that hold one may yet come
+        ({"cpus": 8.0}, {"CPU": 4.0}, 1),  # a larger machine may join
         ({"gpus": 1.0}, {"CPU": 4.0}, 1),
         ({"workers": 7}, {"CPU": 4.0}, 7),
     ],
 )
-def test_there_are_as_many_workers_as_the_machines_hold_and_never_none(monkeypatch, needs, machines, workers):
+def test_the_machines_decide_the_number_of_workers_unless_it_is_given(monkeypatch, needs, machines, workers):
     monkeypatch.setattr(ray, "cluster_resources", lambda: machines)
-    assert keeper(replace(ONE, **{"workers": None, **needs}))._wanted() == workers
+    assert replace(ONE_CPU, **{"workers": None, **needs}).wanted_workers() == workers
 
 
 @pytest.mark.parametrize(
@@ -71,264 +78,316 @@ def test_there_are_as_many_workers_as_the_machines_hold_and_never_none(monkeypat
     [
         ({"cpus": 4.0, "gpus": 0.5}, None),
         ({"cpus": 0.5, "gpus": 2.0}, None),
-        ({"cpus": 4.5}, r"work\.cpus_per_worker=4\.5: the 2 nodes of this cluster have at most 4 CPUs"),
-        ({"gpus": 2.5}, r"work\.gpus_per_worker=2\.5: the 2 nodes of this cluster have at most 2 GPUs"),
+        ({"cpus": 4.5}, "work.cpus_per_worker=4.5: the 2 nodes of this cluster have at most 4 CPUs"),
+        ({"gpus": 2.5}, "work.gpus_per_worker=2.5: the 2 nodes of this cluster have at most 2 GPUs"),
     ],
 )
-def test_a_worker_may_take_a_whole_machine_and_no_more(monkeypatch, needs, complaint):
-    large, small, gone = {"CPU": 4.0, "GPU": 2.0}, {"CPU": 2.0}, {"CPU": 64.0, "GPU": 8.0}
-    nodes = [{"Resources": resources, "Alive": resources is not gone} for resources in (small, large, gone)]
+def test_a_worker_may_take_at_most_a_whole_machine(monkeypatch, needs, complaint):
+    small, large, dead = {"CPU": 2.0}, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 64.0, "GPU": 8.0}
+    nodes = [{"Resources": resources, "Alive": resources is not dead} for resources in (small, large, dead)]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    asked = replace(ONE, **needs)
+    needs = replace(ONE_CPU, **needs)
     if complaint is None:
-        assert require_room(asked, may_grow=False) is None
+        assert require_room(needs, may_grow=False) is None
         return
-    with pytest.raises(InputError, match=complaint):
-        require_room(asked, may_grow=False)
-    assert "waiting for machines" in require_room(asked, may_grow=True)
+    with pytest.raises(InputError, match=f"^{re.escape(complaint)}; lower work"):
+        require_room(needs, may_grow=False)
+    assert require_room(needs, may_grow=True) == f"{complaint}; waiting for machines that have more"
 
 
-async def test_ray_repeats_no_call_and_replaces_no_worker(monkeypatch):
-    """Both are the keeper's to do, who counts the attempts."""
-    asked = []
+# ------------------------------------------------------------ starts of workers
+
+
+async def test_ray_retries_no_task_and_restarts_no_worker(monkeypatch):
+    """The scheduler does both, and counts the attempts."""
+    all_options = []
 
     def remote(**options):
-        asked.append(options)
-        handle = SimpleNamespace(call=answering(MODEL), place=answering("n1"))
-        return lambda kind: SimpleNamespace(remote=lambda spec: handle)
+        all_options.append(options)
+        actor = SimpleNamespace(model_info=answering(MODEL), slot=answering("n1"))
+        return lambda kind: SimpleNamespace(remote=lambda spec: actor)
 
     monkeypatch.setattr(ray, "remote", remote)
-    assert (await keeper()._keeper.hire()).facts == MODEL
-    assert [(each["max_task_retries"], each["max_restarts"]) for each in asked] == [(0, 0)]
+    assert (await scheduler_actor()._scheduler.start_worker()).info == MODEL
+    (options,) = all_options
+    assert (options["max_task_retries"], options["max_restarts"]) == (0, 0)
 
 
-@pytest.mark.parametrize(("elsewhere", "error"), [(False, TaskFailed), (True, LostError)])
-async def test_a_model_that_cannot_be_loaded_is_a_failure_of_the_start_and_the_process_is_let_go(
-    monkeypatch, elsewhere, error
-):
-    """For good, unless another worker might do better."""
+@pytest.mark.parametrize(("retry_elsewhere", "error"), [(False, TaskFailed), (True, LostError)])
+async def test_a_model_that_cannot_be_loaded_fails_the_start_and_ends_the_process(monkeypatch, retry_elsewhere, error):
+    """The failure is final unless another worker might succeed."""
     killed = []
-    failure, handle = TaskFailed("unknown model 'tinny'", elsewhere=elsewhere), SimpleNamespace()
-    handle.call = answering(None)
-    handle.call.remote = lambda method: asyncio.sleep(0, failure)
-    monkeypatch.setattr(ray, "remote", lambda **options: lambda kind: SimpleNamespace(remote=lambda spec: handle))
+    failure = TaskFailed("unknown model 'tinny'", retry_elsewhere=retry_elsewhere)
+    actor = SimpleNamespace(model_info=answering(failure))
+    monkeypatch.setattr(ray, "remote", lambda **options: lambda kind: SimpleNamespace(remote=lambda spec: actor))
     monkeypatch.setattr(ray, "kill", killed.append)
     with pytest.raises(error, match="unknown model 'tinny'"):
-        await keeper()._keeper.hire()
-    assert killed == [handle]
+        await scheduler_actor()._scheduler.start_worker()
+    assert killed == [actor]
 
 
-async def test_what_a_process_says_is_a_result_and_its_death_a_loss(tmp_path):
-    task, result = evaluation(), TaskResult(prompt=b"it")
+def test_a_worker_that_cannot_start_returns_the_reason_to_every_call(tmp_path):
+    actor = WorkerActor(WorkerSpec(model="tiny", dataset_file=str(tmp_path / "none.yaml")))
+    for failure in (actor.model_info(), actor.describe([], "val"), actor.run(evaluation(), (), "")):
+        assert "none.yaml" in failure.reason
+
+
+async def test_results_are_no_longer_shared_once_a_worker_runs_other_code(monkeypatch, tmp_path):
+    versions = iter(["first", "first", "second"])
+
+    async def start(spec, needs, logs):
+        return SimpleNamespace(info=replace(MODEL, made_with=next(versions)))
+
+    monkeypatch.setattr(RayWorker, "start", start)
+    actor = scheduler_actor()
+    monkeypatch.setattr(actor, "_start_workers", lambda: None)
+    await actor._start_worker()
+    await actor.begin(KEYS, tmp_path / "shared")
+    assert actor._scheduler.store.shared is not None
+    await actor._start_worker()
+    assert actor._scheduler.store.shared is not None
+    await actor._start_worker()
+    assert actor._scheduler.store.shared is None
+
+
+# ------------------------------------------------------------ answers of workers
+
+
+async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tmp_path):
+    task, result = evaluation(), TaskResult(prompt=b"a prompt")
 
     async def run(answer):
-        return await _RayWorker(SimpleNamespace(call=answering(answer)), MODEL, ONE, tmp_path).run(task, (), "")
+        return await RayWorker(SimpleNamespace(run=answering(answer)), MODEL, ONE_CPU, tmp_path).run(task, (), "")
 
     assert await run(result) is result
     assert (await run(TaskFailed("no"))).reason == "no"
     with pytest.raises(LostError):
         await run(ActorDiedError())
-    strange = RayTaskError("call", "Traceback ...\nTypeError: cannot\npickle", TypeError("cannot\npickle"))
-    failure = await run(strange.as_instanceof_cause())
+    of_ray = RayTaskError("run", "Traceback ...\nTypeError: cannot\npickle", TypeError("cannot\npickle"))
+    failure = await run(of_ray.as_instanceof_cause())
     assert failure.reason == f"{task.title}, worker 1 on here: TypeError: cannot pickle"
     assert "TypeError: cannot\npickle" in failure.details
     lines = (tmp_path / f"{MODEL.node}-{MODEL.pid}.log").read_text().splitlines()
-    what = f"{task.title}, config {of_config(task.config)}"
-    assert [line[20:].removeprefix(what) for line in lines[:4]] == [": begins", ": 0.000 s", ": begins", ": no"]
-    assert lines[5].endswith(f"{what}: the worker is gone (The actor died unexpectedly before finishing this task.)")
+    label = f"{task.title}, config {of_config(task.config)}"
+    assert [line[20:].removeprefix(label) for line in lines[:4]] == [": begins", ": 0.000 s", ": begins", ": no"]
+    assert lines[5].endswith(f"{label}: the worker died (The actor died unexpectedly before finishing this task.)")
 
 
-async def test_a_worker_that_dies_while_it_is_asked_is_a_failure_that_says_so(tmp_path):
-    actor = keeper()
-    actor._keeper.workers[0] = _RayWorker(SimpleNamespace(call=answering(ActorDiedError())), MODEL, ONE, tmp_path)
-    failure = await actor.call("describe", ["digits"], "val")
+async def test_the_death_of_a_worker_during_a_question_is_a_failure_that_names_it(tmp_path):
+    actor = scheduler_actor()
+    worker = RayWorker(SimpleNamespace(describe=answering(ActorDiedError())), MODEL, ONE_CPU, tmp_path)
+    actor._scheduler._assignment.add(worker)
+    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no others
+    failure = await actor.describe(["digits"], "val")
     assert failure.reason.startswith("worker 1 on here: died (")
 
 
-def test_the_keeper_knows_the_rows_of_plugins_from_which_keys_are_made():
-    text = "import fpp_sweep\nfrom fpp_sweep import method\n@method(views=1)\ndef mine(**how): ...\n"
+def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(actors, "PROGRESS_DELAY", -1.0)
+    actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
+    assert actor.doing() == ""
+    task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
+    reports = set()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(actor.run, task, (), "")
+        while not running.done():
+            reports.add(actor.doing())
+            time.sleep(0.01)  # lets the other thread run
+    progress = r"scenes: features: \d+/640 images, [\d.]+/s, .* left"
+    assert [report for report in reports if re.fullmatch(progress, report)]
+    assert actor.doing() == ""
+    monkeypatch.setattr(actors, "PROGRESS_DELAY", 1e9)
+    actor._show_progress("scenes: features", 3, "images").advance()
+    assert actor.doing() == ""
+
+
+# ------------------------------------------------------------ the scheduler's process
+
+
+def test_the_scheduler_knows_the_plugins_rows_on_which_keys_depend():
+    text = "import fpp_sweep\nfrom fpp_sweep import method\n@method(views=1)\ndef mine(**options): ...\n"
     file = PluginFile(name="mine", text=text, digest="d1")
-    actor = keeper(worker=replace(WORKER, plugins=(file,)))
+    actor = scheduler_actor(spec=replace(SPEC, plugins=(file,)))
     try:
         asyncio.run(actor.begin(KEYS))
-        assert actor._keeper.keys.of(evaluation(method="mine"))
+        assert actor._scheduler.keys.of(evaluation(method="mine"))
     finally:
         plugins.unload(file)
     assert "mine" not in catalogue.METHODS
 
 
-async def test_the_keepers_process_gives_results_and_failures_as_values(keep, tmp_path):
-    actor, crew = keeper(), keep(attempts=1)
-    actor._keeper = crew.keeper
+async def test_the_scheduler_returns_results_and_failures_as_values(start):
+    actor, harness = scheduler_actor(), start(attempts=1)
+    actor._scheduler = harness.scheduler
 
-    async def answer(task):
-        name = task.title + str(crew.does)
-        await actor.ask(name, {5: task}, 1)
-        ((place, result),) = await actor.ended(name, 0)
-        assert place == 5
-        return result
+    async def reply(task, name):
+        assert await actor.request(name, {5: task}, 1)
+        ((index, value),) = await actor.collect_since(name, 0)
+        assert index == 5
+        return value
 
-    task, other = batches(2)
-    assert (await answer(task)).state == task.title.encode()
-    crew.does = None  # nothing that can be called: the worker raises
-    failure = await answer(other)
+    first, second, third = shards(3)
+    assert (await reply(first, "succeeds")).state == first.title.encode()
+    harness.behaviour = None  # cannot be called: the worker raises TypeError
+    failure = await reply(second, "fails")
     assert type(failure) is TaskFailed
-    assert failure.reason.startswith(f"{other.title}, worker 0 on here: its worker died (TypeError")
-    actor._keeper.keys = None  # whatever goes wrong in the keeper itself
-    assert (await answer(batches(3)[2])).reason.startswith(f"{batches(3)[2].title}: AttributeError")
+    assert failure.reason.startswith(f"{second.title}, worker 0 on here: its worker died (TypeError")
+    actor._scheduler.keys = "damaged"  # an error of the scheduler itself
+    assert (await reply(third, "damaged")).reason.startswith(f"{third.title}: AttributeError")
 
 
-def answers(ends):
-    """What tasks come to that end when they are told to."""
+async def test_a_restarted_scheduler_refuses_requests_until_it_has_the_keys_of_the_run(start):
+    actor, harness = scheduler_actor(), start()
+    actor._scheduler = harness.scheduler
+    actor._starting_workers = harness.starting
+    actor._scheduler.keys = None
+    (task,) = shards(1)
+    assert not await actor.request("trial", {0: task}, 1)
+    await actor.resume(KEYS)
+    assert await actor.request("trial", {0: task}, 1)
+    assert [index for index, _ in await actor.collect_since("trial", 0)] == [0]
+    await actor.resume(KEYS)  # of a second trial: changes nothing
+    assert harness.counts.done == 1
 
-    async def answer(place):
-        await ends[place].wait()
-        return TaskResult(prompt=b"%d" % place)
 
-    return {place: answer(place) for place in ends}
-
-
-def places(ended):
-    return [place for place, _ in ended]
+async def test_work_is_counted_by_run_and_workers_that_start_before_the_first_run_belong_to_it(start):
+    harness = start()
+    await harness.results(shards(2))
+    assert (harness.counts.loads, harness.counts.done) == (1, 2)
+    harness.scheduler.begin(KEYS)
+    assert (harness.counts.loads, harness.counts.done) == (0, 0)
 
 
-async def test_what_has_ended_is_handed_over_together_and_again_until_it_is_taken():
-    ends = {place: asyncio.Event() for place in range(4)}
-    wish = PendingRequest(answers(ends))
-    waiting = asyncio.create_task(wish.ended_after(0))
+async def test_an_expired_request_is_cancelled_and_may_be_made_again(start, monkeypatch):
+    """The trial's process died, or did not react for as long as a dead one would be waited for."""
+    actor, harness = scheduler_actor(), start(behaviour=hang)
+    actor._scheduler = harness.scheduler
+    first, second, third = shards(3)
+    await actor.request("dead", {0: first, 1: second}, 1)
+    await until(lambda: harness.status.running == 1)
+    assert harness.status.queued == 1
+    await actor.request("slow", {0: third}, 2)
+    await until(lambda: harness.status.queued == 2)
+    monkeypatch.setattr(actors, "REQUEST_EXPIRY", -1.0)
+    await actor.request("next", {}, 3)
+    assert await actor.collect_since("dead", 0) is None
+    assert await actor.collect_since("slow", 0) is None
+    await until(lambda: harness.status.queued == 0)
+    await actor.request("slow", {0: third}, 2)
+    await until(lambda: harness.status.queued == 1)
+
+
+# ------------------------------------------------------------ requests of trials
+
+
+def results_at(events):
+    """Return awaitable results that end when their events are set."""
+
+    async def wait_for(index):
+        await events[index].wait()
+        return TaskResult(prompt=b"%d" % index)
+
+    return {index: wait_for(index) for index in events}
+
+
+def indices(replies):
+    return [index for index, _ in replies]
+
+
+async def test_results_are_returned_together_and_again_until_they_are_taken():
+    events = {index: asyncio.Event() for index in range(4)}
+    request = PendingRequest(results_at(events))
+    collecting = asyncio.create_task(request.collect_since(0))
     await asyncio.sleep(0)
-    ends[2].set()
-    ends[0].set()
-    assert places(await waiting) == [2, 0]
-    assert places(await wish.ended_after(0)) == [2, 0]  # the answer was lost on its way
-    ends[1].set()
+    events[2].set()
+    events[0].set()
+    assert indices(await collecting) == [2, 0]
+    assert indices(await request.collect_since(0)) == [2, 0]  # the first reply was lost on its way
+    events[1].set()
     await asyncio.sleep(0.01)
-    assert places(await wish.ended_after(1)) == [0, 1]
-    assert places(await wish.ended_after(0)) == [0, 1]  # an older call that comes late takes nothing back
-    ends[3].set()
-    assert places(await wish.ended_after(3)) == [3]
+    assert indices(await request.collect_since(1)) == [0, 1]
+    assert indices(await request.collect_since(0)) == [0, 1]  # an older call that arrives late changes nothing
+    events[3].set()
+    assert indices(await request.collect_since(3)) == [3]
 
 
-async def test_a_trial_that_waits_for_long_asks_again(monkeypatch):
-    monkeypatch.setattr(requests, "LONGEST", 0.01)
-    wish = PendingRequest(answers({0: asyncio.Event()}))
-    assert await wish.ended_after(0) == []
-    wish.give_up()
+async def test_a_reply_without_results_comes_after_a_while(monkeypatch):
+    monkeypatch.setattr(scheduler_module, "MAX_REPLY_DELAY", 0.01)
+    request = PendingRequest(results_at({0: asyncio.Event()}))
+    assert await request.collect_since(0) == []
+    request.cancel()
 
 
-async def test_what_nobody_comes_back_for_is_given_up_and_begun_again_for_who_does(keep, monkeypatch):
-    """Its trial's process died, or stood still for longer than a dead one would be waited for."""
-    actor, crew = keeper(), keep(does=hangs)
-    actor._keeper = crew.keeper
-    first, second, third = batches(3)
-    await actor.ask("dead", {0: first, 1: second}, 1)
-    await until(lambda: crew.status.running == 1)
-    assert crew.status.queued == 1
-    await actor.ask("alive", {0: third}, 2)
-    await until(lambda: crew.status.queued == 2)
-    monkeypatch.setattr(actors, "FORGOTTEN", -1.0)
-    await actor.ask("next", {}, 3)
-    assert await actor.ended("dead", 0) is None
-    assert await actor.ended("alive", 0) is None
-    await until(lambda: crew.status.queued == 0)
-    await actor.ask("alive", {0: third}, 2)
-    await until(lambda: crew.status.queued == 1)
+class FakeScheduler:
+    """A scheduler's handle that gives these replies to `collect_since`, and accepts requests after so many refusals."""
 
+    def __init__(self, *replies, refusals=0):
+        self.calls = []
+        self._replies = list(replies)
+        self._refusals = refusals
 
-def test_a_worker_that_cannot_begin_says_why_whatever_it_is_asked(tmp_path):
-    actor = WorkerActor(WorkerSpec(model="tiny", dataset_file=str(tmp_path / "none.yaml")))
-    for method in ("facts", "describe"):
-        assert "none.yaml" in actor.call(method).reason
-
-
-def test_a_worker_tells_from_another_thread_how_far_what_takes_long_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(actors, "SLOW", -1.0)
-    actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
-    assert actor.doing() == ""
-    task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
-    seen = set()
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(actor.call, "run", task, ())
-        while not running.done():
-            seen.add(actor.doing())
-            time.sleep(0.01)  # or it would keep the interpreter to itself
-    features = {doing for doing in seen if re.fullmatch(r"scenes: features: \d+/640 images, [\d.]+/s, .* left", doing)}
-    assert features
-    assert actor.doing() == ""
-    monkeypatch.setattr(actors, "SLOW", 1e9)
-    actor._show("scenes: features", 3, "images").advance()
-    assert actor.doing() == ""
-
-
-class Asked:
-    """A keeper as a pool reaches it, which gives these answers to its calls for what has ended."""
-
-    def __init__(self, *ended):
-        self.calls, self._ended = [], list(ended)
+    @property
+    def methods(self):
+        return [method for method, *_ in self.calls]
 
     def __getattr__(self, method):
         def remote(*arguments):
-            self.calls.append((method, *arguments[1:]))
-            return self._ended.pop(0) if method == "ended" else None
+            self.calls.append((method, *arguments))
+            if method == "collect_since":
+                return self._replies.pop(0)
+            if method == "request" and self._refusals:
+                self._refusals -= 1
+                return False
+            return True
 
         return SimpleNamespace(remote=remote)
 
 
-def result(place):
-    return place, TaskResult(prompt=b"%d" % place)
+def reply(index):
+    return index, TaskResult(prompt=b"%d" % index)
 
 
 @pytest.fixture
-def at_once(monkeypatch):
-    monkeypatch.setattr(ray, "get", lambda reference, timeout: reference)
+def without_waiting(monkeypatch):
+    monkeypatch.setattr(ray, "get", lambda call, timeout: call)
 
 
-def test_a_pool_hands_results_over_as_they_end_and_gives_up_what_is_left_when_it_is_closed(at_once):
-    tasks = batches(4)
-    remote = Asked([result(2)], [], [result(0)])
-    results = Pool(remote).results(tasks, 7)
-    assert [(task, came.prompt) for task, came in (next(results), next(results))] == [
+@pytest.mark.usefixtures("without_waiting")
+def test_a_pool_yields_results_as_they_end_and_cancels_the_rest_when_closed():
+    tasks = shards(4)
+    scheduler = FakeScheduler([reply(2)], [], [reply(0)])
+    results = Pool(scheduler).results(tasks, 7)
+    assert [(task, result.prompt) for task, result in (next(results), next(results))] == [
         (tasks[2], b"2"),
         (tasks[0], b"0"),
     ]
     results.close()
-    everything = dict(enumerate(tasks))
-    assert [call[0] for call in remote.calls] == ["ask", "ended", "ended", "ended", "forget"]
-    assert everything.keys() - remote.calls[0][1].keys() == {0, 2}  # the same dictionary: what is still waited for
-    assert [call[1] for call in remote.calls[1:4]] == [0, 1, 1]
+    assert scheduler.methods == ["request", "collect_since", "collect_since", "collect_since", "cancel"]
+    assert [taken for method, _, *taken in scheduler.calls if method == "collect_since"] == [[0], [1], [1]]
 
 
-def test_a_keeper_that_follows_one_that_died_is_asked_for_what_is_missing(at_once):
-    tasks = batches(3)
-    remote = Asked([result(1)], None, [result(2)], [result(0)])
-    assert [task for task, _ in Pool(remote).results(tasks, 7)] == [tasks[1], tasks[2], tasks[0]]
-    assert [call[0] for call in remote.calls] == ["ask", "ended", "ended", "ask", "ended", "ended", "forget"]
-    assert [call[1] for call in remote.calls if call[0] == "ended"] == [0, 1, 0, 1]
+@pytest.mark.usefixtures("without_waiting")
+def test_a_pool_requests_what_is_missing_from_a_restarted_scheduler():
+    tasks = shards(3)
+    scheduler = FakeScheduler([reply(1)], None, [reply(2)], [reply(0)])
+    assert [task for task, _ in Pool(scheduler).results(tasks, 7)] == [tasks[1], tasks[2], tasks[0]]
+    collect = "collect_since"
+    assert scheduler.methods == ["request", collect, collect, "request", collect, collect, "cancel"]
+    assert [taken for method, _, *taken in scheduler.calls if method == collect] == [[0], [1], [0], [1]]
 
 
-def test_a_pool_raises_a_failure_and_gives_up_the_rest(at_once):
-    remote = Asked([result(1), (0, TaskFailed("no")), result(2)])
+@pytest.mark.usefixtures("without_waiting")
+def test_a_pool_sends_the_keys_of_the_run_to_a_restarted_scheduler():
+    scheduler = FakeScheduler([reply(0)], refusals=1)
+    pool = Pool(scheduler, keys=KEYS, shared=Path("shared"))
+    assert len(list(pool.results(shards(1)))) == 1
+    assert scheduler.methods == ["request", "resume", "request", "collect_since", "cancel"]
+    assert scheduler.calls[1] == ("resume", KEYS, Path("shared"))
+
+
+@pytest.mark.usefixtures("without_waiting")
+def test_a_pool_raises_a_failure_and_cancels_the_rest():
+    scheduler = FakeScheduler([reply(1), (0, TaskFailed("no")), reply(2)])
     with pytest.raises(TaskFailed, match="no"):
-        list(Pool(remote).results(batches(3), 1))
-    assert [call[0] for call in remote.calls] == ["ask", "ended", "forget"]
-
-
-def test_nothing_is_shared_any_more_once_a_worker_runs_other_code(monkeypatch, tmp_path):
-    made_with = iter(["then", "then", "now"])
-
-    async def start(worker, needs, logs):
-        return SimpleNamespace(facts=replace(MODEL, made_with=next(made_with)))
-
-    async def look():
-        actor = keeper()
-        monkeypatch.setattr(actor, "_hire", lambda: None)
-        found = []
-        for _ in range(3):
-            await actor._start(WORKER, tmp_path)
-            if not found:
-                await actor.begin(KEYS, tmp_path / "shared")
-            found.append(actor._keeper.store.shared is not None)
-        return found
-
-    monkeypatch.setattr(_RayWorker, "start", start)
-    assert asyncio.run(look()) == [True, True, False]
+        list(Pool(scheduler).results(shards(3), 1))
+    assert scheduler.methods == ["request", "collect_since", "cancel"]

@@ -1,4 +1,4 @@
-"""A session of our own, seen from outside: who could reach it."""
+"""A session that the driver starts, seen from outside: who can reach it."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from tests.tracking.stores import free_port
 from tests.waiting import LONG
 
 ROOT = Path(__file__).parent.parent.parent
-OWN = """
+SESSION = """
 import sys
 from fpp_sweep.workers.session import session
 with session(None, cpus=1, verbose=False):
@@ -47,13 +47,13 @@ pytestmark = [
 
 
 def environment(home):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return kept | {"HOME": str(home), "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return others | {"HOME": str(home), "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def open_session(home):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", OWN], env=environment(home), text=True, **pipes)
+    return subprocess.Popen([sys.executable, "-c", SESSION], env=environment(home), text=True, **pipes)
 
 
 def join(home, address, **more):
@@ -62,7 +62,7 @@ def join(home, address, **more):
 
 
 def listening(pids):
-    """The addresses on which some processes listen, as the system writes them: hexadecimal."""
+    """Return the addresses on which processes listen, in hexadecimal as /proc/net writes them."""
     sockets = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -77,45 +77,50 @@ def mode(path):
     return stat.S_IMODE(Path(path).stat().st_mode)
 
 
-def test_a_session_of_our_own_is_reached_by_its_user_alone(tmp_path):
+def test_only_its_user_can_reach_a_session(tmp_path):
     home, stranger = tmp_path / "home", tmp_path / "stranger"
     home.mkdir()
     (stranger / ".ray").mkdir(parents=True)
     (stranger / ".ray/auth_token").write_text("0" * 64)
     with ended(open_session(home)) as process:
         address, folder = process.stdout.readline().split()
-        found = listening([process.pid, *descendants(process.pid)])
-        assert len(found) >= 5  # the driver, Ray's services and a worker
-        assert set(found) <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+        addresses = listening([process.pid, *descendants(process.pid)])
+        assert len(addresses) >= 5  # the driver, Ray's services and a worker
+        assert set(addresses) <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
         assert mode(home / ".ray") == 0o700
         assert mode(home / ".ray/auth_token") == 0o600
-        assert mode(Path(folder).parent.parent) == 0o700  # nobody else reaches sockets and logs below it
-        known = [sys.executable, "-c", "import sys; from ray._raylet import GcsClient; GcsClient(sys.argv[1])", address]
-        subprocess.run(known, env=environment(home) | {"RAY_AUTH_MODE": "token"}, check=True)
-        for who, how in ((stranger, "token"), (tmp_path, "token"), (home, "disabled")):
-            refused = join(who, address, RAY_AUTH_MODE=how)
+        assert mode(Path(folder).parent.parent) == 0o700  # no other user reaches sockets and logs below it
+        client = [
+            sys.executable,
+            "-c",
+            "import sys; from ray._raylet import GcsClient; GcsClient(sys.argv[1])",
+            address,
+        ]
+        subprocess.run(client, env=environment(home) | {"RAY_AUTH_MODE": "token"}, check=True)
+        for other_home, auth_mode in ((stranger, "token"), (tmp_path, "token"), (home, "disabled")):
+            refused = join(other_home, address, RAY_AUTH_MODE=auth_mode)
             assert refused.returncode == 2
             assert refused.stderr == f"error: --address {address}: {REFUSED}\n"
-        _, told = process.communicate("", timeout=LONG)
-    assert (process.returncode, told) == (0, "")
+        _, stderr = process.communicate("", timeout=LONG)
+    assert (process.returncode, stderr) == (0, "")
     assert not Path(folder).parent.parent.exists()
 
 
-def test_a_token_that_others_could_read_is_closed_and_kept(tmp_path):
+def test_a_token_that_others_could_read_becomes_private(tmp_path):
     (tmp_path / ".ray").mkdir(mode=0o755)
     token = tmp_path / ".ray/auth_token"
     token.write_text("1" * 64)
     token.chmod(0o644)
     with ended(open_session(tmp_path)) as process:
         process.stdout.readline()
-        _, told = process.communicate("", timeout=LONG)
-    assert told.splitlines() == [
-        f"note: {path} was open to others and is yours alone now" for path in (token.parent, token)
+        _, stderr = process.communicate("", timeout=LONG)
+    assert stderr.splitlines() == [
+        f"note: {path} was readable for other users; now it is readable for you only" for path in (token.parent, token)
     ]
     assert (token.read_text(), mode(token), mode(token.parent)) == ("1" * 64, 0o600, 0o700)
 
 
-def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
+def test_an_unreachable_cluster_is_reported_in_one_line(tmp_path):
     address = f"127.0.0.1:{free_port()}"
     done = join(tmp_path, address)
     assert done.returncode == 2
@@ -123,7 +128,7 @@ def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
 
 
 @pytest.mark.slow  # Ray waits half a minute for itself
-def test_a_ray_that_does_not_start_is_one_line(tmp_path):
+def test_a_failed_start_of_ray_is_reported_in_one_line(tmp_path):
     with mounted(tmp_path / "small", "size=64k") as small:
         short = Path(f"/tmp/small-{os.getpid()}")  # a socket's name has little room
         short.symlink_to(small)

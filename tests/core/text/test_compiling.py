@@ -275,7 +275,7 @@ def test_evaluate_and_workers_compile_on_request(tmp_path):
     assert len(list((tmp_path / "cache").glob("features/*"))) == 2  # one file for each
     worker = Worker(WorkerSpec(model="tiny", device="cpu", compile=True))
     assert isinstance(worker.clip.text.run, Compiler)
-    assert worker.facts().arithmetic.endswith(", compiled towers")
+    assert worker.model_info().arithmetic.endswith(", compiled towers")
 
 
 @pytest.mark.slow

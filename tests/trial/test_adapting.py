@@ -1,4 +1,4 @@
-"""Cutting and joining the work changes nothing; the same names give the same prompt."""
+"""Cutting and joining the work changes no bit; prompts and streams depend on names and seeds only."""
 
 from dataclasses import replace
 
@@ -16,8 +16,9 @@ from fpp_sweep.core.metrics import concatenate, score
 from fpp_sweep.spec import tasks
 from fpp_sweep.spec.config import FppConfig, TrialConfig, ViewConfig
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
-from fpp_sweep.trial import running
-from fpp_sweep.trial.running import evaluate, flatness_weight, make_adapter, make_prompt, restored, stored
+from fpp_sweep.trial import prompts
+from fpp_sweep.trial.adapting import evaluate, make_adapter, pack_state, with_state
+from fpp_sweep.trial.prompts import flatness_weight, make_prompt
 from tests.clips import random_clip
 from tests.toys import RUNNING_MEAN, registered
 from tests.trial.made import same_predictions
@@ -61,7 +62,7 @@ def test_a_shard_needs_the_features_of_its_own_samples_only(features, tmp_path):
     assert np.array_equal(predictions(own, part).confidence, predictions(features, part).confidence)
 
 
-def test_samples_whose_image_was_not_read_are_left_out_in_every_shard(features):
+def test_samples_with_unreadable_images_are_left_out_in_every_shard(features):
     class Holed:
         kept = np.array([0, 2, 3, 70, 199])
 
@@ -87,17 +88,17 @@ def test_a_prompt_depends_on_seed_and_dataset_and_nothing_else():
     assert not torch.equal(first.context, prompt(dataset="letters").context)
 
 
-def test_a_prompts_story_tells_its_last_losses():
+def test_a_prompts_metadata_has_its_final_losses():
     origin = prompt().origin
     assert float(origin["final_alignment_loss"]) > 0
     assert float(origin["final_flatness_loss"]) < 0
     assert (origin["words"], origin["seed"], origin["dataset"]) == ("a photo of a", "0", "digits")
 
 
-def test_start_noise_and_gaussian_classes_are_drawn_from_streams_of_their_own(monkeypatch):
+def test_start_noise_and_gaussian_classes_have_separate_random_streams(monkeypatch):
     streams = []
     monkeypatch.setattr(
-        running, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1]
+        prompts, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1]
     )
     prompt(class_source="gaussian", steps=1)
     assert len({stream.initial_seed() for stream in streams}) == 3
@@ -112,7 +113,7 @@ def test_classes_may_come_from_imagenet():
     assert not torch.equal(prompt(class_source="imagenet", steps=1, draws=1).context, prompt(steps=1, draws=1).context)
 
 
-def test_logits_are_kept_where_they_are_asked_for_and_are_what_the_probabilities_come_from(features):
+def test_logits_are_stored_on_request_and_give_the_probabilities(features):
     found = predictions(features, replace(TASK, columns=("logits",)))
     logits = torch.from_numpy(found.columns["logits"])
     assert logits.shape == (len(DIGITS), len(DIGITS.classes))
@@ -123,7 +124,7 @@ def test_logits_are_kept_where_they_are_asked_for_and_are_what_the_probabilities
 MEASURED = replace(TASK, columns=("product", "sharpness"), config=replace(CONFIG, views=ViewConfig(count=4)))
 
 
-def test_sharpness_is_measured_where_it_is_asked_for_without_adapting_twice(features, monkeypatch):
+def test_sharpness_is_measured_on_request_without_a_second_adaptation(features, monkeypatch):
     calls = []
     once = Tpt.adapted
     monkeypatch.setattr(Tpt, "adapt_contexts", lambda *given: calls.append(1) or once(*given))
@@ -147,7 +148,7 @@ def test_any_sharding_measures_the_same_bits(features, shards):
         assert np.array_equal(whole.columns[column], joined.columns[column])
 
 
-def test_sharpness_is_measured_in_the_lengths_of_the_model(features):
+def test_sharpness_is_measured_in_units_of_the_models_embeddings(features):
     larger = replace(CLIP, embedding_scale=2.0)
     config = replace(CONFIG, adapt=replace(CONFIG.adapt, steps=0))
     short, long = (replace(MEASURED, config=config.replace({"measure.rho": rho})) for rho in (0.05, 0.1))
@@ -159,24 +160,24 @@ def test_sharpness_is_measured_in_the_lengths_of_the_model(features):
 
 
 @pytest.mark.parametrize("shard", [64, 128])
-def test_a_stateful_method_goes_from_shard_to_shard_through_its_stored_state(features, monkeypatch, shard):
-    """The state is bytes in between; the adapter that is kept stays at the stream's start."""
+def test_a_stateful_method_continues_from_the_stored_state_of_the_previous_shard(features, monkeypatch, shard):
+    """Between shards the state is bytes; the cached adapter stays at the start of the stream."""
     monkeypatch.setattr(tasks, "SHARD", shard)
     with registered(RUNNING_MEAN):
         task = replace(TASK, config=replace(CONFIG, method="running_mean"))
         adapter = adapter_of(task.config)
-        begin, state, parts = stored(adapter), None, []
+        begin, state, parts = pack_state(adapter), None, []
         for part in task.shards():
-            made, after = evaluate(CLIP, part, DIGITS, features, restored(adapter, state) if state else adapter)
-            state = stored(after)
+            made, after = evaluate(CLIP, part, DIGITS, features, with_state(adapter, state) if state else adapter)
+            state = pack_state(after)
             parts.append(made)
-        assert stored(adapter) == begin != state
+        assert pack_state(adapter) == begin != state
         assert same_predictions(concatenate(parts), predictions(features, task))
         assert not same_predictions(predictions(features, *task.shards()), concatenate(parts))  # each from the start
 
 
-def test_a_method_without_a_state_stores_none():
-    assert stored(adapter_of(CONFIG)) is None
+def test_a_stateless_method_stores_no_state():
+    assert pack_state(adapter_of(CONFIG)) is None
 
 
 @pytest.mark.parametrize(
@@ -189,6 +190,6 @@ def test_a_method_without_a_state_stores_none():
         ("fine_grained", {"gamma1": 2.0, "gamma2": 0.15}, 2 + 0.15 / 10),
     ],
 )
-def test_lambda_is_that_of_the_dataset(group, changes, weight):
+def test_lambda_depends_on_the_dataset(group, changes, weight):
     config = TrialConfig(fpp=FppConfig(**changes))
     assert flatness_weight(config, replace(DIGITS, group=group), 1000) == pytest.approx(weight)

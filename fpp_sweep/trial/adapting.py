@@ -1,0 +1,204 @@
+"""Adaptation to a shard of a dataset, and its predictions.
+
+This is a pure function of the task, the model and the data: however the work is cut and whoever repeats it, the result
+is equal to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fpp_sweep.core.compute.precision import upcast
+from fpp_sweep.core.compute.random_streams import torch_generator
+from fpp_sweep.core.datasets import Dataset
+from fpp_sweep.core.images.features import Features
+from fpp_sweep.core.methods import Method, TextModel, build_method
+from fpp_sweep.core.methods.base import AdaptingMethod
+from fpp_sweep.core.methods.measures import measure_sharpness
+from fpp_sweep.core.metrics import Predictions, concatenate
+from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.prompt import Prompt
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.catalogue import MethodRow
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.tasks import BATCH, EvalTask
+from fpp_sweep.trial.prompts import class_texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Adapter:
+    """A method set up for a prompt and all of a dataset, with the state in which its stream is."""
+
+    row: MethodRow
+    method: Method[Any]
+    model: TextModel
+    context: Tensor  # where every sample starts
+    state: Any
+
+    @property
+    def size(self) -> int:
+        """Bytes of the state's tensors, without those of the model."""
+        of_model = _sizes_by_address(self.model)
+        size = 0
+        for address, size_of_tensor in _sizes_by_address(self.state).items():
+            if address not in of_model:
+                size += size_of_tensor
+        return size
+
+
+def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prompt) -> Adapter:
+    """Set a config's method up for all of a dataset."""
+    texts = class_texts(clip, dataset.classes, len(prompt.context), prompt.after)
+    model = TextModel(texts=texts, logit_scale=clip.logit_scale)
+    method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
+    # the number of samples decides the form of the gradient, and forms differ in the last bits: every shard must use
+    # the form of the whole dataset
+    state = method.start(model, prompt.context, len(dataset))
+    return Adapter(row=catalogue.method(config.method), method=method, model=model, context=prompt.context, state=state)
+
+
+def pack_state(adapter: Adapter) -> bytes | None:
+    """Return the state of a stateful method's stream, for the next shard; None for other methods."""
+    if not adapter.row.stateful:
+        return None
+    tensors = adapter.method.pack(adapter.state)  # type: ignore[attr-defined]
+    data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    return data
+
+
+def with_state(adapter: Adapter, data: bytes) -> Adapter:
+    """Return the adapter in the state in which the previous shard left the stream."""
+    device = adapter.model.texts.sos.device
+    tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
+    return replace(adapter, state=adapter.method.unpack(adapter.state, tensors))  # type: ignore[attr-defined]
+
+
+def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
+    """Return the indices of a task's samples in the dataset, in the order of the stream."""
+    order = "fair"
+    if catalogue.method(task.config.method).ordered:
+        order = task.config.adapt.order
+    stream: NDArray[np.int64] = np.arange(len(dataset))
+    if order == "file" and dataset.file_positions is not None:
+        stream = dataset.file_positions.argsort()
+    if order == "shuffled":
+        generator = torch_generator(task.seed, "stream", task.dataset, task.split)
+        stream = torch.randperm(len(dataset), generator=generator).numpy()
+    return stream[task.start : task.stop]
+
+
+def evaluate(
+    clip: Clip,
+    task: EvalTask,
+    dataset: Dataset,
+    features: Features,
+    adapter: Adapter,
+    on_samples: Callable[[int], None] | None = None,
+) -> tuple[Predictions, Adapter]:
+    """Compute an EvalTask from image features; samples without features, whose image cannot be read, are left out.
+
+    Return the adapter in the state after the last sample as well. `on_samples` is called with the size of each batch.
+    """
+    parts = []
+    for batch in _batches(task, stream_of(task, dataset)):
+        readable = batch[np.isin(batch, features.kept)]
+        if not len(readable):
+            continue
+        views = features.of(readable)[:, : adapter.row.views].to(clip.device)
+        logits, columns, adapter = _adapt(clip, task, adapter, views)
+        if not logits.isfinite().all():
+            raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
+        probabilities = upcast(logits).softmax(-1)
+        if task.config.precision == "fp16":
+            probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
+        ids = [dataset.ids[index] for index in readable]
+        parts.append(Predictions.of(ids, dataset.labels[readable], _as_array(probabilities), columns))
+        if on_samples:
+            on_samples(len(readable))
+    return concatenate(parts), adapter
+
+
+def _batches(task: EvalTask, stream: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Cut a task's stream at multiples of BATCH of the whole stream.
+
+    So a sample is in the same batch, and its result the same to the last bit, in every shard that starts at such a
+    multiple.
+    """
+    first = task.start // BATCH * BATCH
+    for start in range(first, task.stop, BATCH):
+        yield stream[max(start - task.start, 0) : start + BATCH - task.start]
+
+
+def _adapt(
+    clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor
+) -> tuple[Tensor, dict[str, NDArray[np.float32]], Adapter]:
+    """Return a batch's logits, its optional columns, and the adapter in the state after the batch."""
+    quantities = [column for column in task.columns if column in catalogue.READ_FOR]
+    columns: dict[str, Tensor] = {}
+    if quantities:
+        logits, columns = _adapt_and_measure(clip, task, adapter, views, quantities)
+    else:
+        logits, state = adapter.method.predict(adapter.model, adapter.state, views)
+        adapter = replace(adapter, state=state)
+    if "logits" in task.columns:
+        columns["logits"] = logits
+    return logits, {name: _as_array(values) for name, values in columns.items()}, adapter
+
+
+def _adapt_and_measure(
+    clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor, quantities: Sequence[str]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return logits, and quantities measured at the adapted prompts."""
+    method = cast("AdaptingMethod[Any]", adapter.method)  # catalogue.require_measurable refuses other methods
+    contexts = method.adapt_contexts(adapter.model, adapter.state, views)
+    values = measure_sharpness(
+        adapter.model,
+        adapter.context,
+        contexts,
+        views,
+        task.config.adapt.view_fraction,
+        task.config.measure.scaled(clip.embedding_scale),
+        quantities,
+    )
+    return method.classify(adapter.model, contexts, views), values
+
+
+def _as_array(values: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = values.float().cpu().numpy()
+    return array
+
+
+def _sizes_by_address(value: Any) -> dict[int, int]:
+    """Return the bytes of all tensors that are reachable from a value, by memory address."""
+    sizes = {}
+    for tensor in reachable_tensors(value, set()):
+        sizes[tensor.data_ptr()] = tensor.nbytes
+    return sizes
+
+
+def reachable_tensors(value: Any, visited: set[int]) -> Iterator[Tensor]:
+    """Yield all tensors that are reachable from a value through containers and attributes."""
+    if id(value) in visited or isinstance(value, type):
+        return
+    visited.add(id(value))
+    if isinstance(value, Tensor):
+        yield value
+        return
+    children: list[Any]
+    if isinstance(value, Mapping):
+        children = list(value.values())
+    elif isinstance(value, list | tuple):
+        children = list(value)
+    else:
+        names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
+        children = [getattr(value, name, None) for name in names]
+    for child in children:
+        yield from reachable_tensors(child, visited)

@@ -1,0 +1,96 @@
+"""Prompts of a trial: opened from words or a file and checked to fit, or pretrained by FPP.
+
+Pretraining is a pure function of its task, the model and the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+
+from fpp_sweep.core.compute.random_streams import torch_generator
+from fpp_sweep.core.datasets import Dataset, imagenet_classes
+from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.prompt import Prompt, with_deep_prompts, open_prompt
+from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.tasks import PretrainTask
+
+
+def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: str = "") -> ClassTexts:
+    """Return the texts of a dataset's classes, checked to fit the model with a context of that length.
+
+    `after` are a prompt's words between context and class name.
+    """
+    texts = ClassTexts.of_names(clip.text, clip.tokenizer, classes, after=after)
+    texts.require_room(context_tokens, classes)
+    return texts
+
+
+def fit_prompt(clip: Clip, name: str, deep_prompts: str, datasets: Iterable[Sequence[str]]) -> Prompt:
+    """Open a prompt; raise InputError unless the prompt, with `deep_prompts`, and all class names fit the model."""
+    prompt = open_prompt(clip, name)
+    with_deep_prompts(clip, prompt, deep_prompts)
+    for classes in datasets:
+        class_texts(clip, classes, len(prompt.context), prompt.after)
+    return prompt
+
+
+def _ignore_step() -> None:
+    """Do nothing after a step of pretraining."""
+
+
+def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Callable[[], None] = _ignore_step) -> Prompt:
+    """Compute a PretrainTask; `on_step` is called after each step."""
+    config = task.config
+    if config.prompt != "fpp":
+        return open_prompt(clip, config.prompt)
+    began = perf_counter()
+    anchor = open_prompt(clip, config.anchor_prompt)
+    fpp = config.fpp.scaled(clip.embedding_scale)
+    texts = _pretraining_texts(clip, task, dataset, anchor)
+    stream = (task.seed, "fpp", task.dataset)
+    learned = pretrain(
+        texts,
+        anchor.context,
+        fpp,
+        flatness_weight=flatness_weight(config, dataset, len(texts)),
+        start=draw_start(anchor.context, fpp, torch_generator(*stream, "start")),
+        noise=draw_noise(texts, len(anchor.context), fpp, torch_generator(*stream, "noise")),
+        on_step=on_step,
+    )
+    final_losses = [0.0, 0.0]
+    if fpp.steps:
+        final_losses = learned.losses[-1].tolist()
+    origin = {
+        "words": config.anchor_prompt,
+        "deep_prompts": config.deep_prompts,
+        "seed": str(task.seed),
+        "dataset": task.dataset,
+        "final_alignment_loss": f"{final_losses[0]:.6f}",
+        "final_flatness_loss": f"{final_losses[1]:.6f}",
+        "seconds": f"{perf_counter() - began:.2f}",
+    }
+    deep = None if config.deep_prompts == "none" else anchor.deep
+    return Prompt(context=learned.context, origin=origin, after=anchor.after, deep=deep)
+
+
+def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, anchor: Prompt) -> ClassTexts:
+    """Return the class texts that FPP learns from."""
+    source = task.config.fpp.class_source
+    if source == "gaussian":
+        generator = torch_generator(task.seed, "fpp", task.dataset, "classes")
+        return ClassTexts.of_gaussians(clip.text, clip.tokenizer, len(dataset.classes), generator)
+    names = list(imagenet_classes().values()) if source == "imagenet" else dataset.classes
+    return class_texts(clip, names, len(anchor.context), anchor.after)
+
+
+def flatness_weight(config: TrialConfig, dataset: Dataset, source_classes: int) -> float:
+    """Return lambda: fixed on ImageNet's shifts unless the config says otherwise, else gamma1 + gamma2 / K."""
+    fpp = config.fpp
+    if dataset.group == "shifts" and fpp.lambda_shifts is not None:
+        return fpp.lambda_shifts
+    if fpp.lambda_classes == "dataset":
+        return fpp.flatness_weight(len(dataset.classes))
+    return fpp.flatness_weight(source_classes)

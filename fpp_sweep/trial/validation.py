@@ -1,0 +1,42 @@
+"""Validation of the methods, prompts and class names of a run on a worker's model, before the first trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import is_file_name
+from fpp_sweep.spec.specs import DatasetInfo, Validation
+from fpp_sweep.trial.contract import check_method
+from fpp_sweep.trial.prompts import fit_prompt
+
+
+def validate(
+    clip: Clip, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
+) -> Validation:
+    """Raise InputError for a method that breaks its contract or a prompt that does not fit the model or the classes.
+
+    Each prompt comes with its setting `deep_prompts`.
+    """
+    for name in methods:
+        check_method(clip, catalogue.method(name))
+    class_names = [dataset.classes for dataset in datasets]
+    words: set[str] = set().union(*class_names)
+    digests = {}
+    for name, deep_prompts in prompts:
+        prompt = fit_prompt(clip, name, deep_prompts, class_names)
+        if is_file_name(name):
+            digests[name] = prompt.digest
+        else:
+            words.add(name)
+    return Validation(notes=_untrained_note(clip, sorted(words)), prompts=digests)
+
+
+def _untrained_note(clip: Clip, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on prompts and class names that the model's training data did not contain, if there are any."""
+    untrained = [text for text in texts if clip.has_untrained_words(text)]
+    if not untrained:
+        return ()
+    subject = f"{len(untrained)} prompts or class names, such as {untrained[0]!r}"
+    return (f"{subject}, have words that model {clip.name} never saw",)

@@ -1,0 +1,63 @@
+"""The datasets of a worker: opened once each, with as many images as the sweep uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetInfo, WorkerSpec
+
+
+class WorkerDatasets:
+    """Datasets by name and split."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._limit = spec.limit
+        self._root = Path(spec.data_root) if spec.data_root else None
+        self._custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else {}
+        self._opened: dict[tuple[str, str], Dataset] = {}
+
+    def open(self, name: str, split: str) -> Dataset:
+        """Return a split, with as many samples as the limit allows; `val:600` means the first 600 samples of val."""
+        if (name, split) not in self._opened:
+            self._opened[name, split] = self._open(name, split)
+        return self._opened[name, split]
+
+    def _open(self, name: str, split: str) -> Dataset:
+        split_name, _, count = split.partition(":")
+        limit = int(count) if count else self._limit
+        dataset = open_dataset(name, split_name, self._root, self._custom).limited(limit)
+        if not len(dataset):
+            raise InputError(f"{name}: its {split} split has no images")
+        return dataset
+
+    def open_any_split(self, name: str) -> Dataset:
+        """Return a dataset of which only the classes matter: a split that is open, or else the test split."""
+        for (opened_name, _), dataset in self._opened.items():
+            if opened_name == name:
+                return dataset
+        return self.open(name, "test")
+
+    def describe(self, names: Iterable[str], split: str) -> list[DatasetInfo]:
+        """Describe datasets and groups, or all datasets of the dataset file if no name is given."""
+        expanded = expand(list(names) or list(self._custom), self._custom)
+        return [self._describe(name, split) for name in expanded]
+
+    def _describe(self, name: str, split: str) -> DatasetInfo:
+        dataset = self.open(name, split)
+        file_order = ""
+        if dataset.file_positions is not None:
+            file_order = keys.digest(dataset.file_positions.argsort().tolist(), length=16)
+        return DatasetInfo(
+            name=name,
+            split=split,
+            group=dataset.group,
+            classes=dataset.classes,
+            size=len(dataset),
+            digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
+            images=dataset.digest()[:16],
+            places=file_order,
+        )

@@ -1,0 +1,139 @@
+"""The model of a worker: loaded once on its device, and described for keys and records."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import PIL
+import torch
+
+from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
+from fpp_sweep.core.compute.precision import computing, require_precision_support
+from fpp_sweep.core.models.clip import Clip, choose_device
+from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.prompt import with_deep_prompts, open_prompt
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.process import readers
+from fpp_sweep.spec.specs import ModelInfo, WorkerSpec
+
+# code of the package that can change the bits of a result
+CODE_FOLDERS = "core", "tiny", "trial"
+CODE_FILES = "spec/catalogue.py", "spec/config.py", "spec/tasks.py"
+
+
+class WorkerModel:
+    """A model on a device, loaded when it is first used."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._deep_clips: dict[tuple[str, str], Clip] = {}  # by the file of deeper prompts, and `deep_prompts`
+        self._load_seconds = 0.0
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device(choose_device(self._spec.device))
+
+    @cached_property
+    def clip(self) -> Clip:
+        began = perf_counter()
+        for precision in self._spec.precisions:
+            require_precision_support(precision, self.device)
+        try:
+            clip = load(self._spec.model, str(self.device))
+        except RuntimeError as error:
+            raise explain_out_of_memory(error, self.device) from error
+        memory = MemoryBudget.available(self.device, self._spec.share)
+        clip = replace(clip, text=replace(clip.text, memory=memory))
+        if self._spec.compile:
+            clip = clip.compiled()
+        self._load_seconds = perf_counter() - began
+        return clip
+
+    @cached_property
+    def device_name(self) -> str:
+        """The device as tables of costs name it."""
+        device = self.clip.device
+        if device.type == "cuda":
+            return torch.cuda.get_device_name(device)
+        return f"{self._spec.threads} CPU threads"
+
+    @cached_property
+    def image_readers(self) -> int:
+        """Number of processes that read images; if the spec does not say, a GPU has some and a CPU none."""
+        if self._spec.loaders is not None:
+            return self._spec.loaders
+        if self.clip.device.type != "cuda" or self.clip.name == "tiny":  # whose images are rendered, not read
+            return 0
+        return readers(self._spec.share)
+
+    def info(self) -> ModelInfo:
+        features = "float32" if self._spec.exact_cache else "float16"
+        gpu = "no GPU"
+        if self.clip.device.type == "cuda":
+            gpu = self.device_name
+        return ModelInfo(
+            name=self.clip.name,
+            digest=self.clip.digest,
+            embedding_scale=self.clip.embedding_scale,
+            device=str(self.clip.device),
+            arithmetic=f"{features} features, {self._spec.threads} threads{self.clip.arithmetic_suffix}",
+            node=platform.node(),
+            pid=os.getpid(),
+            seconds=self._load_seconds,
+            made_with=f"{made_with()}, {gpu}",
+        )
+
+    def clip_for(self, config: TrialConfig) -> Clip:
+        """Return the model, with the prompts of a MaPLe checkpoint in deeper layers if the config asks for them."""
+        if config.deep_prompts == "none":
+            return self.clip
+        key = config.source, config.deep_prompts
+        if key not in self._deep_clips:
+            self._deep_clips[key] = with_deep_prompts(self.clip, open_prompt(self.clip, config.source), config.deep_prompts)
+        return self._deep_clips[key]
+
+    def computing(self, config: TrialConfig) -> AbstractContextManager[None]:
+        """Return a context in which a config's precision is in force."""
+        return computing(config.precision, self.clip.device)
+
+    def explain(self, error: Exception) -> Exception:
+        """Return a plain message for an error that means too little memory, else the error itself."""
+        device = self.__dict__.get("device", torch.device("cpu"))  # no device was chosen if the choice failed
+        return explain_out_of_memory(error, device)
+
+
+def made_with() -> str:
+    """Return code, libraries and processor: what changes last bits and may differ between machines and versions."""
+    code = [path.read_text() for path in code_files(Path(keys.__file__).parent.parent)]
+    libraries = [
+        f"torch {torch.__version__}",
+        f"numpy {np.__version__}",
+        f"pillow {PIL.__version__}",
+        f"open_clip {version('open_clip_torch')}",
+    ]
+    return ", ".join([f"code {keys.digest(*code, length=8)}", *libraries, _processor()])
+
+
+def code_files(package: Path) -> list[Path]:
+    """Return the files of the package whose code can change the bits of a result."""
+    files = [package / name for name in CODE_FILES]
+    for folder in CODE_FOLDERS:
+        files += sorted((package / folder).rglob("*.py"))
+    return files
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        models = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
+        return ", ".join([torch.backends.cpu.get_cpu_capability(), *sorted(set(models))])
+    return f"{platform.machine()}, {platform.processor()}"

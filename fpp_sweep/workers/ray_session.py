@@ -1,0 +1,79 @@
+"""The part of a session that needs Ray; imported by `session` after the environment that Ray reads was set."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray._private import ray_constants
+from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+from fpp_sweep.spec.errors import InputError, MachineError
+
+OBJECT_STORE = 200 * 2**20  # bytes, of a session of the driver: prompts and predictions are small
+
+
+def set_verbosity(verbose: bool) -> None:
+    """Silence what Ray and Tune print of trials and processes, unless verbose: the driver reports each once."""
+    level = logging.INFO if verbose else logging.CRITICAL
+    for name in ("ray.tune", "ray.air"):
+        logging.getLogger(name).setLevel(level)
+    ray._private.worker._worker_logs_enabled = verbose
+
+
+def start(folder: str, **options: Any) -> None:
+    """Start a session that no other user of this machine can reach.
+
+    Ray makes the folder that it is given writable for all users; therefore the session gets a folder inside one that
+    only this user can enter. Ray listens on the loopback only if it believes that the system has no clusters.
+    """
+    clusters_enabled = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    try:
+        ray.init(address="local", _temp_dir=f"{folder}/r", **options)
+    except Exception as error:  # Ray reports a lack of memory or time by various exceptions
+        reason = first_line(error)
+        raise MachineError(f"Ray does not start ({reason}); go on with --resume when there is room") from error
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters_enabled
+
+
+def join(address: str, **options: Any) -> None:
+    """Join the cluster at an address; raise InputError if it cannot be reached or refuses the token."""
+    try:
+        if address != "auto":  # a refusal comes at once; ray.init would retry for minutes
+            ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
+            GcsClient(address)
+        ray.init(address=address, **options)
+    except Exception as error:
+        problem = f"{first_line(error)}; is it up?"
+        if "AuthenticationError" in f"{type(error)} {error.__cause__ or error}":
+            problem = "the token is refused: RAY_AUTH_MODE=token and the cluster's ~/.ray/auth_token are needed"
+        raise InputError(f"--address {address}: {problem}") from error
+
+
+def end() -> None:
+    ray.shutdown()
+
+
+def kill_processes() -> None:
+    """Kill all processes of this process's own session."""
+    node: Any = ray._private.worker._global_node
+    with suppress(Exception):  # some processes of the session are dead
+        node.kill_all_processes(check_alive=False, wait=True)
+
+
+def count_gpus() -> float:
+    return float(ray.cluster_resources().get("GPU", 0.0))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text that is not empty, or else its type."""
+    for line in str(error).splitlines():
+        if line.strip():
+            return line.strip()
+    return type(error).__name__

@@ -1,0 +1,315 @@
+"""The scheduler without Ray: with fake workers that do what a test says, or with real ones in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask
+from fpp_sweep.trial.results import TaskFailed, TaskResult
+from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.workers.scheduler import LostError, TaskScheduler
+from tests.trial.made import KEYS, MODEL, evaluation
+
+HANGS_AFTER = 5.0  # seconds; a test that takes longer hangs
+WORK = 0.001  # seconds for a task
+SHORT_TIMEOUT = 0.2  # seconds for a task, in tests of tasks that hang
+USER_ERROR = "dtd, worker 0 on here: ValueError: not this one"
+
+
+def shards(count: int, **changes: Any) -> list[EvalTask]:
+    """Return the first shards of a dataset, of one batch each."""
+    return [evaluation(start=64 * number, stop=64 * (number + 1), **changes) for number in range(count)]
+
+
+def is_pretraining(task: Any) -> bool:
+    return isinstance(task, PretrainTask)
+
+
+@dataclass(eq=False)
+class FakeWorker:
+    """A worker that does what the harness says about a task."""
+
+    harness: Harness
+    info: ModelInfo
+    slot: str = "here"
+    doing: str = ""
+    ran: list[Any] = field(default_factory=list)
+    adapters: list[str] = field(default_factory=list)  # the most recently used last
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    is_draining: bool = False  # rather than dead
+    released: asyncio.Event = field(default_factory=asyncio.Event)  # its resources are free
+
+    async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:
+        self.ran.append(task)
+        self.harness.ran.append(task)
+        self.harness.inputs.append(inputs)
+        if adapter_key in self.adapters:
+            self.adapters.remove(adapter_key)
+        elif adapter_key:
+            self.harness.built_adapters.append((self.info.pid, adapter_key))
+        if adapter_key:
+            self.adapters.append(adapter_key)
+        return await self.harness.behaviour(self, task)
+
+    async def wait_until_lost(self) -> bool:
+        await self.lost.wait()
+        return self.is_draining
+
+    def kill(self) -> None:
+        self.lost.set()
+
+    def drain(self) -> None:
+        self.is_draining = True
+        self.lost.set()
+
+    async def wait_resources_released(self) -> None:
+        if self.harness.releases_slowly:
+            await self.released.wait()
+
+
+@dataclass(eq=False)
+class Harness:
+    """A scheduler whose workers are fake, and a record of what they did."""
+
+    behaviour: Any = None  # (worker, task) -> result or failure; None: succeed
+    on_start: Any = None  # number -> changes of ModelInfo, and the slot; may raise
+    wanted: Any = 1  # number of workers, or a function that returns it
+    attempts: int = 2
+    timeout: float = HANGS_AFTER
+    store: Any = None
+    releases_slowly: bool = False
+    workers: list[FakeWorker] = field(default_factory=list)  # all that ever started
+    ran: list[Any] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
+    built_adapters: list[tuple[int, str]] = field(default_factory=list)  # by worker, with key
+    starts: int = 0  # begun, failed ones included
+
+    def begin(self, folder: Path) -> Harness:
+        """Start the scheduler in the running loop; it ends with the loop."""
+        self.behaviour = self.behaviour or succeed
+        self.scheduler = TaskScheduler(
+            start_worker=self.start_worker,
+            wanted_workers=self.wanted if callable(self.wanted) else lambda: self.wanted,
+            store=self.store or TaskStore(folder),
+            attempts=self.attempts,
+            timeout=self.timeout,
+        )
+        self.scheduler.begin(KEYS)
+        self.starting = asyncio.create_task(self.scheduler.start_missing_workers())
+        return self
+
+    async def start_worker(self) -> FakeWorker:
+        number = self.starts
+        self.starts += 1
+        changes = self.on_start(number) if self.on_start else {}
+        await asyncio.sleep(WORK)
+        slot = changes.pop("slot", "here")
+        self.workers.append(FakeWorker(self, replace(MODEL, pid=number, **changes), slot=slot))
+        return self.workers[-1]
+
+    @property
+    def status(self) -> Any:
+        return self.scheduler.status()
+
+    @property
+    def counts(self) -> Any:
+        return self.status.counts
+
+    @property
+    def idle_workers(self) -> int:
+        return sum(state.next_task is not None for state in self.scheduler._assignment.workers.values())
+
+    async def results(self, tasks: Any, order: int = 1) -> list[TaskResult]:
+        """Return what a trial gets that needs all these tasks; the first failure cancels the rest."""
+        requests = [asyncio.create_task(self.scheduler.result(task, order)) for task in tasks]
+        try:
+            return await asyncio.gather(*requests)
+        finally:
+            for request in requests:
+                request.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
+
+    def request(self, tasks: Any, order: int = 1) -> asyncio.Task[Any]:
+        """Begin `results` in the background; see `outcome`."""
+
+        async def wait_for_outcome() -> Any:
+            return await outcome(self.results(tasks, order))
+
+        return asyncio.create_task(wait_for_outcome())
+
+
+async def outcome(results: Any) -> Any:
+    """Return the titles of the tasks that the results are of, or the reason of the failure."""
+    try:
+        return titles_in(await results)
+    except TaskFailed as failure:
+        return failure.reason
+
+
+def titles_in(results: Any) -> list[str]:
+    """Return the titles of the tasks that fake results are of."""
+    return [(result.prompt or result.state).decode() for result in results]
+
+
+def titles(tasks: Any) -> list[str]:
+    return [task.title for task in tasks]
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(WORK)
+
+
+async def let_others_run() -> None:
+    """Wait long enough for a wrong action to happen."""
+    await asyncio.sleep(20 * WORK)
+
+
+# ------------------------------------------------------------ behaviours
+
+
+async def succeed(worker: FakeWorker, task: Any) -> TaskResult:
+    await asyncio.sleep(WORK)
+    title, adapters = task.title.encode(), tuple(worker.adapters)
+    if isinstance(task, PretrainTask):
+        return TaskResult(prompt=title, seconds={"pretrain": 2.0}, held=2.5, adapters=adapters)
+    return TaskResult(state=title, seconds={"adapt": 1.0}, held=1.5, adapters=adapters)
+
+
+async def die(worker: FakeWorker, task: Any) -> Any:
+    await asyncio.sleep(WORK)
+    raise LostError("killed")
+
+
+async def hang(worker: FakeWorker, task: Any) -> Any:
+    await asyncio.sleep(3600)
+
+
+async def fail_for_good(worker: FakeWorker, task: Any) -> TaskFailed:
+    return TaskFailed(USER_ERROR, "a traceback")
+
+
+async def fail_here(worker: FakeWorker, task: Any) -> TaskFailed:
+    """Fail in a way that another worker might not."""
+    where = f"{task.title}, {worker.info.where}"
+    return TaskFailed(f"{where}: RuntimeError: could not create a primitive", "a traceback", retry_elsewhere=True)
+
+
+def only_for(condition: Any, behaviour: Any) -> Any:
+    """Behave like this for tasks that meet the condition, and succeed for the others."""
+
+    async def behave(worker: FakeWorker, task: Any) -> Any:
+        return await (behaviour if condition(task) else succeed)(worker, task)
+
+    return behave
+
+
+def once(behaviour: Any) -> Any:
+    """Behave like this for the first task, on any worker, and succeed for the others."""
+    left = [behaviour]
+
+    async def behave(worker: FakeWorker, task: Any) -> Any:
+        return await (left.pop() if left else succeed)(worker, task)
+
+    return behave
+
+
+# ------------------------------------------------------------ real workers
+
+
+class InProcess:
+    """A real worker as the scheduler sees it; `around` may wait, or lose the worker, before and after a task."""
+
+    def __init__(self, worker: Any, around: Any = None) -> None:
+        self.worker = worker
+        self.info = worker.model_info()
+        self.around = around
+        self.slot = self.info.node
+        self.doing = ""
+
+    async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:
+        if self.around:
+            await self.around(task, "begins")
+        try:
+            result = self.worker.run(task, inputs, adapter_key)
+        except TaskFailed as failure:
+            result = failure
+        if self.around:
+            await self.around(task, "ends")
+        return result
+
+    async def wait_until_lost(self) -> bool:
+        return await asyncio.Event().wait()
+
+    def kill(self) -> None:
+        """Do nothing: the worker has no process of its own."""
+
+    async def wait_resources_released(self) -> None:
+        """Do nothing: the worker takes no resources."""
+
+
+@dataclass
+class ScheduledExecutor:
+    """An executor, as `actors.Pool` is, on a scheduler in a thread of this process."""
+
+    scheduler: TaskScheduler
+    loop: asyncio.AbstractEventLoop
+
+    def results(self, tasks: Any, order: int = 0) -> Iterator[Any]:
+        """See trial.Executor."""
+        waiting = {}
+        for task in tasks:
+            waiting[asyncio.run_coroutine_threadsafe(self.scheduler.result(task, order), self.loop)] = task
+        try:
+            while waiting:
+                ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    yield waiting.pop(future), future.result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def scheduled(
+    workers: Any, keys: Any, store: Any, *, around: Any = None, attempts: int = 1
+) -> Iterator[ScheduledExecutor]:
+    """Open an executor whose scheduler starts each of these workers once, and again when it is lost."""
+    free = list(workers)
+
+    async def start_worker() -> InProcess:
+        worker = free.pop(0)
+        free.append(worker)
+        return InProcess(worker, around)
+
+    loop = asyncio.new_event_loop()
+    scheduler = TaskScheduler(
+        start_worker=start_worker, wanted_workers=lambda: len(workers), store=store, attempts=attempts, timeout=60.0
+    )
+    scheduler.begin(keys)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    starting = asyncio.run_coroutine_threadsafe(scheduler.start_missing_workers(), loop)
+
+    async def cancel_all() -> None:
+        others = asyncio.all_tasks(loop) - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    try:
+        yield ScheduledExecutor(scheduler, loop)
+    finally:
+        starting.cancel()
+        asyncio.run_coroutine_threadsafe(cancel_all(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,119 @@
+"""The status of the workers as the driver sees it: counts over restarts, and the loss of the scheduler."""
+
+import signal
+import threading
+from dataclasses import fields, replace
+
+import pytest
+
+from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.workers import status as status_module
+from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
+from tests.waiting import LONG
+
+LOST = MachineError("Ray's raylet (process 7) died; go on with --resume")
+
+
+class FakePool:
+    """A pool with these statuses, one after the other; an exception is raised."""
+
+    def __init__(self, *statuses):
+        self.statuses = list(statuses)
+
+    def status(self):
+        status = self.statuses.pop(0)
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+
+def of_scheduler(name, **counts):
+    return SchedulerStatus(scheduler=name, workers=2, counts=WorkCounts(**counts))
+
+
+def test_all_counts_are_added():
+    names = [item.name for item in fields(WorkCounts)]
+    first = WorkCounts(**{name: number for number, name in enumerate(names, start=1)})
+    second = WorkCounts(**dict.fromkeys(names, 10))
+    assert first + second == WorkCounts(**{name: number + 10 for number, name in enumerate(names, start=1)})
+
+
+def test_counts_go_on_over_restarts_of_the_scheduler():
+    restarts = []
+    pool = FakePool(
+        of_scheduler("a", done=3),
+        of_scheduler("a", done=5),
+        of_scheduler("b"),
+        of_scheduler("b", done=2),
+        of_scheduler("c", done=1),
+    )
+    poller = StatusPoller(pool, on_restart=lambda: restarts.append(poller.status.scheduler))
+    done = []
+    while pool.statuses:
+        poller.poll()
+        done.append(poller.status.counts.done)
+    assert done == [3, 5, 5, 7, 8]
+    assert restarts == ["b", "c"]
+    assert poller.status.workers == 2
+
+
+def test_before_the_first_answer_there_are_no_workers_and_no_problem():
+    poller = StatusPoller(FakePool(ValueError("Ray shuts down")))
+    poller.poll()
+    assert (poller.status, poller.failure) == (SchedulerStatus(), None)
+
+
+def test_an_error_keeps_the_last_status_and_a_lost_scheduler_is_a_failure():
+    status = of_scheduler("a", done=3)
+    poller = StatusPoller(FakePool(status, ValueError("Ray shuts down"), LOST))
+    for failure in (None, None, LOST):
+        poller.poll()
+        assert (poller.status, poller.failure) == (status, failure)
+
+
+@pytest.fixture
+def fast_polls(monkeypatch):
+    monkeypatch.setattr(status_module, "POLL_INTERVAL", 0.001)
+
+
+@pytest.mark.usefixtures("fast_polls")
+@pytest.mark.parametrize("reacts", [True, False])
+def test_a_lost_scheduler_interrupts_the_main_thread_or_ends_the_process(monkeypatch, reacts):
+    """A main thread inside Ray does not react; then the poller's own way out is taken."""
+    interrupted, stuck = threading.Event(), threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: interrupted.set())
+    monkeypatch.setattr(status_module, "INTERRUPT_TIMEOUT", LONG if reacts else 0.001)
+    poller = StatusPoller(FakePool(LOST), on_stuck=stuck.set)
+    try:
+        poller.start()
+        assert interrupted.wait(LONG)
+        if reacts:
+            poller.close()
+            assert not stuck.is_set()
+        else:
+            assert stuck.wait(LONG)
+    finally:
+        poller.close()
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_an_error_in_the_display_does_not_end_the_polling():
+    shown, enough = [], threading.Event()
+
+    def show(status):
+        shown.append(status.counts.done)
+        if len(shown) == 3:
+            enough.set()
+        raise OSError("the terminal is gone")
+
+    class Counting:
+        def status(self):
+            return of_scheduler("a", done=len(shown))
+
+    poller = StatusPoller(Counting(), on_status=show)
+    poller.start()
+    assert enough.wait(LONG)
+    poller.close()
+    assert shown[:3] == [0, 1, 2]
+    assert replace(poller.status, counts=WorkCounts()) == of_scheduler("a")
