@@ -1,9 +1,9 @@
 """The final stage: after the search its finalists run again, with more pretraining seeds and on fresh images.
 
-The search picks trials by one seed, so that a lucky seed can win. Finalists therefore run with `search.finalists.seeds`
-seeds in all, first on images of the search split that chose nobody (where there are some), then, unless another
-finalist is clearly ahead, on the test split. A seed draws the pretraining only: views stay as drawn, so that image
-features and baselines that start from words are computed once.
+The search picks trials by one seed, so that a lucky seed can win. Finalists therefore run with other seeds, which had
+no part in the choice: first on images of the search split that had no part in it either (where there are some), then the
+best of them on the test split. A seed draws the pretraining only: views stay as drawn, so that image features and
+baselines that start from words are computed once.
 
 Who takes part follows from the records alone, so that a resumed driver decides the same.
 """
@@ -28,6 +28,7 @@ from fpp_sweep.statistics.paired import seed_variances
 from fpp_sweep.trial.trial import ImageRange, Plan
 
 MAX_COMPARED = 200  # trials nearest to the front that finalists are chosen from
+MAX_TESTED = 3  # finalists on the test split: more of them make a larger family of tests, which shows less
 UNLIKELY = "unlikely"
 
 Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]
@@ -37,15 +38,15 @@ Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]
 
 
 def final_seeds(search_seeds: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the seeds of the final stage: those of the search, then further ones.
+    """Return the seeds of the final stage: the first ones that are not the search's.
 
-    >>> final_seeds([0], 3), final_seeds([0, 1, 2, 3], 3)
-    ((0, 1, 2), (0, 1, 2, 3))
+    >>> final_seeds([0], 3), final_seeds([1, 5], 2)
+    ((1, 2, 3), (0, 2))
     """
-    seeds = list(search_seeds)
+    seeds: list[int] = []
     candidate = 0
     while len(seeds) < count:
-        if candidate not in seeds:
+        if candidate not in search_seeds:
             seeds.append(candidate)
         candidate += 1
     return tuple(seeds)
@@ -76,7 +77,7 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
     split = space.search.split
     searched = plan.datasets[split]
     seeds = final_seeds(plan.seeds, finalists.seeds)
-    view_seeds = {seed: plan.seeds[0] for seed in seeds if seed not in plan.seeds}
+    view_seeds = dict.fromkeys(seeds, plan.seeds[0])
     final = replace(plan, seeds=seeds, view_seeds=view_seeds, rung_ends={}, datasets={**plan.datasets, FINAL: searched})
     if any(catalogue.method(name).stateful for name in space.methods()):
         return final  # a stream cannot begin in its middle
@@ -123,9 +124,20 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
 
 
 def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the finalists that go to the test split: those that no other finalist is clearly ahead of."""
+    """Return the finalists that go to the test split: at most MAX_TESTED, those most often on the front come first.
+
+    A finalist that another one is clearly ahead of is left out.
+    """
     support = support_of(folder, front, finalists, FINAL)
-    return [record for record in finalists if support.word(record.name) != UNLIKELY]
+    ranked = []
+    for position, record in enumerate(finalists):
+        trial = support.trials.get(record.name)
+        if trial is None:
+            ranked.append((0.0, position, record))
+        elif trial.word != UNLIKELY:
+            ranked.append((-trial.share, position, record))
+    ranked.sort(key=lambda row: row[:2])
+    return [record for _, _, record in ranked[:MAX_TESTED]]
 
 
 def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:

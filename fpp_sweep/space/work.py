@@ -76,7 +76,9 @@ class Finalists:
     """The final stage: trials that run again after the search, with more seeds and fresh images."""
 
     count: Positive = 6  # trials at most
-    seeds: Annotated[int, whole(1, 100)] = 3  # of the pretraining, those of the search included; 1 turns the stage off
+    seeds: Annotated[int, whole(1, 100)] = (
+        3  # of the pretraining, other than those of the search; 1 turns the stage off
+    )
     images: Positive | None = None  # fresh ones of each dataset; none: as many as the search used, where there are some
 
     def __post_init__(self) -> None:

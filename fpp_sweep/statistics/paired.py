@@ -1,11 +1,12 @@
 """Intervals and paired differences of records, with the variance of images and that of seeds.
 
 The variance of images comes from the bootstrap, with the seeds held fixed. The variance of seeds comes from the values
-of a record's seeds; because three seeds estimate it badly, it is moderated: each record's own estimate (2 degrees of
-freedom for three seeds) is averaged with the pooled estimate of all records, which counts as PRIOR_DF degrees of
-freedom. Of the rules that were simulated (benchmarks/answer.py), this one keeps the share of false differences near
-5 % both where all records vary alike and where one varies ten times as much as the others. The two variances add up,
-with degrees of freedom by Satterthwaite.
+of a record's seeds. Three seeds estimate it badly: a record whose seeds agree by chance looks certain. The estimate is
+therefore moderated: half of the typical variance of all records is added to each record's own, which counts as one more
+degree of freedom. The typical variance is the geometric mean, so that one unstable record does not hide the others.
+Of the rules that were simulated (benchmarks/RESULTS.md, Answer), this one keeps false differences at 5 % or fewer both
+where all records vary alike and where one varies ten times as much as the rest. The two variances add up, with degrees
+of freedom by Satterthwaite.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
 from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
 
 LEVEL = 0.05  # of tests; intervals are 95 % intervals
-PRIOR_DF = 1.0  # weight of the pooled seed variance; 1 held 6 % false differences or fewer in every simulated case
+TYPICAL_SHARE = 0.5  # of the typical seed variance that is added to each record's own
 MIN_IMAGES = 30  # of the smallest dataset, for any interval
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
 # below it, intervals cover too rarely (benchmarks/coverage.py)
@@ -136,22 +137,29 @@ def own_seed_variance(samples: MetricSamples) -> Variance:
 class SeedVariances:
     """Moderated variances of a single seed, for one metric."""
 
-    pooled: Variance
+    pooled: Variance  # the mean over records, for a record of one seed
     by_record: Mapping[str, Variance]
 
     @classmethod
     def of(cls, records: Iterable[RecordSamples], metric: str) -> SeedVariances:
-        own = {}
+        own: dict[str, Variance] = {}
+        log_spreads: list[float] = []
         for record in records:
-            if not record.deterministic and metric in record.metrics:
-                own[record.name] = own_seed_variance(record.metrics[metric])
-        estimates = [variance for variance in own.values() if variance.degrees_of_freedom > 0]
-        if not estimates:
+            if record.deterministic or metric not in record.metrics or len(record.seeds) < 2:
+                continue
+            samples = record.metrics[metric]
+            own[record.name] = own_seed_variance(samples)
+            log_spreads.append(_unbiased_log(float(samples.seed_values.var(ddof=1)), len(record.seeds) - 1))
+        if not own:
             return cls(Variance(0.0, 0.0), {})
-        degrees = sum(variance.degrees_of_freedom for variance in estimates)
-        weighted = sum(variance.value * variance.degrees_of_freedom for variance in estimates)
-        pooled = Variance(weighted / degrees, degrees)
-        return cls(pooled, {name: _moderated(variance, pooled) for name, variance in own.items()})
+        typical = math.exp(sum(log_spreads) / len(log_spreads))
+        degrees = sum(variance.degrees_of_freedom for variance in own.values())
+        weighted = sum(variance.value * variance.degrees_of_freedom for variance in own.values())
+        moderated = {}
+        for name, variance in own.items():
+            value = variance.value + TYPICAL_SHARE * typical
+            moderated[name] = Variance(value, variance.degrees_of_freedom + 1)
+        return cls(Variance(weighted / degrees, degrees), moderated)
 
     def of_mean(self, record: RecordSamples) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
@@ -161,12 +169,12 @@ class SeedVariances:
         return Variance(variance.value / len(record.seeds), variance.degrees_of_freedom)
 
 
-def _moderated(own: Variance, pooled: Variance) -> Variance:
-    if own.degrees_of_freedom == 0:  # one seed: only the other records tell how much seeds vary
-        return pooled
-    degrees = own.degrees_of_freedom + PRIOR_DF
-    value = (own.value * own.degrees_of_freedom + pooled.value * PRIOR_DF) / degrees
-    return Variance(value, degrees)
+def _unbiased_log(spread: float, degrees_of_freedom: int) -> float:
+    """Return the logarithm of a sample variance, corrected for the mean of log chi-square."""
+    from scipy.special import digamma  # start-up time, as above
+
+    half = degrees_of_freedom / 2
+    return math.log(max(spread, 1e-12)) - float(digamma(half)) + math.log(half)
 
 
 def satterthwaite(variances: Sequence[Variance]) -> Variance:

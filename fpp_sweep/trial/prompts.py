@@ -12,7 +12,7 @@ from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset, imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.prompt import Prompt, with_deep_prompts, open_prompt
+from fpp_sweep.core.prompt import Prompt, open_prompt, with_deep_prompts
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import PretrainTask

@@ -20,7 +20,7 @@ from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
 from fpp_sweep.core.models.clip import Clip, choose_device
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import with_deep_prompts, open_prompt
+from fpp_sweep.core.prompt import open_prompt, with_deep_prompts
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.process import readers
@@ -99,7 +99,9 @@ class WorkerModel:
             return self.clip
         key = config.source, config.deep_prompts
         if key not in self._deep_clips:
-            self._deep_clips[key] = with_deep_prompts(self.clip, open_prompt(self.clip, config.source), config.deep_prompts)
+            self._deep_clips[key] = with_deep_prompts(
+                self.clip, open_prompt(self.clip, config.source), config.deep_prompts
+            )
         return self._deep_clips[key]
 
     def computing(self, config: TrialConfig) -> AbstractContextManager[None]:

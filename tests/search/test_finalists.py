@@ -61,7 +61,7 @@ def test_further_seeds_draw_the_pretraining_and_keep_the_views():
     final = final_plan(plan_of(), space, describe_with(400))
     config = TrialConfig(prompt="fpp", method="tpt")
     tasks = [task for tasks in final.tasks(config, FINAL).values() for task in tasks]
-    assert {(task.seed, task.prompt_seed) for task in tasks} == {(0, 0), (0, 1), (0, 2)}
+    assert {(task.seed, task.prompt_seed) for task in tasks} == {(0, 1), (0, 2), (0, 3)}
     assert {(task.start, task.stop, task.split) for task in tasks} == {(200, 400, "val:400")}
     tested = [task for tasks in final.tasks(config, "test").values() for task in tasks]
     assert {(task.start, task.stop) for task in tested} == {(0, 200)}
@@ -72,12 +72,12 @@ def test_a_prompt_of_words_runs_with_the_seeds_of_the_search_only():
     plan = plan_of()
     final = final_plan(plan, space, describe_with(400))
     assert final.for_config(TrialConfig(prompt="a photo of a"), plan.seeds).seeds == (0,)
-    assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (0, 1, 2)
+    assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (1, 2, 3)
 
 
-def test_seeds_of_the_search_come_first():
-    assert final_seeds([5], 3) == (5, 0, 1)
-    assert final_seeds([0, 1, 2], 3) == (0, 1, 2)
+def test_no_seed_of_the_search_is_used_again():
+    assert final_seeds([0], 3) == (1, 2, 3)
+    assert final_seeds([0, 1, 2], 2) == (3, 4)
 
 
 def test_one_seed_turns_the_final_stage_off():

@@ -58,21 +58,31 @@ def test_the_spread_of_seeds_is_counted_without_the_noise_of_images_in_it():
     assert 0.2 < np.mean(estimates) < 0.55
 
 
-def test_a_seed_variance_is_moderated_by_those_of_the_others():
-    records = {"a": {"ece": [5.0, 5.0, 5.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
+def test_half_of_the_typical_variance_is_added_to_each_records_own():
+    records = {"a": {"ece": [4.0, 5.0, 6.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
     samples = split_samples(records, image_sd=0.0)
     seeds = SeedVariances.of(samples.records.values(), "ece")
-    assert seeds.pooled == Variance(8.0, 4.0)
-    assert seeds.by_record["a"] == Variance(pytest.approx(8.0 / 3), 3.0)
-    assert seeds.by_record["b"] == Variance(pytest.approx((2 * 16.0 + 8.0) / 3), 3.0)
-    assert seeds.of_mean(samples.records["a"]).value == pytest.approx(8.0 / 9)
+    typical = np.exp((np.log(1.0) + np.log(16.0)) / 2 + np.euler_gamma)  # mean of log chi-square with 2 degrees
+    assert seeds.by_record["a"] == Variance(pytest.approx(1.0 + typical / 2), 3.0)
+    assert seeds.by_record["b"] == Variance(pytest.approx(16.0 + typical / 2), 3.0)
+    assert seeds.of_mean(samples.records["a"]).value == pytest.approx((1.0 + typical / 2) / 3)
+
+
+def test_one_unstable_record_does_not_hide_what_the_others_show():
+    steady = {f"trial-{number}": {"accuracy": [72.0, 72.2, 71.8]} for number in range(3)}
+    baseline = {"zero_shot": {"accuracy": [70.0]}}
+    calm = split_samples({**steady, **baseline}, deterministic=["zero_shot"])
+    unstable = split_samples({**steady, **baseline, "x": {"accuracy": [40, 72, 60]}}, deterministic=["zero_shot"])
+    for samples in (calm, unstable):
+        (found,) = compare(samples, [("trial-0", "zero_shot")], ["accuracy"])
+        assert found.mark == "+"
 
 
 def test_a_record_of_one_seed_varies_as_the_others_do():
-    records = {"a": {"ece": [5.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
+    records = {"a": {"ece": [5.0]}, "b": {"ece": [1.0, 5.0, 9.0]}, "c": {"ece": [4.0, 5.0, 6.0]}}
     samples = split_samples(records, image_sd=0.0)
     seeds = SeedVariances.of(samples.records.values(), "ece")
-    assert seeds.of_mean(samples.records["a"]) == Variance(16.0, 2.0)
+    assert seeds.of_mean(samples.records["a"]) == Variance(8.5, 4.0)
 
 
 def test_a_deterministic_record_has_no_seed_variance():
