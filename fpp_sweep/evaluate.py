@@ -99,7 +99,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     intervals = "95 %% bootstrap intervals in the tables"
     add("--intervals", action=argparse.BooleanOptionalAction, default=True, help=intervals)
     add("--cache", type=Path, metavar="DIR", help="image features; default: $FPP_SWEEP_CACHE or ~/.cache/fpp_sweep")
-    add("--exact-cache", action="store_true", help="keep features in float32 rather than half precision")
+    add("--float32-cache", action="store_true", help="keep features in float32 rather than half precision")
     add("--on-bad-image", choices=("fail", "skip"), default="fail", help="skip: leave it out, and count it")
     add("--loaders", type=int, metavar="N", help="processes that draw views; default: 1 to 4, 0 for the embedded model")
     add("--threads", type=int, metavar="N", help="of torch; default: one for the embedded model, else all cores")
@@ -183,7 +183,7 @@ def spec_of(args: argparse.Namespace, files: tuple[PluginFile, ...]) -> WorkerSp
         dataset_file=None if args.dataset_file is None else str(args.dataset_file),
         limit=args.limit,
         cache=None if args.cache is None else str(args.cache),
-        exact_cache=args.exact_cache,
+        float32_cache=args.float32_cache,
         on_bad_image=args.on_bad_image,
         loaders=loaders if args.loaders is None else args.loaders,
         device=args.device,

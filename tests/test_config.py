@@ -52,7 +52,7 @@ def test_the_paper_preset_differs_where_paper_and_code_disagree():
         ("views.min_area=1.5", "views.min_area must be in"),
         ("adapt.lr", "expected key=value"),
         ("=3", "expected key=value"),
-        ("precision=half", "precision: unknown value 'half'; known: float32, fp16, tf32"),
+        ("precision=half", "precision: unknown value 'half'; choose from float32, fp16, tf32"),
     ],
 )
 def test_a_bad_setting_is_told_in_one_line(setting, message):

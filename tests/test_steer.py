@@ -30,7 +30,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["stop", "trial-0009"], "unknown trial of made 'trial-0009', did you mean 'trial-0005'? known:"),
+        (["stop", "trial-0009"], "unknown trial of made 'trial-0009'; choose from"),
         (["stop", "trial-0003"], "trial-0003 is failed; only a trial that has not ended can be stopped"),
         (["budget"], "budget: say what with --trials, --hours or --concurrency"),
         (["budget", "--trials", "5"], "--trials 5: 6 have begun already; give no fewer"),

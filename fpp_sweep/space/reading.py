@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.overrides import override
 from fpp_sweep.space.params import PARAM_KEYS, Param
-from fpp_sweep.space.rules import keys, rules
+from fpp_sweep.space.rules import keys
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Search, Work, require_plugins
+from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Node, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
@@ -21,24 +21,23 @@ from fpp_sweep.spec.errors import InputError
 Goal = TypeVar("Goal", Objective, Constraint)
 
 
-def load_space(path: Path | str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
+def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
     """Read a file; an override is `dotted.key=value`, its value YAML, and `null` takes a key out.
 
-    Examples: search.trials=20, work.datasets=[dtd, pets], params.fpp.gamma1.high=3. A space that needs other plugins
-    than those that are `loaded` is refused, unless that is none.
+    Examples: search.trials=20, work.datasets=[dtd, pets], params.fpp.gamma1.high=3.
     """
     path = Path(path)
-    return space_from(read(path, "search space"), path.stem, overrides, loaded)
+    return space_from(read(path, "search space"), path.stem, overrides)
 
 
-def parse_space(text: str, where: str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
+def parse_space(text: str, where: str, overrides: Sequence[str] = ()) -> Space:
     """The same of a text; `where` is the file that complaints name."""
-    return space_from(parse(text, where), Path(where).stem, overrides, loaded)
+    return space_from(parse(text, where), Path(where).stem, overrides)
 
 
-def space_of(plain: Mapping[str, Any], where: str, loaded: Iterable[str] | None = None) -> Space:
+def space_of(plain: Mapping[str, Any], where: str) -> Space:
     """The same of `Space.plain()`, as a record of a sweep holds it."""
-    return space_from(of_plain(plain, where), Path(where).stem, (), loaded)
+    return space_from(of_plain(plain, where), Path(where).stem, ())
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def read_config(path: Path) -> dict[str, Any]:
         return check_settings(node.plain(), TrialConfig())
 
 
-def space_from(root: Node, stem: str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
+def space_from(root: Node, stem: str, overrides: Sequence[str] = ()) -> Space:
     """The same of a document that is read already; the overrides change it."""
     if root.value is None:
         raise root.error("is empty; a search space has params or a grid, see docs/spaces.md")
@@ -61,9 +60,6 @@ def space_from(root: Node, stem: str, overrides: Sequence[str] = (), loaded: Ite
         override(root, assignment)
     with root.locating():
         top = root.mapping(keys(Space))
-        if loaded is not None and "work" in top:
-            named = _fields(top["work"], keys(Work)).get("plugins", [])
-            require_plugins(rules(Work)["plugins"].check(named), loaded)  # before their methods are looked for
         values = {key: _READERS.get(key, Node.plain)(node) for key, node in top.items()}
         return Space(**{"name": _name_of(stem), **values})
 

@@ -27,7 +27,10 @@ MAY_CHANGE = {
     "question",
     *(f"search.{key}" for key in ("gpu_hours", "max_failures", "patience", "notify", *STEERED)),
     *(f"search.confirm{key}" for key in ("", ".top", ".images", ".seeds")),
-    *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
+    *(
+        f"work.{key}"
+        for key in ("data_root", "shards", "device", "workers", "gpus_per_worker", "cpus_per_worker", "threads")
+    ),
     *(
         f"work.{key}"
         for key in ("loaders", "compile", "cache", "reuse_results", "attempts", "task_timeout", "baselines")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -22,13 +21,14 @@ from fpp_sweep.space.rules import (
     rules,
     set_field,
     shown,
+    text,
     whole,
 )
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.specs import OnBadImage
 
 Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
-Split = Literal["val", "test"]
+Split = Literal["train", "val", "test"]
 Positive = Annotated[int, whole(1)]
 Seconds = Annotated[float, duration()]
 Processes = Annotated[int, whole(1, 1024)]  # or threads; more is a slip that stops a machine
@@ -39,6 +39,7 @@ PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseli
 BASELINES = (*catalogue.COMPARED, *(f"fpp_{origin}" for origin in PUBLISHED))
 BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELINES]))
 COLUMN = one_of("column", lambda: catalogue.COLUMNS)
+DEVICE = text(r"^(auto|cpu|cuda(:[0-9]+)?)$(?!\n)", "auto, cpu, cuda, or cuda:1 and so on")
 STEERED = ("trials", "wall_clock", "concurrency")  # of a search, what may change while it runs
 
 
@@ -131,31 +132,30 @@ class Work:
     seeds: Annotated[tuple[int, ...], list_of(whole(0), least=1)] = (0,)
     on_bad_image: OnBadImage = "fail"
     shards: Positive | None = None  # per dataset and seed; none: by size
+    device: Annotated[str, DEVICE] = "auto"  # auto: a GPU where there is one
     workers: Processes | None = None  # none: as many as the machines hold
     gpus_per_worker: Share | None = None  # none: 1 where there are GPUs, else 0
     cpus_per_worker: Annotated[float, number(least=LEAST)] = 1.0
     threads: Processes | None = None  # of torch, in a worker; none: its CPUs
     loaders: Annotated[int, whole(0, 1024)] | None = None  # processes that read images; none: by device
-    compile: bool = False  # as `evaluate --compile`
+    compile: bool = False  # torch.compile
     cache: str | None = None  # folder of image features
+    float32_cache: bool = False  # keep features in float32 rather than half precision
     reuse_results: bool = True  # results with other sweeps on this machine, beside the features
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0
     baselines: tuple[Annotated[str, BASELINE], ...] = BASELINES
     columns: tuple[Annotated[str, COLUMN], ...] = ()  # optional ones of predictions that are kept
-    plugins: tuple[str, ...] = ()  # that the space needs, by the file's stem
     tracking_uri: str | None = None  # none: an embedded store
 
     def __post_init__(self) -> None:
         check_fields(self, "work")
         shared = self.gpus_per_worker or 1.0
         expect(shared >= LEAST, f"must be 0 or >= {LEAST}, got {shared:g}", "work.gpus_per_worker")
+        if self.device == "cpu":
+            expect(
+                not self.gpus_per_worker, f"must be 0 where work.device is cpu, got {shared:g}", "work.gpus_per_worker"
+            )
+            set_field(self, "gpus_per_worker", 0.0)
         if not self.datasets and not self.dataset_file:
             set_field(self, "datasets", ("fine_grained",) if self.data_root else ("tiny",))
-
-
-def require_plugins(named: Iterable[str], loaded: Iterable[str]) -> None:
-    have = set(loaded)
-    for index, name in enumerate(named):
-        problem = f"plugin {name} is not loaded; give its file with --plugin FILE ({name}.py)"
-        expect(name in have, problem, f"work.plugins.{index}")

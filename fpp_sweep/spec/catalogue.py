@@ -7,7 +7,7 @@ adds rows of its own, whose code is the function itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -201,18 +201,26 @@ def sign(goal: Goal) -> int:
 
 
 def method(name: str) -> MethodRow:
-    """A method's row, or an error that names the nearest."""
+    """Return a method's row."""
     if name not in METHODS:
-        raise unknown("method", name, METHODS)
+        raise _unknown_row("method", name, METHODS)
     return METHODS[name]
 
 
 def metric(name: str) -> MetricRow:
-    """The row of a metric, which may be of one dataset: `ece/dtd` is an `ece`."""
+    """Return the row of a metric, which may be of one dataset: `ece/dtd` is an `ece`."""
     stem = name.partition("/")[0]
     if stem not in METRICS:
-        raise unknown("metric", stem, METRICS)
+        raise _unknown_row("metric", stem, METRICS, {row.heading: row.name for row in METRICS.values()})
     return METRICS[stem]
+
+
+def _unknown_row(kind: str, name: str, table: Iterable[str], aliases: Mapping[str, str] | None = None) -> InputError:
+    """Return an error that names the nearest row, or says that a plugin may bring the row."""
+    error = unknown(kind, name, table, aliases)
+    if "did you mean" in error.problem:
+        return error
+    return InputError(f"{error.problem}; the {kind} of a plugin needs --plugin FILE")
 
 
 def qualities(columns: Iterable[str] = ()) -> list[MetricRow]:

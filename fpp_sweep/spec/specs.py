@@ -28,7 +28,7 @@ class WorkerSpec:
     dataset_file: str | None = None
     limit: int | None = None  # images per dataset; none: all, of the embedded ones EMBEDDED_LIMIT
     cache: str | None = None
-    exact_cache: bool = False  # features in float32 rather than half precision
+    float32_cache: bool = False  # features in float32 rather than half precision
     on_bad_image: OnBadImage = "fail"
     loaders: int | None = None  # processes that read images and draw views; none: by device
     device: str = "auto"

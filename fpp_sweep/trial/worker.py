@@ -83,7 +83,7 @@ class Worker:
         plugins.load(spec.plugins)
         torch.set_num_threads(spec.threads)
         self.spec = spec
-        self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.exact_cache)
+        self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.float32_cache)
         self._show = show
         self._root = Path(spec.data_root) if spec.data_root else None
         self._custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else {}
@@ -125,7 +125,7 @@ class Worker:
         return readers(self.spec.share) if on_gpu else 0
 
     def facts(self) -> ModelInfo:
-        features = "float32" if self.spec.exact_cache else "float16"
+        features = "float32" if self.spec.float32_cache else "float16"
         return ModelInfo(
             name=self.clip.name,
             digest=self.clip.digest,

@@ -116,7 +116,7 @@ VALUES = [
     (RANGE + "search: {trials: 0}", "x.yaml:2: search.trials: must be >= 1, got 0"),
     (RANGE + "search: {trials: 2.5}", "x.yaml:2: search.trials: must be a whole number, got 2.5"),
     (RANGE + "search: {wall_clock: soon}", "x.yaml:2: search.wall_clock: must be a duration such as 90s"),
-    (RANGE + "search: {split: train}", "x.yaml:2: search.split: unknown split 'train'"),
+    (RANGE + "search: {split: tset}", "x.yaml:2: search.split: unknown split 'tset', did you mean 'test'?"),
     (RANGE + "work: {seeds: []}", "x.yaml:2: work.seeds: must have at least 1 entry, is empty"),
     (RANGE + "work: {seeds: [1, 1]}", "x.yaml:2: work.seeds.1: 1 comes twice"),
     (RANGE + "work: {seeds: 0}", "x.yaml:2: work.seeds: must be a list, such as [0], got 0"),
@@ -170,5 +170,10 @@ VALUES = [
         "x.yaml:2: work.on_bad_image: unknown on_bad_image 'skp', did you mean 'skip'?",
     ),
     (RANGE + "work: {columns: logits}", "x.yaml:2: work.columns: must be a list, such as [logits], got 'logits'"),
-    (RANGE + "work: {plugins: [a, a]}", "x.yaml:2: work.plugins.1: 'a' comes twice"),
+    (RANGE + "work: {columns: [logits, logits]}", "x.yaml:2: work.columns.1: 'logits' comes twice"),
+    (RANGE + "work: {device: gpu}", "x.yaml:2: work.device: must be auto, cpu, cuda, or cuda:1 and so on, got 'gpu'"),
+    (
+        RANGE + "work: {device: cpu, gpus_per_worker: 1}",
+        "x.yaml:2: work.gpus_per_worker: must be 0 where work.device is cpu",
+    ),
 ]

@@ -11,7 +11,6 @@ import pytest
 from fpp_sweep.space import objectives, params, work
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import require_plugins
 from fpp_sweep.space.yamlfile import parse
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
@@ -192,19 +191,6 @@ def test_a_method_that_needs_its_samples_in_order_cannot_be_cut(text):
 @pytest.mark.usefixtures("plugin")
 def test_what_is_not_run_may_need_its_samples_in_order():
     parse_space("base: {method: stream}\ngrid: [{method: tpt}]\nwork: {shards: 3}", "x.yaml")
-
-
-def test_a_plugin_that_is_not_loaded_is_named_with_its_flag():
-    text = "params: {method: [stream]}\nwork:\n  plugins: [mine, other]"
-    with pytest.raises(InputError) as error:
-        parse_space(text, "x.yaml", loaded=["mine"])
-    told = "plugin other is not loaded; give its file with --plugin FILE (other.py)"
-    assert str(error.value) == f"x.yaml:3: work.plugins.1: {told}"
-    made = space(work=Work(plugins=("mine", "other")))
-    require_plugins(made.work.plugins, ["other", "mine", "more"])
-    with pytest.raises(InputError) as error:
-        require_plugins(made.work.plugins, ["mine"])
-    assert str(error.value) == f"work.plugins.1: {told}"
 
 
 SHARP = "work: {{baselines: {}}}\nobjectives: [accuracy, {}]\nparams: {{adapt.lr: [0.1, 0.2]}}\n{}"

@@ -61,7 +61,7 @@ def test_data_whose_views_are_drawn_otherwise_are_other_data(make_worker, tmp_pa
 
 
 def test_whatever_moves_last_bits_is_told_of_a_worker(make_worker):
-    told = {make_worker(**spec).facts().arithmetic for spec in ({}, {"threads": 2}, {"exact_cache": True})}
+    told = {make_worker(**spec).facts().arithmetic for spec in ({}, {"threads": 2}, {"float32_cache": True})}
     assert len(told) == 3
 
 
