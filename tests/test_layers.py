@@ -215,7 +215,7 @@ def test_no_folder_has_the_name_of_build_output():
     "module", [module for module in MODULES if module.package == "spec"], ids=lambda module: module.name
 )
 def test_spec_needs_the_standard_library_only(module):
-    allowed = {"fpp_sweep", "psutil", "rich"} | set(sys.stdlib_module_names)
+    allowed = {"filelock", "fpp_sweep", "psutil", "rich"} | set(sys.stdlib_module_names)
     assert libraries_of(module) <= allowed
 
 

@@ -18,7 +18,7 @@ from fpp_sweep.core.datasets.layout import Layout, Spec
 from fpp_sweep.core.datasets.names import is_taken
 from fpp_sweep.core.datasets.paths import printable, read_text, sample_id
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.files import WRITTEN_BY_HAND
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # it becomes part of file names
 _BRIEF = reprlib.Repr()
@@ -30,7 +30,7 @@ LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS,
 
 def read_custom(path: Path) -> dict[str, Spec]:
     """The datasets of a file, by name; relative paths in it start at its folder."""
-    document = _parse(path, read_text(path, "dataset file", WRITTEN_BY_HAND))
+    document = _parse(path, read_text(path, "dataset file", MAX_HANDWRITTEN_BYTES))
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path} must map dataset names to their descriptions, see docs/datasets.md")
     return {_name(path, name): _spec(path, name, fields) for name, fields in document.items()}
