@@ -15,7 +15,7 @@ from fpp_sweep.space.settings import range_kind
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig, setting_types
+from fpp_sweep.spec.config import TrialConfig, settings
 
 SPREAD = 4  # levels of the file that are spread over lines, where they are longer than WIDTH
 WIDTH = 110
@@ -27,7 +27,7 @@ NUMBERS: Mapping[str, Schema] = {  # how they may be written; x0.1 is relative t
 
 def schema() -> dict[str, Any]:
     """What editors check a file against while it is written; complaints of `load_space` go further."""
-    keys = setting_types()
+    keys = settings()
     one = {key: _ref(key) for key in keys}
     one_or_more = {key: {"anyOf": [_ref(key), _ref(f"{key}.list")]} for key in keys}
     goal = {"anyOf": [METRIC.schema(), _fields(Objective, required=["metric"])]}

@@ -61,7 +61,7 @@ class Objective:
 def default_objectives() -> tuple[Objective, ...]:
     """The first metric of each goal."""
     first: dict[Goal, str] = {}
-    for row in catalogue.qualities():
+    for row in catalogue.dataset_metrics():
         first.setdefault(row.goal, row.name)
     return tuple(Objective(metric=metric) for metric in first.values())
 

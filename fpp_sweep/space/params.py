@@ -22,7 +22,7 @@ from fpp_sweep.space.rules import (
     word,
 )
 from fpp_sweep.space.settings import Kind, check_setting, check_trial, range_kind, settings_rule
-from fpp_sweep.spec.config import TrialConfig, setting_types
+from fpp_sweep.spec.config import TrialConfig, settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Param:
 
     def __post_init__(self) -> None:
         with under(f"params.{self.key}"):
-            known_name("config key", text().check(self.key), setting_types())
+            known_name("setting", text().check(self.key), settings())
             with under("log"):
                 flag().check(self.log)
             if self.choices != ():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from fpp_sweep.space.rules import Rule, as_mapping, expect, list_of, shown, under
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig, convert, setting_types
+from fpp_sweep.spec.config import TrialConfig, setting, settings
 from fpp_sweep.spec.errors import InputError
 
 Kind = Literal["float", "int", "choice"]
@@ -19,10 +17,13 @@ Kind = Literal["float", "int", "choice"]
 def check_setting(key: str, value: Any) -> Any:
     """One value as its setting's type, a number for x0.1; whether a trial can have it, `check_trial` says."""
     expect(not isinstance(value, Mapping | list | tuple), f"must be a single value, got {shown(value)}")
-    for name in setting_types():
+    for name in settings():
         expect(not name.startswith(f"{key}."), f"write its settings out, such as {name}")
-    value = convert(key, value)
-    expect(not isinstance(value, float) or math.isfinite(value), f"{key} must be finite, got {value!r}")
+    try:
+        value = setting(key).parse(value)
+    except InputError as error:
+        raise InputError(error.problem) from None  # the path of the value names the setting
+    expect(not isinstance(value, float) or math.isfinite(value), f"must be finite ({value!r})")
     if key == "method":
         catalogue.method(value)
     problem = "FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'"
@@ -58,6 +59,4 @@ def check_trial(start: TrialConfig, values: Mapping[str, Any], parts: Mapping[st
 
 def range_kind(key: str) -> Kind:
     """What a range of the setting is; a choice if it has none."""
-    hint = setting_types()[key]
-    kind = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
-    return {float: "float", int: "int"}.get(kind, "choice")  # type: ignore[return-value]
+    return {"number": "float", "integer": "int"}.get(setting(key).kind, "choice")  # type: ignore[return-value]

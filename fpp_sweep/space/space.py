@@ -129,7 +129,7 @@ class Space:
     def columns(self) -> tuple[str, ...]:
         """Of the predictions: those that are asked for, and those that metrics need."""
         metrics = [catalogue.metric(goal.metric) for goals in (self.objectives, self.constraints) for goal in goals]
-        needed = {column for row in (*metrics, *catalogue.qualities()) for column in row.columns}
+        needed = {column for row in (*metrics, *catalogue.dataset_metrics()) for column in row.columns}
         return tuple(sorted(needed.union(self.work.columns)))
 
     def start(self) -> TrialConfig:

@@ -1,10 +1,8 @@
-"""Tasks: what a trial has to compute, cut where it may be cut, as plain values.
-
-Whoever hands out tasks needs no model and no torch.
-"""
+"""Tasks: the work of a trial, cut into pieces that workers compute. They are plain values that need no torch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,13 +11,14 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, ViewConfig
 from fpp_sweep.spec.errors import InputError
 
-BATCH = 64  # samples whose views are in memory at a time; every cut is at a multiple, so that no cut changes a bit
-SHARD = 1024  # samples of a shard unless the space says otherwise: minutes on a CPU, seconds on a GPU
+BATCH = 64  # samples whose views are in memory at a time; shards are cut between batches, so no cut changes a bit
+SHARD = 1024  # samples of a shard by default: minutes on a CPU, seconds on a GPU
+SLOTS_SELECTED = 3  # of DynaPrompt's buffer for each sample, about; each goes forward and back and forward again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainTask:
-    """Make the prompt that a (config, dataset, seed) starts from; one for all shards and methods that share it."""
+    """Learning the prompt that a (config, dataset, seed) starts from; all shards and methods share the prompt."""
 
     config: TrialConfig
     dataset: str
@@ -27,7 +26,7 @@ class PretrainTask:
 
     @property
     def needs(self) -> tuple[Task, ...]:
-        """Tasks whose results it starts from."""
+        """Tasks whose results this task starts from."""
         return ()
 
     @property
@@ -37,7 +36,7 @@ class PretrainTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTask:
-    """Adapt to and predict the samples start..stop of a dataset, as its stream brings them."""
+    """Adapting to the samples start..stop of a dataset, in the order of its stream, and predicting them."""
 
     config: TrialConfig
     dataset: str
@@ -45,25 +44,25 @@ class EvalTask:
     seed: int
     start: int
     stop: int
-    columns: tuple[str, ...] = ()  # optional columns of the predictions that somebody asks for
+    columns: tuple[str, ...] = ()  # optional columns of the predictions
 
     @property
     def pretrain(self) -> PretrainTask | None:
-        """What makes the prompt that it starts from, where that is pretrained."""
+        """The task that learns its prompt, if the prompt is pretrained."""
         if self.config.prompt != "fpp":
             return None
         return PretrainTask(config=self.config, dataset=self.dataset, seed=self.seed)
 
     @property
     def previous(self) -> EvalTask | None:
-        """The shard before, from whose state a stateful method goes on."""
-        if not self.start or not catalogue.method(self.config.method).stateful:
+        """The shard before, if the method is stateful: its state is this shard's start."""
+        if self.start == 0 or not catalogue.method(self.config.method).stateful:
             return None
         return replace(self, start=max(0, self.start - SHARD), stop=self.start)
 
     @property
     def needs(self) -> tuple[Task, ...]:
-        """Tasks whose results it starts from."""
+        """Tasks whose results this task starts from."""
         return tuple(task for task in (self.pretrain, self.previous) if task is not None)
 
     @property
@@ -71,11 +70,10 @@ class EvalTask:
         return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.seed}"
 
     def shards(self, count: int | None = None, edges: Sequence[int] = ()) -> list[EvalTask]:
-        """The same work in so many contiguous shards of whole batches, else in shards of a fixed size.
+        """Cut the samples into `count` contiguous shards of whole batches, by default into shards of a fixed size.
 
-        They are cut at `edges`, too, which should lie between two batches.
-
-        A stateful method's shards form a chain, whose cuts must be the same wherever it runs.
+        Further cuts are made at `edges`, which should lie between two batches. The shards of a stateful method form a
+        chain, whose cuts must be the same wherever it runs.
 
         >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
         >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
@@ -83,40 +81,55 @@ class EvalTask:
         >>> [(shard.start, shard.stop) for shard in task.shards(edges=[64, 128])]
         [(0, 64), (64, 128), (128, 300)]
         """
-        first, last = self.start // BATCH, -(-self.stop // BATCH)
         if catalogue.method(self.config.method).stateful:
             if count is not None:
-                raise InputError(f"work.shards={count}: method {self.config.method} is stateful, its stream is not cut")
-            cuts = [*range(self.start, self.stop, SHARD), self.stop]
+                method = self.config.method
+                raise InputError(f"work.shards: method {method} is stateful, so its stream cannot be cut ({count})")
+            cuts = list(range(self.start, self.stop, SHARD))
         else:
-            parts = min(count, last - first) if count else -(-(self.stop - self.start) // SHARD)
-            cuts = [*(BATCH * (first + (last - first) * part // parts) for part in range(parts + 1)), *edges]
-        ends = sorted({min(max(cut, self.start), self.stop) for cut in cuts})
-        return [replace(self, start=start, stop=stop) for start, stop in pairwise(ends)]
+            cuts = [*self._even_cuts(count), *edges]
+        inside = {cut for cut in cuts if self.start < cut < self.stop}
+        bounds = sorted({self.start, *inside, self.stop})
+        return [replace(self, start=start, stop=stop) for start, stop in pairwise(bounds)]
+
+    def _even_cuts(self, count: int | None) -> list[int]:
+        """Return the samples at which shards of nearly equal numbers of batches begin and end."""
+        first = self.start // BATCH
+        batches = math.ceil(self.stop / BATCH) - first
+        if count is None:
+            shards = math.ceil((self.stop - self.start) / SHARD)
+        else:
+            shards = min(count, batches)
+        return [BATCH * (first + batches * index // shards) for index in range(shards + 1)]
 
 
 Task = PretrainTask | EvalTask
 
 
 def views_for(config: TrialConfig) -> ViewConfig:
-    """The views that a config's method looks at."""
+    """Return the views that a config's method uses."""
     views = catalogue.method(config.method).views
-    return config.views if views is None else replace(config.views, count=views)
+    if views is None:
+        return config.views
+    return replace(config.views, count=views)
 
 
 def cost(task: Task, classes: int) -> float:
-    """Texts that go through the tower, roughly: what orders tasks by size."""
+    """Return about how many texts go through the text tower: the scheduler orders tasks by this size."""
     if isinstance(task, PretrainTask):
-        return task.config.fpp.steps * (2 + task.config.fpp.draws) * classes
-    learns = catalogue.method(task.config.method).learns
-    return (task.stop - task.start) * (1 + 2 * effort(task.config) * learns) * classes
+        fpp = task.config.fpp
+        return fpp.steps * (2 + fpp.draws) * classes
+    texts_per_sample = 1.0
+    if catalogue.method(task.config.method).learns:
+        texts_per_sample += 2 * effort(task.config)
+    return (task.stop - task.start) * texts_per_sample * classes
 
 
 def effort(config: TrialConfig) -> float:
-    """Of adapting to a sample, in steps of TPT, roughly.
+    """Return about how much work adapting to a sample is, in steps of TPT.
 
-    Where there is a buffer, all its slots go through the tower, and about three are selected and go back and again.
+    With a buffer, all its slots go through the text tower, and some are selected and go forward and back again.
     """
     if "adapt.slots" in catalogue.method(config.method).reads:
-        return (config.adapt.slots + 9) / 3
+        return (config.adapt.slots + 3 * SLOTS_SELECTED) / 3
     return max(1, config.adapt.steps)

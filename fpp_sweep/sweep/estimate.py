@@ -200,7 +200,7 @@ class Costs:
         phases = [(sweep, split, trials) for sweep in sweeps for split, trials in sweep.trials().items()]
         every = dict.fromkeys(task for *_, trials in phases for trial in trials for task in trial)
         found = {keys.of(task): task for task in every}
-        done_by = {task: [key for key in keys.serving(task) if key in found][-1] for task in every}
+        done_by = {task: [key for key in keys.compatible_keys(task) if key in found][-1] for task in every}
         features: dict[str, float] = {}
         read: dict[tuple[object, ...], int] = {}
         for task in (task for task in every if isinstance(task, EvalTask)):

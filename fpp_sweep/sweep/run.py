@@ -26,7 +26,7 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.messages import plural, stage
 from fpp_sweep.spec.process import sleep_when_idle, terminable
-from fpp_sweep.spec.progress import shares
+from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep, sweep_folder
 from fpp_sweep.sweep.display import Display, Status, trial_line
 from fpp_sweep.sweep.notify import Notifier
@@ -330,4 +330,4 @@ def features_line(records: Sequence[TrialRecord]) -> str:
     if not images:
         return ""
     rate = images / math.fsum(cost.values())
-    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {shares(cost)}"
+    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(cost)}"

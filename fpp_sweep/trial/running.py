@@ -181,7 +181,7 @@ def evaluate(
     """Run an EvalTask on the features of its dataset; samples whose image could not be read are not there."""
     state, parts = adapter.state, []
     stream = positions(task, dataset)
-    measure = [column for column in task.columns if column in catalogue.READ_FOR]
+    measure = [column for column in task.columns if column in catalogue.SETTINGS_OF_COLUMN]
     # batches begin at multiples of BATCH, so that a sample is in the same batch, and its result the same to the last
     # bit, in every shard that begins at such a multiple
     for edge in range(task.start // BATCH * BATCH, task.stop, BATCH):

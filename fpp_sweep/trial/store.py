@@ -31,7 +31,7 @@ class Store(Protocol):
 def find(store: Store, keys: TaskKeys, task: Task) -> TaskResult | None:
     """What was computed before; one with more optional columns than are asked for serves, too."""
     columns = task.columns if isinstance(task, EvalTask) else ()
-    for key in keys.serving(task):
+    for key in keys.compatible_keys(task):
         if (known := store.get(key)) is not None:
             return known.at_hand(columns)
     return None

@@ -100,7 +100,7 @@ class Plan:
 
     def tasks(self, config: TrialConfig, split: str) -> dict[tuple[str, int], list[EvalTask]]:
         """The shards of every (dataset, seed)."""
-        columns = {*self.columns, *(name for row in catalogue.qualities() for name in row.columns)}
+        columns = {*self.columns, *(name for row in catalogue.dataset_metrics() for name in row.columns)}
         return {
             (facts.name, seed): [
                 shard

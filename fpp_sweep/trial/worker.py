@@ -144,6 +144,9 @@ class Worker:
 
     def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.dataset(name, split)
+        file_order_digest = ""
+        if dataset.places is not None:
+            file_order_digest = keys.digest(dataset.places.argsort().tolist(), length=16)
         return DatasetInfo(
             name=name,
             split=split,
@@ -152,7 +155,7 @@ class Worker:
             size=len(dataset),
             digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
             images=dataset.digest()[:16],
-            places="" if dataset.places is None else keys.digest(dataset.places.argsort().tolist(), length=16),
+            file_order_digest=file_order_digest,
         )
 
     def clip_for(self, config: TrialConfig) -> Clip:

@@ -17,7 +17,7 @@ from fpp_sweep.space.space import MAY_CHANGE, Space
 from fpp_sweep.space.work import BASELINES, Confirm, Search, Work
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.catalogue import COMPARED, METHODS
-from fpp_sweep.spec.config import PRESETS, TrialConfig, preset, setting_types
+from fpp_sweep.spec.config import PRESETS, TrialConfig, preset, settings
 from fpp_sweep.spec.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -334,5 +334,5 @@ def test_what_may_change_on_resume_is_there():
     assert "work.on_bad_image" not in MAY_CHANGE
 
 
-def test_setting_types_are_the_configs():
-    assert list(setting_types()) == list(TrialConfig().flat())
+def test_settings_are_the_configs():
+    assert list(settings()) == list(TrialConfig().flat())

@@ -153,7 +153,8 @@ def plugin():
     for row in (method, metric):
         catalogue.add(row)
     yield
-    catalogue.remove(lambda row: row.digest == "d")
+    for row in (method, metric):
+        catalogue.remove(row)
 
 
 @pytest.mark.usefixtures("plugin")

@@ -42,7 +42,7 @@ READS = {
 MEASURE = {f"measure.{name}" for name in ("rho", "norm", "views")}
 PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | {"anchor_prompt"}
 START = {"prompt", "deep_prompts", "precision"}
-HINTS = dict(config.setting_types())
+HINTS = dict(config.settings())
 
 
 def another(key, value):
@@ -158,7 +158,7 @@ def test_a_models_weights_device_and_arithmetic_decide_bits(change, changed):
 
 
 def test_the_order_of_the_file_matters_to_the_streams_that_follow_it_alone():
-    ours, other = keys_of(facts(places="one")), keys_of(facts(places="other"))
+    ours, other = keys_of(facts(file_order_digest="one")), keys_of(facts(file_order_digest="other"))
     orders = ("fair", "file", "shuffled")
     streams = {order: evaluation(method=DYNAPROMPT[TPT], **{"adapt.order": order}) for order in orders}
     assert len({ours.of(task) for task in streams.values()}) == 3
@@ -223,7 +223,7 @@ def test_keys_of_another_model_do_not_share_what_these_remember():
 
 
 def test_what_keys_remember_does_not_grow_with_the_trials(monkeypatch):
-    monkeypatch.setattr(keys, "REMEMBERED", 3)
+    monkeypatch.setattr(keys, "MAX_TEXTS", 3)
     ours = replace(KEYS)
     first = [ours.of(evaluation(prompt=f"a {number}")) for number in range(10)]
     assert len(ours._texts) <= 3
@@ -282,7 +282,12 @@ def test_a_stateful_stream_is_a_chain_whatever_who_asks(size, shard):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_stateful_stream_is_not_cut_as_asked_for(count):
-    with registered(RUNNING_MEAN), pytest.raises(InputError, match=f"work.shards={count}: method running_mean is st"):
+    with (
+        registered(RUNNING_MEAN),
+        pytest.raises(
+            InputError, match=f"so its stream cannot be cut .{count}."
+        ),
+    ):
         evaluation(stop=640, method="running_mean").shards(count)
 
 

@@ -196,7 +196,7 @@ def test_a_stream_that_was_left_half_way_goes_on_from_there(worker, plan, whole,
 def test_a_stream_cannot_be_cut_as_one_likes(worker, tmp_path):
     plan = plan_of(worker, shards=2)
     for config in (CONFIG, BUFFER):
-        problem = rf"work\.shards=2: method {config.method} is stateful, its stream is not cut"
+        problem = rf"work\.shards: method {config.method} is stateful, so its stream cannot be cut \(2\)"
         with pytest.raises(InputError, match=problem):
             run_trial(plan, config, "val", inline(worker, plan, tmp_path))
 
