@@ -106,7 +106,9 @@ class TaskKeys:
 
     def _shared_text(self, kind: Literal["pretrain", "evaluate", "adapter"], task: Task) -> str:
         """Return what decides a result apart from the cut into shards: a trial's shards share this text."""
-        shared = (kind, task.config, task.dataset, task.seed, getattr(task, "split", ""), getattr(task, "columns", ()))
+        shared: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
+        if isinstance(task, EvalTask):
+            shared += (task.split, task.columns)
         text = self._texts.get(shared)
         if text is None:
             if kind == "pretrain":
@@ -132,7 +134,7 @@ class TaskKeys:
         if config.prompt != "fpp":
             return [prompt, config.deep_prompts]
         anchor = self.prompts.get(config.anchor_prompt, config.anchor_prompt)
-        return [prompt, anchor, config.deep_prompts, asdict(config.fpp), task.dataset, task.seed]
+        return [prompt, anchor, config.deep_prompts, asdict(config.fpp), task.dataset, task.prompt_seed]
 
     def _adapter(self, task: EvalTask) -> list[Any]:
         """Return what decides the state in which a method starts on a dataset's stream."""

@@ -25,6 +25,11 @@ class PretrainTask:
     seed: int
 
     @property
+    def prompt_seed(self) -> int:
+        """The seed that the prompt is pretrained with."""
+        return self.seed
+
+    @property
     def needs(self) -> tuple[Task, ...]:
         """Tasks whose results this task starts from."""
         return ()
@@ -45,13 +50,21 @@ class EvalTask:
     start: int
     stop: int
     columns: tuple[str, ...] = ()  # optional columns of the predictions
+    pretraining_seed: int | None = None  # if it differs from the seed, which then draws the views only
+
+    @property
+    def prompt_seed(self) -> int:
+        """The seed that the prompt is pretrained with."""
+        if self.pretraining_seed is None:
+            return self.seed
+        return self.pretraining_seed
 
     @property
     def pretrain(self) -> PretrainTask | None:
         """The task that learns its prompt, if the prompt is pretrained."""
         if self.config.prompt != "fpp":
             return None
-        return PretrainTask(config=self.config, dataset=self.dataset, seed=self.seed)
+        return PretrainTask(config=self.config, dataset=self.dataset, seed=self.prompt_seed)
 
     @property
     def previous(self) -> EvalTask | None:
@@ -67,7 +80,7 @@ class EvalTask:
 
     @property
     def title(self) -> str:
-        return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.seed}"
+        return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.prompt_seed}"
 
     def shards(self, count: int | None = None, edges: Sequence[int] = ()) -> list[EvalTask]:
         """Cut the samples into `count` contiguous shards of whole batches, by default into shards of a fixed size.

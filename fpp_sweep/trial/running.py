@@ -18,8 +18,7 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.precision import full
 from fpp_sweep.core.compute.random_streams import torch_generator
-from fpp_sweep.core.datasets.base import Dataset
-from fpp_sweep.core.datasets.imagenet import imagenet_classes
+from fpp_sweep.core.datasets import Dataset, imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
@@ -162,8 +161,8 @@ def positions(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
     """A task's samples, by where they stand in the dataset, in the order of the stream."""
     order = task.config.adapt.order if catalogue.method(task.config.method).ordered else "fair"
     stream: NDArray[np.int64] = np.arange(len(dataset))
-    if order == "file" and dataset.places is not None:
-        stream = dataset.places.argsort()
+    if order == "file" and dataset.file_positions is not None:
+        stream = dataset.file_positions.argsort()
     if order == "shuffled":
         generator = torch_generator(task.seed, "stream", task.dataset, task.split)
         stream = torch.randperm(len(dataset), generator=generator).numpy()

@@ -145,8 +145,8 @@ class Worker:
     def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.dataset(name, split)
         file_order_digest = ""
-        if dataset.places is not None:
-            file_order_digest = keys.digest(dataset.places.argsort().tolist(), length=16)
+        if dataset.file_positions is not None:
+            file_order_digest = keys.digest(dataset.file_positions.argsort().tolist(), length=16)
         return DatasetInfo(
             name=name,
             split=split,

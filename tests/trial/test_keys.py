@@ -282,12 +282,7 @@ def test_a_stateful_stream_is_a_chain_whatever_who_asks(size, shard):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_stateful_stream_is_not_cut_as_asked_for(count):
-    with (
-        registered(RUNNING_MEAN),
-        pytest.raises(
-            InputError, match=f"so its stream cannot be cut .{count}."
-        ),
-    ):
+    with registered(RUNNING_MEAN), pytest.raises(InputError, match=f"so its stream cannot be cut .{count}."):
         evaluation(stop=640, method="running_mean").shards(count)
 
 
