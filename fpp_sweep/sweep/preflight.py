@@ -19,7 +19,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.steering import begun, budget_in_force
 from fpp_sweep.search.finalists import final_plan
-from fpp_sweep.search.racing import require_additive, rungs
+from fpp_sweep.search.racing import require_blockwise, rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import STEERED
@@ -290,8 +290,8 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     work, race = space.work, space.search.race
     ends = {}
     if race:
-        require_additive(space.objectives, space.constraints)
-        ends = rungs(race, datasets[split])
+        require_blockwise(space.objectives, space.constraints)
+        ends = rung_ends(race, datasets[split])
     return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
 
 
