@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.space.reading import read_config
-from fpp_sweep.space.rules import rules, under
+from fpp_sweep.space.validation import check_value, under
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset, require_prompt
@@ -108,12 +108,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
     add("--compile", action="store_true", help="torch.compile, for long runs of few classes on a GPU (docs/engine.md)")
     args = options.parse_args(argv)
-    bounds = rules(Work)  # as in a search space
     for key, value in (("limit", args.limit), ("loaders", args.loaders), ("threads", args.threads)):
         with under(f"--{key}"):
-            bounds[key].check(value)
+            check_value(Work, key, value)
     with under("--seed"):
-        bounds["seeds"].check(list(dict.fromkeys(args.seed)))
+        check_value(Work, "seeds", list(dict.fromkeys(args.seed)))
     return args
 
 

@@ -29,7 +29,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
+from fpp_sweep.space.validation import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, set_aside, stamp_of, write_json

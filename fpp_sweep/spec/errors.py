@@ -116,7 +116,7 @@ def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -
     for known in names:
         if known not in same and wanted in (_letters(known), _letters(_last_part(known))):
             same.append(known)
-    return same or _nearest_names(name, names) or _completions(wanted, names)
+    return same or _nearest_names(name, names) or _completions(name, names)
 
 
 def _nearest_names(name: str, names: Iterable[str]) -> list[str]:
@@ -136,11 +136,11 @@ def _nearest_names(name: str, names: Iterable[str]) -> list[str]:
     return nearest
 
 
-def _completions(letters: str, names: Iterable[str]) -> list[str]:
-    """Return the names that begin with these letters, the shortest first."""
-    if len(letters) < MIN_PREFIX:
+def _completions(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names that begin with a name, the shortest first."""
+    if len(name) < MIN_PREFIX:
         return []
-    return sorted((known for known in names if _letters(known).startswith(letters)), key=len)
+    return sorted((known for known in names if known.lower().startswith(name.lower())), key=len)
 
 
 def _last_part(name: str) -> str:

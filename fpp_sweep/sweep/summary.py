@@ -12,7 +12,7 @@ from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.display import final_table

@@ -36,7 +36,7 @@ from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
 from fpp_sweep.core.models.class_token import class_token_alone
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.text.tower import Activation, TextTower
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, similar_names, unknown
 
 EMBEDDED = "tiny"
 ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word
@@ -120,7 +120,10 @@ def parse(spec: str) -> ModelSpec:
     if not name:
         raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
     if name not in names():
-        raise unknown("model", name, [EMBEDDED, *names()])
+        known = [EMBEDDED, *names()]
+        if similar_names(spec, known, {}):  # such as ViT-B/16, as papers write it
+            raise unknown("model", spec, known)
+        raise unknown("model", name, known)
     if plus and requested not in ACTIVATIONS:
         raise InputError(f"model {spec!r}: {unknown('activation', requested, ACTIVATIONS)}")
     if not rest:
