@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,9 @@ from fpp_sweep.spec.config import (
     preset,
 )
 from fpp_sweep.spec.errors import InputError
+
+ANY_ADAPT: Any = AdaptConfig  # a type checker would refuse the wrong values below
+ANY_TRIAL: Any = TrialConfig
 
 
 def test_the_defaults_are_the_released_code():
@@ -68,11 +72,11 @@ def test_a_wrong_setting_is_refused_in_one_line_with_its_key(word, line):
 @pytest.mark.parametrize(
     ("build", "line"),
     [
-        (lambda: AdaptConfig(optimizer="adam"), "adapt.optimizer: unknown value 'adam', did you mean 'adamw'?"),
+        (lambda: ANY_ADAPT(optimizer="adam"), "adapt.optimizer: unknown value 'adam', did you mean 'adamw'?"),
         (lambda: AdaptConfig(lr=float("inf")), "adapt.lr: must be finite (inf)"),
         (lambda: MeasureConfig(rho=0.0), "measure.rho: must be > 0 (0.0)"),
         (lambda: ViewConfig(max_area=2.0), "views.max_area: must be <= 1 (2.0)"),
-        (lambda: TrialConfig(precision="half"), "precision: unknown value 'half'; choose from float32, fp16, tf32"),
+        (lambda: ANY_TRIAL(precision="half"), "precision: unknown value 'half'; choose from float32, fp16, tf32"),
         (lambda: FppConfig(align_distance="none", flat_distance="none"), "the loss has no term (fpp.align_distance an"),
     ],
 )

@@ -218,10 +218,10 @@ class Space:
         columns = set(self.work.columns)
         for row in catalogue.dataset_metrics():
             columns.update(row.columns)
-        metrics = [objective.metric for objective in self.objectives]
-        metrics += [constraint.metric for constraint in self.constraints]
-        for metric in metrics:
-            columns.update(catalogue.metric(metric).columns)
+        for objective in self.objectives:
+            columns.update(catalogue.metric(objective.metric).columns)
+        for constraint in self.constraints:
+            columns.update(catalogue.metric(constraint.metric).columns)
         return tuple(sorted(columns))
 
     # -------------------------------------------------------- points
@@ -323,8 +323,10 @@ class Space:
         del document["search"]["notify"]
         for part in ("objectives", "constraints"):
             document[part] = [_without_none(goal) for goal in document[part]]
-        filled = {key: value for key, value in document.items() if value}
-        plain: dict[str, Any] = json.loads(json.dumps(filled))
+        for key in list(document):
+            if not document[key]:
+                del document[key]
+        plain: dict[str, Any] = json.loads(json.dumps(document))
         return plain
 
     def difference(self, other: Space) -> list[str]:

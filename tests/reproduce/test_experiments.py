@@ -121,7 +121,7 @@ def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
         ("printed: {accuracy: 70}", "printed: {accuracy: x}", "own.yaml:5: rows.2.printed.accuracy"),
         ("than: [one]", "than: [none]", "own.yaml:7: claims.0: unknown row 'none'"),
         ("row: two, ", "", "own.yaml:7: claims.0: needs a row"),
-        ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: fpp.draws must be >= 1"),
+        ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: must be >= 1 (0)"),
     ],
 )
 def test_a_wrong_row_is_told_with_its_line(tmp_path, before, after, told):
