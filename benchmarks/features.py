@@ -42,7 +42,7 @@ from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.image_tower import shorten_last_block
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec.config import ViewConfig
-from fpp_sweep.spec.progress import shares
+from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.spec.specs import Precision
 
 STAGES = ("decode", "views", "tower")
@@ -277,7 +277,7 @@ def row(args: Any, subject: str, augmix: str, timings: dict[str, Any]) -> dict[s
         cells[f"{workers} workers"] = Ratio.of(timings["naive"], timings[f"{workers} workers"]).wall
         cells[f"images/s, {workers} workers"] = Spread.of([1 / spent.wall for spent in timings[f"{workers} workers"]])
         waited = {step: seconds for step, seconds in timings["waited"][workers][-1].items() if step != "images"}
-        cells[f"{workers} workers waited for"] = shares(waited)
+        cells[f"{workers} workers waited for"] = time_shares(waited)
     return cells
 
 

@@ -39,7 +39,7 @@ from fpp_sweep.reproduce.experiments import made_from
 from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
-from fpp_sweep.spec.errors import LONGEST, InputError
+from fpp_sweep.spec.errors import MAX_MESSAGE, InputError
 from fpp_sweep.tracking.sync import _Delivery, _read_front
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
@@ -326,7 +326,7 @@ def problem_of(target: Target, folder: Path, data: bytes) -> str | None:
             return f"{type(error).__name__}: {str(error)[:200]} ({Path(where.filename).name}:{where.lineno})"
     if seen:
         return f"did {seen[0]}"
-    if target.raises is InputError and (not message.isprintable() or len(message) > LONGEST + 10):
+    if target.raises is InputError and (not message.isprintable() or len(message) > MAX_MESSAGE + 10):
         return f"says {message[:200]!r}, {len(message)} characters"
     return None
 

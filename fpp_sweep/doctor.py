@@ -80,7 +80,7 @@ def look_everywhere(args: argparse.Namespace) -> dict[str, Facts]:
     plugins.load(files)
     spec, datasets, split, uri = WorkerSpec(model="tiny", folder=os.getcwd()), tuple[str, ...](), "", args.tracking_uri
     if args.space:
-        space = load_space(args.space, [*from_flags(args), *args.set], [file.name for file in files])
+        space = load_space(args.space, [*from_flags(args), *args.set])
         spec, uri = replace(worker_spec(space, 0.0), plugins=files), uri or space.work.tracking_uri
         datasets, split = space.work.datasets or ("custom",), space.search.split
     looks: dict[str, Callable[[], Any]] = {"MLflow": lambda: mlflow_versions(uri)} if uri else {}

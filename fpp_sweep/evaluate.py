@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.space.reading import read_config
-from fpp_sweep.space.rules import rules, under
+from fpp_sweep.space.validation import check_value, under
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import EMBEDDED_LIMIT, PRESETS, TrialConfig, parse_settings, preset, require_prompt
@@ -99,7 +99,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     intervals = "95 %% bootstrap intervals in the tables"
     add("--intervals", action=argparse.BooleanOptionalAction, default=True, help=intervals)
     add("--cache", type=Path, metavar="DIR", help="image features; default: $FPP_SWEEP_CACHE or ~/.cache/fpp_sweep")
-    add("--exact-cache", action="store_true", help="keep features in float32 rather than half precision")
+    add("--float32-cache", action="store_true", help="keep features in float32 rather than half precision")
     add("--on-bad-image", choices=("fail", "skip"), default="fail", help="skip: leave it out, and count it")
     add("--loaders", type=int, metavar="N", help="processes that draw views; default: 1 to 4, 0 for the embedded model")
     add("--threads", type=int, metavar="N", help="of torch; default: one for the embedded model, else all cores")
@@ -108,12 +108,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
     add("--compile", action="store_true", help="torch.compile, for long runs of few classes on a GPU (docs/engine.md)")
     args = options.parse_args(argv)
-    bounds = rules(Work)  # as in a search space
     for key, value in (("limit", args.limit), ("loaders", args.loaders), ("threads", args.threads)):
         with under(f"--{key}"):
-            bounds[key].check(value)
+            check_value(Work, key, value)
     with under("--seed"):
-        bounds["seeds"].check(list(dict.fromkeys(args.seed)))
+        check_value(Work, "seeds", list(dict.fromkeys(args.seed)))
     return args
 
 
@@ -183,7 +182,7 @@ def spec_of(args: argparse.Namespace, files: tuple[PluginFile, ...]) -> WorkerSp
         dataset_file=None if args.dataset_file is None else str(args.dataset_file),
         limit=args.limit,
         cache=None if args.cache is None else str(args.cache),
-        exact_cache=args.exact_cache,
+        float32_cache=args.float32_cache,
         on_bad_image=args.on_bad_image,
         loaders=loaders if args.loaders is None else args.loaders,
         device=args.device,

@@ -17,7 +17,7 @@ from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric, format_setting, format_values, front_of, values_of
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.process import sleep_when_idle

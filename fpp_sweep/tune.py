@@ -144,8 +144,7 @@ def read_space(args: argparse.Namespace) -> Space:
 
 def space_asked(args: argparse.Namespace) -> Space:
     overrides = [*from_flags(args), *args.set]
-    loaded = [file.stem for file in args.plugin]
-    space = load_space(args.space, overrides, loaded)
+    space = load_space(args.space, overrides)
     if args.config is None:
         return space
     given = read_config(args.config)
@@ -153,7 +152,7 @@ def space_asked(args: argparse.Namespace) -> Space:
     settings = {key: value for key, value in given.items() if key not in searched}
     # JSON is YAML; `none` is how a setting says that it has no value, where null would take the key out
     start = [f"base.{key}={'none' if value is None else json.dumps(value)}" for key, value in settings.items()]
-    space = load_space(args.space, [*start, *overrides], loaded)
+    space = load_space(args.space, [*start, *overrides])
     try:
         return first_tried(space, point_of(space, given))
     except InputError as error:

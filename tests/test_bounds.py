@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep import cache, datasets, evaluate, tune
 from fpp_sweep.cli.command import run
 from fpp_sweep.reproduce import __main__ as reproduce
-from fpp_sweep.spec.errors import LONGEST, escaped
+from fpp_sweep.spec.errors import MAX_MESSAGE, escaped
 from fpp_sweep.spec.messages import note
 from tests.drivers import ROOT, environment
 from tests.drivers import told as drivers_told
@@ -42,7 +42,7 @@ def told(capsys, command, *words):
     (line,) = drivers_told(err)
     assert line.startswith("error: ")
     assert line.isprintable()
-    assert len(line) < LONGEST + 100
+    assert len(line) < MAX_MESSAGE + 100
     return line
 
 

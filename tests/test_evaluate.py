@@ -206,10 +206,10 @@ def test_bad_input_is_one_clear_line(tmp_path):
     assert "did you mean 'ctpt'" in line("--method", "ctp")
     assert "did you mean 'fpp.gamma2'" in line("--set", "fpp.gama2=1")
     assert "nowhere" in line("--data-root", tmp_path / "nowhere", "--datasets", "dtd")
-    assert "--limit: must be >= 1, got 0" in line("--limit", 0)
-    assert "must be >= 0, got -1" in line("--set", "fpp.class_var=-1")
+    assert "--limit: must be >= 1 (0)" in line("--limit", 0)
+    assert "must be >= 0 (-1.0)" in line("--set", "fpp.class_var=-1")
     assert "invalid int value: 'one'" in line("--seed", "one")
-    assert "--seed.1: must be >= 0, got -1" in line("--seed", "0", "-1")
+    assert "--seed.1: must be >= 0 (-1)" in line("--seed", "0", "-1")
     assert "device 'meta' cannot be used" in line("--device", "meta")
     assert "device 'cuda:99' cannot be used: " in line("--device", "cuda:99")
     assert "precision tf32: needs a GPU with" in line("--device", "cpu", "--set", "precision=tf32")
@@ -284,8 +284,8 @@ def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise
     ("text", "complaint"),
     [
         ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
-        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
-        ("config: {fpp.steps: -1}\n", "fpp.steps must be >= 0"),
+        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown setting 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("config: {fpp.steps: -1}\n", "config.fpp.steps: must be >= 0 (-1)"),
         ("{}\n", "has no `config:`"),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_config_file_that_is_none_is_refused_with_its_name(tmp_path, text, com
 
 def test_sharpness_is_refused_before_anything_is_loaded_where_a_method_has_no_prompt_for_each_sample():
     args = evaluate.parse(["--columns", "logits", "product"])
-    with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it looks at 1 of"):
+    with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it uses 1 of"):
         evaluate.trials_of(args)
     trials = evaluate.trials_of(evaluate.parse(["--columns", "product", "--method", "tpt", "tpt_sam"]))
     assert {config.method for config, _ in trials} == {"tpt", "tpt_sam"}

@@ -89,8 +89,8 @@ def test_an_edited_plugin_takes_its_own_place_and_never_meets_its_old_results(tm
         ("def f(:", "plugin mine.py:1: SyntaxError: invalid syntax"),
         ("raise SystemExit(3)", "plugin mine.py:1: SystemExit: 3"),
         (f"{HEAD}@metric(goal='min', columns=['logit'])\ndef f(p): ...", "unknown column 'logit', did you mean"),
-        (f"{HEAD}@metric(goal='min')\ndef ece(predictions): ...", "registers metric 'ece', which there is already"),
-        (f"{HEAD}@penalty(weight=1)\ndef {catalogue.PLAIN}(text): ...", "which there is already; give it another name"),
+        (f"{HEAD}@metric(goal='min')\ndef ece(predictions): ...", "registers metric 'ece', which exists already"),
+        (f"{HEAD}@penalty(weight=1)\ndef {catalogue.PLAIN}(text): ...", "which exists already; give it another name"),
     ],
 )
 def test_a_file_that_is_no_plugin_is_told_in_one_line_and_leaves_no_rows(tmp_path, text, complaint):

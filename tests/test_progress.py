@@ -78,7 +78,7 @@ def test_a_hidden_bar_is_silent(capfd):
 def test_what_was_found_is_done_but_says_nothing_about_the_rate():
     clock = Clock()
     bar = Bar("features", 100, stream=io.StringIO(), clock=clock)
-    bar.found(80)
+    bar.add_cached(80)
     clock.now = 5.0
     bar.advance(10)
     assert (bar.done, bar.rate, bar.remaining) == (90, 2.0, 5.0)
@@ -86,7 +86,7 @@ def test_what_was_found_is_done_but_says_nothing_about_the_rate():
 
 def test_without_work_nothing_is_known_and_nothing_shown():
     bar = Bar("features", 100, stream=io.StringIO())
-    bar.found(100)
+    bar.add_cached(100)
     assert (bar.rate, bar.remaining) == (0.0, None)
     bar.close()
 

@@ -263,10 +263,11 @@ base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params: {fpp.lr: [0.01, 1e38]}
 objectives: [accuracy, doubt]
 search: {sampler: grid, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1, plugins: [mine]}
+work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1}
 """
     refused = tune(tmp_path, space=space, code=2)
-    assert "plugin mine is not loaded; give its file with --plugin FILE (mine.py)" in refused.stderr
+    assert "unknown metric 'doubt'; choose from" in refused.stderr
+    assert "the metric of a plugin needs --plugin FILE" in refused.stderr
     done = tune(tmp_path, "--plugin", "mine.py", space=space)
     sweep = only_sweep(tmp_path)
     baseline, *trials = sweep.trials()

@@ -25,7 +25,8 @@ def registered(*rows: MethodRow | MetricRow) -> Iterator[None]:
     try:
         yield
     finally:
-        catalogue.remove(lambda row: row in rows)
+        for row in rows:
+            catalogue.remove(row)
 
 
 @dataclass(frozen=True, kw_only=True)

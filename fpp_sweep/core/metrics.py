@@ -267,7 +267,7 @@ def score(predictions: Predictions) -> dict[str, float]:
     (50.0, 25.0, 0.625)
     """
     numbers = {}
-    for row in catalogue.qualities(predictions.columns):
+    for row in catalogue.dataset_metrics(predictions.columns):
         assert row.compute is not None
         try:
             numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))

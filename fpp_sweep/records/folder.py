@@ -17,7 +17,6 @@ can be reached.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -30,10 +29,10 @@ from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
+from fpp_sweep.space.validation import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.files import no_link, require_inside, set_aside, stamp_of, write_json
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, set_aside, stamp_of, write_json
 from fpp_sweep.spec.messages import masked
 
 FORMAT = 3
@@ -178,17 +177,12 @@ class SweepFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only driver of this sweep; the lock goes with the process, however that ends."""
-        with ExitStack() as held:
+        with ExitStack() as lock:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                file = held.enter_context(open(self.path / "lock", "a+", errors="replace", opener=no_link))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.truncate(0)
-                os.write(file.fileno(), str(os.getpid()).encode())
-            except BlockingIOError:
-                file.seek(0)
-                owner = file.read(40).strip() or "another process"
-                raise InputError(f"sweep {self.path.name} is being run by process {owner}; wait, or stop it") from None
+                lock.enter_context(exclusive_lock(self.path / "lock", wait=False))
+            except LockHeldError as owner:
+                raise InputError(f"sweep {self.path.name} is being run by {owner}; wait, or stop it") from None
             except OSError as error:
                 problem = f"{self.path / 'lock'} cannot be written and locked ({error.strerror})"
                 raise InputError(f"{problem}; make that possible, or give another place with --out") from error

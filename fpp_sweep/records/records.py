@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.rules import Rule, as_mapping, text, word
+from fpp_sweep.space.validation import as_mapping, word
 
-Text = Annotated[str, text("")]
-Texts = Mapping[str, Text]
-Settings = Annotated[Mapping[str, Any], Rule(as_mapping, dict)]
+Texts = Mapping[str, str]
+Settings = Mapping[str, Any]
 State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
 # waiting: on record, and nothing of it has begun
 # running: a process works on it
@@ -41,7 +40,7 @@ class SplitResult:
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     # image features that were computed for it: `images`, how many, and seconds by step, summed over workers
     features: Mapping[str, float] = field(default_factory=dict)
-    devices: Sequence[Text] = ()  # where that was
+    devices: Sequence[str] = ()  # where that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +51,14 @@ class TrialRecord:
     kind: Kind
     state: State
     number: int | None = None  # Optuna's; baselines have none
-    origin: Text = "sampled"  # sampled, grid, point, code, paper or baseline
+    origin: str = "sampled"  # sampled, grid, point, code, paper or baseline
     params: Settings = field(default_factory=dict)  # what was searched, by dotted key
     config: Settings = field(default_factory=dict)  # TrialConfig.flat()
-    key: Text = ""  # keys.of_config(config)
+    key: str = ""  # keys.of_config(config)
     started: float = 0.0  # seconds since 1970
     finished: float | None = None
-    reason: Text | None = None  # why it failed or was interrupted, one line
-    details: Text | None = None  # its traceback
+    reason: str | None = None  # why it failed or was interrupted, one line
+    details: str | None = None  # its traceback
     results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, final, test
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
@@ -95,7 +94,7 @@ class Command:
     values: Settings  # of a point; trial=...; or what the budget is set to, by key of `search`
     applied: float | None = None
     number: int | None = None  # of the trial that an added point has become
-    outcome: Text = ""
+    outcome: str = ""
 
     @property
     def words(self) -> str:
@@ -135,32 +134,32 @@ class SweepInfo:
     objectives: tuple[Objective, ...]
     search_split: str
     reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
-    tracking_uri: Text = ""
+    tracking_uri: str = ""
     spent: float = 0.0  # seconds that drivers have worked on it
     finished: float | None = None
 
     # how it was started, and by which code
-    command: Text = ""  # the first driver's command line, without secrets
-    group: Text = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
+    command: str = ""  # the first driver's command line, without secrets
+    group: str = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
     plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
     versions: Texts = field(default_factory=dict)  # of Python, this package and the libraries, by name
-    git_commit: Text = ""  # of this package; empty where it is not a checkout
+    git_commit: str = ""  # of this package; empty where it is not a checkout
     git_dirty: bool = False  # the checkout had uncommitted changes
 
     # what it runs on, as the first worker reported it
-    model: Text = ""
-    model_digest: Text = ""  # of all weights
+    model: str = ""
+    model_digest: str = ""  # of all weights
     embedding_scale: float | None = None
-    device: Text = ""
+    device: str = ""
     datasets: Texts = field(default_factory=dict)  # dataset -> digest of its samples, labels and views
     images: Texts = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
     prompts: Texts = field(default_factory=dict)  # prompt file -> digest
 
     # how it went
-    end_reason: Text = ""  # why no further trial was started
+    end_reason: str = ""  # why no further trial was started
     work: WorkTotals = WorkTotals()
-    race: Text = ""  # how many trials were stopped early, and what that saved
-    steered: Sequence[Text] = ()  # commands to the sweep
+    race: str = ""  # how many trials were stopped early, and what that saved
+    steered: Sequence[str] = ()  # commands to the sweep
 
     @property
     def goals(self) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Self
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import Command, SweepInfo
 from fpp_sweep.space.reading import space_of
-from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.space.work import STEERED, Search
 
 Point = tuple[str, dict[str, Any]]  # where it comes from, and its values

@@ -41,7 +41,7 @@ from fpp_sweep.report.html import (
 from fpp_sweep.report.importance import RESAMPLES, TOP, Importance
 from fpp_sweep.report.timeline import costs, timeline
 from fpp_sweep.report.words import beside, remarks, sentences
-from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.messages import command_line, plural

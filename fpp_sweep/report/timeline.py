@@ -13,7 +13,7 @@ from fpp_sweep.records.front import is_number
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.html import Plot
 from fpp_sweep.report.plots import BLUE, GREY, LEGEND, MARGIN, RED, text
-from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 

@@ -12,23 +12,21 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fpp_sweep.space.grid import MOST_POINTS
+from fpp_sweep.space.grid import MAX_POINTS
+from fpp_sweep.space.objectives import Name
 from fpp_sweep.space.reading import space_from
-from fpp_sweep.space.rules import (
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.validation import (
     LATER,
-    NAME,
-    Rule,
+    Convert,
+    Items,
     as_mapping,
     check_fields,
+    check_value,
     expect,
-    flag,
     keys,
-    number,
     set_field,
-    text,
-    under,
 )
-from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain, read
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
@@ -40,7 +38,7 @@ FILES = {"$coop": "coop", "$maple": "maple"}  # places for a user's checkpoints,
 FIXED = {  # what an experiment's space has, whatever the file says
     "search.split": "test",
     "search.sampler": "grid",
-    "search.max_failures": str(MOST_POINTS),  # a row that fails says nothing of the others
+    "search.max_failures": str(MAX_POINTS),  # a row that fails says nothing of the others
     "search.include_published": "false",
     "work.baselines": "[]",
 }
@@ -54,38 +52,30 @@ def _check_score(value: Any) -> Any:
     return value
 
 
-def _check_printed(value: Any) -> Mapping[str, Mapping[str, float | None]]:
-    """Numbers by column and dataset; a bare number is the average."""
-    checked: dict[str, dict[str, float | None]] = {}
+def _by_dataset(value: Any) -> Any:
+    """Return printed numbers by column and dataset; a bare number is the average."""
+    printed = {}
     for column, numbers in as_mapping(value).items():
-        with under(column):
-            cells = numbers if isinstance(numbers, Mapping) else {AVERAGE: numbers}
-            checked[column] = {}
-            for dataset, cell in cells.items():
-                with under(str(dataset)):
-                    checked[column][dataset] = None if cell is None else number().check(cell)
-    return checked
+        if not isinstance(numbers, Mapping):
+            numbers = {AVERAGE: numbers}
+        printed[column] = numbers
+    return printed
 
 
-def _as_it_is(value: Any) -> Any:
-    return dict(as_mapping(value))
-
-
-SCORE = Rule(_check_score, dict)
-PRINTED = Rule(_check_printed, dict)
-SETTINGS = Rule(_as_it_is, dict)
+Score = Annotated[str, Convert(_check_score)]
+Printed = Annotated[Mapping[str, Mapping[str, float | None]], Convert(_by_dataset)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A number of each row."""
 
-    name: Annotated[str, NAME] = LATER  # the metric's
-    metric: Annotated[str, SCORE]
+    name: Name = LATER  # the metric's
+    metric: Score
     heading: str = LATER
     of: Literal["mean", "deviation"] = "mean"  # over seeds
     decimals: int = LATER  # as the paper prints it
-    set: Annotated[Mapping[str, Any], SETTINGS] = field(default_factory=dict)  # on top of the row's
+    set: Mapping[str, Any] = field(default_factory=dict)  # on top of the row's
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -105,10 +95,10 @@ class Column:
 class Row:
     """A line of a table: the settings of a trial, and what the paper prints of it."""
 
-    name: Annotated[str, NAME]
+    name: Name
     title: str = LATER
-    set: Annotated[Mapping[str, Any], SETTINGS] | None = None  # none: only printed
-    printed: Annotated[Mapping[str, Any], PRINTED] = field(default_factory=dict)
+    set: Mapping[str, Any] | None = None  # none: only printed
+    printed: Printed = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -126,7 +116,7 @@ class Claim:
 
     says: str
     row: str
-    than: tuple[str, ...]
+    than: Annotated[tuple[str, ...], Items()]
     column: str
     kind: Literal["better", "differs"] = "better"
     where: Literal["average", "average without eurosat", "every dataset"] = "average"
@@ -141,7 +131,7 @@ class Figure:
 
     kind: Literal["scatter", "groups", "reliability", "lines"]
     x: str | None = None  # a column, or a setting
-    y: tuple[str, ...] = ()
+    y: Annotated[tuple[str, ...], Items()] = ()
     by: str | None = None  # a setting that tells lines apart
 
     def __post_init__(self) -> None:
@@ -252,10 +242,10 @@ def made_from(root: Node, stem: str) -> Experiment:
         key: tuple(_made(kind, node) for node in entries[key].items()) if key in entries else ()
         for key, kind in (("columns", Column), ("rows", Row), ("claims", Claim))
     }
-    for key, rule in (("title", text()), ("question", text()), ("theory", text()), ("alone", flag())):
+    for key in ("title", "question", "theory", "alone"):
         if key in entries:
             with entries[key].locating():
-                made[key] = rule.check(entries[key].plain())
+                made[key] = check_value(Experiment, key, entries[key].plain())
     if "average" in entries:
         made["average"] = tuple(item.value for item in entries["average"].items())
     if "figure" in entries:

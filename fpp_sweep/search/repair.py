@@ -22,8 +22,8 @@ from fpp_sweep.records.folder import REMEDY, SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.study import SweepStudy, attributes, draw, name_of, told
-from fpp_sweep.space.rules import expect
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.validation import expect
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import set_aside, written_whole

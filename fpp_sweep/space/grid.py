@@ -8,86 +8,105 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.rules import Rule, as_list, as_mapping, expect, list_of, under
-from fpp_sweep.space.settings import check_setting, check_trial, settings_rule
+from fpp_sweep.space.settings import check_choices, check_setting, check_trial, require_setting, same_length
+from fpp_sweep.space.validation import as_list, as_mapping, expect, require_distinct, under
 from fpp_sweep.spec.config import TrialConfig
 
 Block = Mapping[str, tuple[Any, ...]]  # values by key; by several (`a, b`) that move together, tuples of values
 
-MOST_POINTS = 2_000  # all are checked when the space is read, which takes a second for so many
+MAX_POINTS = 2_000  # all are checked when the space is read, which takes a second for as many
 
 
 def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
-    """The blocks, each a list of values for each key."""
+    """Return the blocks of a grid, each a list of values for each key."""
     blocks: list[Block] = []
+    points = 0
     for index, values in enumerate(as_list(grid)):
         with under(str(index)):
-            blocks.append(_check_block(as_mapping(values)))
-            check_size(sum(math.prod(map(len, block.values())) for block in blocks), "a sampler")
-            parts = _parts(blocks[-1])
-            for point in block_points(blocks[-1]):
-                check_trial(start, point, parts)
+            block = _check_block(as_mapping(values))
+            points += math.prod(len(choices) for choices in block.values())
+            check_size(points, "a sampler")
+            single_values = _single_values(block)
+            for point in block_points(block):
+                check_trial(start, point, single_values)
+        blocks.append(block)
     return tuple(blocks)
 
 
-def check_size(points: int, instead: str) -> None:
-    expect(points <= MOST_POINTS, f"makes a grid of more than {MOST_POINTS} points; use {instead}")
+def check_size(points: int, alternative: str) -> None:
+    """Raise InputError if a grid is too large to be checked."""
+    expect(points <= MAX_POINTS, f"makes a grid of more than {MAX_POINTS} points; use {alternative}")
 
 
 def _check_block(block: Mapping[str, Any]) -> Block:
     checked: dict[str, tuple[Any, ...]] = {}
-    seen: set[str] = set()
+    used: set[str] = set()
     for names, values in block.items():
+        if not isinstance(values, list | tuple):
+            values = [values]
         with under(names):
             keys = split_keys(names)
             for key in keys:
-                expect(key not in seen, f"{key} comes twice in this block")
-                seen.add(key)
-            checked[", ".join(keys)] = _check_axis(keys, values if isinstance(values, list | tuple) else [values])
-    expect(checked, "is an empty block")
+                require_setting(key)
+                expect(key not in used, f"{key} comes twice in this block; take one out")
+                used.add(key)
+            if len(keys) == 1:
+                choices = check_choices(keys[0], values)
+            else:
+                choices = _check_linked_choices(keys, values)
+            checked[", ".join(keys)] = choices
+    expect(checked, "is empty; give a setting with its values")
     return checked
 
 
-def _check_axis(keys: Sequence[str], values: Sequence[Any]) -> tuple[Any, ...]:
-    """The values of a key, or tuples of values of keys that move together."""
+def _check_linked_choices(keys: Sequence[str], values: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
+    """Return the values of keys that move together, as tuples with a value for each key."""
+    checked = []
+    for index, value in enumerate(values):
+        with under(str(index)):
+            settings = [check_setting(key, part) for key, part in zip(keys, same_length(keys, value), strict=True)]
+            checked.append(tuple(settings))
+    expect(checked, "must have at least 1 entry (none)")
+    require_distinct(checked)
+    return tuple(checked)
 
-    def together(value: Any) -> tuple[Any, ...]:
-        values = value if isinstance(value, list | tuple) else [value] * len(keys)
-        expect(len(values) == len(keys), f"must be one value, or {len(keys)}: one for each key")
-        return tuple(map(check_setting, keys, values))
 
-    rule = settings_rule(keys[0]) if len(keys) == 1 else list_of(Rule(together, dict), least=1)
-    checked: tuple[Any, ...] = rule.check(values)
-    return checked
-
-
-def _parts(block: Block) -> dict[str, dict[str, Any]]:
-    """For each value of the block, by its dotted key there: a point that has only that."""
-    axes = ((names, index, value) for names, values in block.items() for index, value in enumerate(values))
-    return {f"{names}.{index}": next(block_points({names: (value,)})) for names, index, value in axes}
+def _single_values(block: Block) -> dict[str, dict[str, Any]]:
+    """Return, for each value of a block by its dotted path, a point that has this value only."""
+    points = {}
+    for names, values in block.items():
+        for index, value in enumerate(values):
+            points[f"{names}.{index}"] = next(block_points({names: (value,)}))
+    return points
 
 
 def split_keys(names: str) -> list[str]:
+    """Return the keys of a block's line, `a` or `a, b`."""
     return [name.strip() for name in names.split(",")]
 
 
 def block_points(block: Block) -> Iterator[dict[str, Any]]:
-    """A block's cartesian product."""
+    """Yield all combinations of a block's values."""
     for combination in itertools.product(*block.values()):
         point: dict[str, Any] = {}
         for names, value in zip(block, combination, strict=True):
             keys = split_keys(names)
-            point |= zip(keys, value if len(keys) > 1 else (value,), strict=True)
+            if len(keys) == 1:
+                point[keys[0]] = value
+            else:
+                point.update(zip(keys, value, strict=True))
         yield point
 
 
 def combinations(params: Sequence[Param], values: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """All combinations of choices, parents first; a parameter is left out where its `when` does not hold."""
+    """Yield all combinations of choices, parents first; a parameter that does not exist is left out."""
     values = dict(values or {})
     if not params:
         yield values
-    elif not params[0].exists(values):
-        yield from combinations(params[1:], values)
-    else:
-        for choice in params[0].choices:
-            yield from combinations(params[1:], {**values, params[0].key: choice})
+        return
+    first, rest = params[0], params[1:]
+    if not first.exists(values):
+        yield from combinations(rest, values)
+        return
+    for choice in first.choices:
+        yield from combinations(rest, {**values, first.key: choice})

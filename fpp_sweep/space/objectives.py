@@ -1,4 +1,4 @@
-"""What a trial is judged by: objectives to optimize and constraints to keep."""
+"""What trials are judged by: objectives to optimize and constraints to keep."""
 
 from __future__ import annotations
 
@@ -8,38 +8,60 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args
 
-from fpp_sweep.space.rules import LATER, NAME, Rule, check_fields, expect, rules, set_field, shown, word
-from fpp_sweep.space.work import BASELINE
+from fpp_sweep.space.validation import LATER, Convert, check_fields, check_value, expect, set_field, shown
+from fpp_sweep.space.work import Baseline
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.errors import InputError
 
-MOST_OBJECTIVES = 3
+MAX_OBJECTIVES = 3
+MAX_NAME = 64  # characters
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+
+# ------------------------------------------------------------ types of fields
 
 
 def _check_metric(value: Any) -> Any:
-    expect(isinstance(value, str), f"must be the name of a metric, got {shown(value)}")
+    """Check the name of a metric, or of a metric of one dataset such as `ece/dtd`."""
+    expect(isinstance(value, str), f"must be the name of a metric ({shown(value)})")
     row = catalogue.metric(value)
     _, slash, dataset = value.partition("/")
-    expect(row.of_dataset or not slash, f"{value!r} is of a whole trial, not of a dataset")
-    expect(dataset.strip() or not slash, f"{value!r} lacks a dataset after '/'")
+    if slash:
+        expect(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
+        expect(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
     return value
 
 
 def _metric_schema() -> dict[str, Any]:
-    of_dataset = "|".join(row.name for row in catalogue.METRICS.values() if row.of_dataset)
-    of_trial = "|".join(row.name for row in catalogue.METRICS.values() if not row.of_dataset)
-    return {"type": "string", "pattern": rf"^(({of_dataset})(/.+)?|{of_trial})$"}
+    of_dataset, of_trial = [], []
+    for row in catalogue.METRICS.values():
+        if row.of_dataset:
+            of_dataset.append(row.name)
+        else:
+            of_trial.append(row.name)
+    return {"type": "string", "pattern": rf"^(({'|'.join(of_dataset)})(/.+)?|{'|'.join(of_trial)})$"}
 
 
-METRIC = Rule(_check_metric, _metric_schema)
+def _check_name(value: Any) -> Any:
+    """Check a name that becomes part of a file name."""
+    good = isinstance(value, str) and re.fullmatch(_NAME, value)
+    wanted = "must be letters, digits, '.', '_' and '-', beginning with a letter or digit"
+    expect(good, f"{wanted} ({shown(value)})")
+    return value
+
+
+MetricName = Annotated[str, Convert(_check_metric, _metric_schema)]
+Name = Annotated[str, Convert(_check_name, lambda: {"type": "string", "pattern": f"^{_NAME}$"})]
+
+# ------------------------------------------------------------ objectives and constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """A metric to optimize."""
 
-    metric: Annotated[str, METRIC]  # accuracy, ece, ...; ece/dtd for one dataset
+    metric: MetricName  # accuracy, ece, ...; ece/dtd for one dataset
     goal: Goal = LATER  # the metric's own
     reference: float | None = None  # the hypervolume's corner; none: chosen by the sweep
 
@@ -49,70 +71,88 @@ class Objective:
 
     @classmethod
     def recorded(cls, *, metric: str, goal: Goal, reference: float | None = None) -> Self:
-        """As a record has it: its metric may be a plugin's, which reading a sweep does not load."""
+        """Return an objective from a record: its metric may be a plugin's, which reading a sweep does not load."""
         expect(isinstance(metric, str) and goal in get_args(Goal), "needs a metric and its goal, max or min")
-        reference = rules(Objective)["reference"].check(reference)
         objective = cls.__new__(cls)
-        for name, value in (("metric", metric), ("goal", goal), ("reference", reference)):
-            set_field(objective, name, value)
+        set_field(objective, "metric", metric)
+        set_field(objective, "goal", goal)
+        set_field(objective, "reference", check_value(cls, "reference", reference))
         return objective
 
 
 def default_objectives() -> tuple[Objective, ...]:
-    """The first metric of each goal."""
+    """Return the first metric of each goal as objectives."""
     first: dict[Goal, str] = {}
-    for row in catalogue.qualities():
+    for row in catalogue.dataset_metrics():
         first.setdefault(row.goal, row.name)
     return tuple(Objective(metric=metric) for metric in first.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What a trial must keep to be feasible; bounds are differences from the baseline's value where one is named."""
+    """A bound that a feasible trial keeps; with a baseline, it bounds the difference to the baseline's value."""
 
-    name: Annotated[str, NAME] = LATER  # such as accuracy_vs_zero_shot
-    metric: Annotated[str, METRIC]
+    name: Name = LATER  # such as accuracy_vs_zero_shot
+    metric: MetricName
     at_least: float | None = None
     at_most: float | None = None
-    baseline: Annotated[str, BASELINE] | None = None
+    baseline: Baseline | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        bounds = [bound for bound in (self.at_least, self.at_most) if bound is not None]
-        expect(bounds, "needs at_least or at_most")
-        expect(bounds == sorted(bounds), f"at_least must be <= at_most, got {' and '.join(map(word, bounds))}")
+        low, high = self.at_least, self.at_most
+        expect(low is not None or high is not None, "needs at_least or at_most")
+        if low is not None and high is not None:
+            expect(low <= high, f"at_least must be <= at_most ({low:g} and {high:g})")
         if self.name is None:
-            words = f"{self.metric}_vs_{self.baseline}" if self.baseline else self.metric
-            set_field(self, "name", re.sub(r"[^A-Za-z0-9_.-]", "_", words)[:64])
+            set_field(self, "name", self._default_name())
+
+    def _default_name(self) -> str:
+        name = self.metric
+        if self.baseline:
+            name = f"{self.metric}_vs_{self.baseline}"
+        return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:MAX_NAME]
 
     def violation(self, value: float, baseline_value: float | None = None) -> float:
-        """By how much it is broken, in the metric's unit; it holds where <= 0.
+        """Return by how much the constraint is broken, in the metric's unit; it holds if that is <= 0.
 
         >>> rule = Constraint(metric="accuracy", at_least=-0.5, baseline="zero_shot")
         >>> rule.name, rule.violation(61.0, 62.0), rule.violation(63.0, 62.0)
         ('accuracy_vs_zero_shot', 0.5, -1.5)
         """
-        if self.baseline is not None and baseline_value is None:
-            raise InputError(f"constraint {self.name}: baseline {self.baseline} has no {self.metric}")
-        excess = value - (baseline_value if self.baseline is not None and baseline_value is not None else 0.0)
-        short = -math.inf if self.at_least is None else self.at_least - excess
-        over = -math.inf if self.at_most is None else excess - self.at_most
-        return max(short, over)
+        bounded = value
+        if self.baseline is not None:
+            if baseline_value is None:
+                raise InputError(f"constraint {self.name}: baseline {self.baseline} has no {self.metric}")
+            bounded = value - baseline_value
+        violation = -math.inf
+        if self.at_least is not None:
+            violation = max(violation, self.at_least - bounded)
+        if self.at_most is not None:
+            violation = max(violation, bounded - self.at_most)
+        return violation
 
 
 def check_objectives(objectives: Sequence[Objective]) -> None:
-    metrics = [objective.metric for objective in objectives]
-    expect(metrics, "must have at least 1 entry, is empty", "objectives")
-    problem = f"must have at most {MOST_OBJECTIVES} entries, has {len(metrics)}"
-    expect(len(metrics) <= MOST_OBJECTIVES, problem, "objectives")
-    for index, metric in enumerate(metrics):
-        expect(metric not in metrics[:index], f"{metric} is an objective already", f"objectives.{index}")
+    """Raise InputError unless there are one to three objectives, each of another metric."""
+    count = len(objectives)
+    expect(count >= 1, "must have at least 1 entry (none)", "objectives")
+    expect(count <= MAX_OBJECTIVES, f"must have at most {MAX_OBJECTIVES} entries ({count})", "objectives")
+    metrics: set[str] = set()
+    for index, objective in enumerate(objectives):
+        metric = objective.metric
+        expect(metric not in metrics, f"{metric} is an objective already; take one out", f"objectives.{index}")
+        metrics.add(metric)
 
 
 def check_constraints(constraints: Sequence[Constraint], baselines: Sequence[str]) -> None:
-    names = [constraint.name for constraint in constraints]
+    """Raise InputError unless constraints have different names and refer to baselines that run."""
+    names: set[str] = set()
     for index, constraint in enumerate(constraints):
-        problem = f"baseline {constraint.baseline} is not among work.baselines, so it will have no value"
-        expect(constraint.baseline in (None, *baselines), problem, f"constraints.{index}")
-        problem = f"there is a constraint named {constraint.name} already; give it another name"
-        expect(constraint.name not in names[:index], problem, f"constraints.{index}")
+        key = f"constraints.{index}"
+        name, baseline = constraint.name, constraint.baseline
+        if baseline is not None:
+            problem = f"baseline {baseline} will have no value; add it to work.baselines"
+            expect(baseline in baselines, problem, key)
+        expect(name not in names, f"there is a constraint named {name} already; give this one another name", key)
+        names.add(name)

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fpp_sweep.space.rules import (
+from fpp_sweep.space.settings import (
+    ParamKind,
+    check_choices,
+    check_part,
+    check_setting,
+    check_trial,
+    range_kind,
+    require_setting,
+)
+from fpp_sweep.space.validation import (
     as_list,
     as_mapping,
+    check_fields,
     expect,
-    flag,
     keys,
     known_name,
-    number,
     set_field,
-    text,
+    shown,
     under,
-    whole,
     word,
 )
-from fpp_sweep.space.settings import Kind, check_setting, check_trial, range_kind, settings_rule
-from fpp_sweep.spec.config import TrialConfig, setting_types
+from fpp_sweep.spec.config import TrialConfig
+
+DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.1 are not exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
-    """A searched setting, a range or choices; it exists where each setting in `when` has one of the values there."""
+    """A searched setting: a range or choices; it exists if each setting in `when` has one of the values there."""
 
     key: str
     low: float | int | None = None
@@ -39,57 +47,72 @@ class Param:
 
     def __post_init__(self) -> None:
         with under(f"params.{self.key}"):
-            known_name("config key", text().check(self.key), setting_types())
-            with under("log"):
-                flag().check(self.log)
+            require_setting(self.key)
+            check_fields(self, skip=("key", "low", "high", "step", "choices", "when"))
             if self.choices != ():
                 self._check_choices()
             else:
                 self._check_range()
             with under("when"):
-                set_field(self, "when", dict(_conditions(self.when)))
+                set_field(self, "when", _check_conditions(self.when))
 
     def _check_choices(self) -> None:
         for name in ("low", "high", "step", "log"):
-            absent = getattr(self, name) is None or getattr(self, name) is False
-            expect(absent, "does not go with choices", name)
+            value = getattr(self, name)
+            expect(value is None or value is False, f"does not go with choices ({shown(value)})", name)
         with under("choices"):
-            set_field(self, "choices", settings_rule(self.key).check(self.choices))
+            set_field(self, "choices", check_choices(self.key, self.choices))
 
     def _check_range(self) -> None:
-        expect(self.kind != "choice", "has no range; give choices")
+        expect(range_kind(self.key) != "choice", "has no range; give choices")
         for name in ("low", "high"):
-            expect(getattr(self, name) is not None, f"needs {name}, or choices")
+            value = getattr(self, name)
+            expect(value is not None, f"needs {name}, or choices")
             with under(name):
-                set_field(self, name, check_setting(self.key, getattr(self, name)))
-                expect(getattr(self, name) is not None, "must be a number, got none")
+                number = check_setting(self.key, value)
+                expect(number is not None, "must be a number (none)")
+                set_field(self, name, number)
         low, high = self.bounds
-        expect(low < high, f"low must be < high, got {low:g} and {high:g}")
-        expect(not self.log or low > 0, f"must be > 0 where log is true, got {low:g}", "low")
+        expect(low < high, f"low must be < high ({low:g} and {high:g})")
+        if self.log:
+            expect(low > 0, f"must be > 0 if log is true ({low:g})", "low")
         if self.step is not None:
             with under("step"):
-                set_field(self, "step", (whole(1) if self.kind == "int" else number(above=0)).check(self.step))
-                expect(not self.log, "does not go with log: true")
-                expect(divides(self.step, high - low), f"must divide high - low = {high - low:g}, got {self.step:g}")
+                self._check_step(self.step, high - low)
+
+    def _check_step(self, step: Any, width: float) -> None:
+        is_number = isinstance(step, int | float) and not isinstance(step, bool)
+        expect(is_number and math.isfinite(step), f"must be a number ({shown(step)})")
+        if self.kind == "int":
+            expect(isinstance(step, int), f"must be a whole number ({step})")
+        expect(step > 0, f"must be > 0 ({step})")
+        expect(not self.log, "does not go with log: true; take one of them out")
+        expect(divides(step, width), f"must divide high - low = {width:g} ({step:g})")
 
     @property
-    def kind(self) -> Kind:
-        return "choice" if self.choices else range_kind(self.key)
+    def kind(self) -> ParamKind:
+        if self.choices:
+            return "choice"
+        return range_kind(self.key)
 
     @property
     def bounds(self) -> tuple[float | int, float | int]:
-        """Of a range."""
+        """Low and high of a range."""
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
 
     def exists(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the parameter has a value in a trial with these values of the parameters before."""
         return all(key in values and values[key] in allowed for key, allowed in self.when.items())
 
     def problem(self, value: Any) -> str | None:
-        """Why it cannot take a value; none if it can."""
+        """Return why the parameter cannot take a value; None if it can."""
         if self.kind == "choice":
-            return None if value in self.choices else f"{word(value)} is not among {', '.join(map(word, self.choices))}"
+            if value in self.choices:
+                return None
+            choices = [word(choice) for choice in self.choices]
+            return f"{word(value)} is not among {', '.join(choices)}"
         low, high = self.bounds
         if value is None or not low <= value <= high:
             return f"{word(value)} is outside {low:g}..{high:g}"
@@ -98,39 +121,50 @@ class Param:
         return None
 
     def plain(self) -> dict[str, Any]:
-        when = {"when": dict(self.when)} if self.when else {}
+        """Return the parameter's keys as a space file would have them."""
+        plain: dict[str, Any] = {}
         if self.kind == "choice":
-            return {"choices": self.choices, **when}
-        step = {} if self.step is None else {"step": self.step}
-        return {"low": self.low, "high": self.high, "log": self.log, **step, **when}
+            plain["choices"] = self.choices
+        else:
+            plain |= {"low": self.low, "high": self.high, "log": self.log}
+            if self.step is not None:
+                plain["step"] = self.step
+        if self.when:
+            plain["when"] = dict(self.when)
+        return plain
 
 
 PARAM_KEYS = [name for name in keys(Param) if name != "key"]
 
 
 def divides(step: float, width: float) -> bool:
+    """Return whether a width is a whole number of steps."""
     steps = width / step
-    return math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-6)  # decimals such as 0.1 are not exact
+    return math.isclose(steps, round(steps), rel_tol=0, abs_tol=DECIMALS)
 
 
-def _conditions(when: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The parents and their values; one value may be written without a list."""
+def _check_conditions(when: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the values of the parents by key; one value may be written without a list."""
+    conditions = {}
     for key, values in as_mapping(when).items():
+        if not isinstance(values, list | tuple):
+            values = [values]
         with under(key):
-            yield key, settings_rule(key).check(values if isinstance(values, list | tuple) else [values])
+            conditions[key] = check_choices(key, values)
+    return conditions
+
+
+# ------------------------------------------------------------ the parameters of a space
 
 
 def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialConfig) -> tuple[Param, ...]:
-    """The parameters of a space, parents before their children."""
+    """Return the parameters of a space, parents before their children."""
     by_key: dict[str, Param] = {}
     for param in params:
         with under(f"params.{param.key}"):
-            expect(param.key not in by_key, "comes twice")
+            expect(param.key not in by_key, "comes twice; take one out")
             expect(param.key not in base, "is fixed in base as well; take it out of one of them")
-            ends = {f"choices.{index}": choice for index, choice in enumerate(param.choices)}
-            for name, value in (ends or {"low": param.low, "high": param.high}).items():
-                with under(name):
-                    start.replace({param.key: value})
+            _check_values(param, start)
         by_key[param.key] = param
     for param in by_key.values():
         for key, values in param.when.items():
@@ -139,45 +173,68 @@ def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialC
     return _parents_first(by_key)
 
 
+def _check_values(param: Param, start: TrialConfig) -> None:
+    """Raise InputError unless a trial takes each choice, or both ends of the range."""
+    values = {"low": param.low, "high": param.high}
+    if param.choices:
+        values = {f"choices.{index}": choice for index, choice in enumerate(param.choices)}
+    for path, value in values.items():
+        with under(path):
+            check_part(start, {param.key: value})
+
+
 def _check_condition(key: str, values: Sequence[Any], params: Mapping[str, Param]) -> None:
     parent = params[known_name("parameter", key, params)]
-    problem = f"{key} is a range of real numbers, on whose values nothing can depend; give it choices"
-    expect(parent.kind != "float", problem)
+    expect(parent.kind != "float", f"{key} is a range of real numbers, so no value ever recurs; give it choices")
     for value in values:
-        expect(not parent.problem(value), f"can never hold: {parent.problem(value)}")
+        problem = parent.problem(value)
+        expect(problem is None, f"can never hold: {problem}")
 
 
 def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
     ordered: dict[str, Param] = {}
     waiting = dict(params)
     while waiting:
-        ready = [key for key, param in waiting.items() if set(param.when) <= set(ordered)]
-        expect(ready, f"when goes in a circle among {', '.join(waiting)}", f"params.{next(iter(waiting))}")
+        ready = [key for key, param in waiting.items() if param.when.keys() <= ordered.keys()]
+        first = next(iter(waiting))
+        expect(ready, f"the conditions (when) of {', '.join(waiting)} form a circle", f"params.{first}")
         ordered[ready[0]] = waiting.pop(ready[0])
     return tuple(ordered.values())
 
 
+# ------------------------------------------------------------ points
+
+
 def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tuple[dict[str, Any], ...]:
-    """Points: values of some of the parameters, checked against ranges, choices and conditions."""
+    """Return points, which are values of some parameters, checked against ranges, choices and conditions."""
     by_key = {param.key: param for param in params}
     checked: list[dict[str, Any]] = []
     for index, values in enumerate(as_list(points)):
         with under(str(index)):
-            point = {key: _check_value(key, value, by_key) for key, value in as_mapping(values).items()}
-            expect(point, "is an empty point")
-            for key in point:
-                for parent in set(by_key[key].when) & set(point):
-                    exists = point[parent] in by_key[key].when[parent]
-                    expect(exists, f"{key} does not exist where {parent} is {word(point[parent])}")
-            expect(point not in checked, "comes twice")
-            check_trial(start, point, {key: {key: value} for key, value in point.items()})
+            point = _check_point(as_mapping(values), by_key, start)
+            expect(point not in checked, "comes twice; take one out")
         checked.append(point)
     return tuple(checked)
 
 
+def _check_point(values: Mapping[str, Any], params: Mapping[str, Param], start: TrialConfig) -> dict[str, Any]:
+    point = {}
+    for key, value in values.items():
+        with under(key):
+            point[key] = _check_value(key, value, params)
+    expect(point, "is empty; give a value of a parameter")
+    for key in point:
+        for parent, allowed in params[key].when.items():
+            if parent in point:
+                problem = f"{key} does not exist where {parent} is {word(point[parent])}"
+                expect(point[parent] in allowed, problem)
+    check_trial(start, point, {key: {key: value} for key, value in point.items()})
+    return point
+
+
 def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
-    with under(key):
-        param = params[known_name("parameter", key, params)]
-        value = check_setting(key, value)
-        expect(not param.problem(value), str(param.problem(value)))
-        return value
+    param = params[known_name("parameter", key, params)]
+    value = check_setting(key, value)
+    problem = param.problem(value)
+    expect(problem is None, str(problem))
+    return value

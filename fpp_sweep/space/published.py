@@ -1,4 +1,4 @@
-"""FPP's settings as its code was released and as its paper has them, and what trials are compared with."""
+"""The settings of FPP that its code and its paper publish, and the configs that trials are compared with."""
 
 from __future__ import annotations
 
@@ -11,35 +11,42 @@ from fpp_sweep.spec.config import PRESETS, TrialConfig
 
 
 def preset_for(name: str, model: str) -> str:
-    """The preset that `auto` stands for with a model."""
+    """Return the preset that `auto` stands for with a model."""
     if name != "auto":
         return name
-    return "tiny" if model == "tiny" else "code"
+    if model == "tiny":
+        return "tiny"
+    return "code"
 
 
 def published_points(preset: str) -> dict[str, dict[str, Any]]:
-    """The released code's and the paper's settings, where they differ from each other or from `TrialConfig`'s defaults.
+    """Return the settings that the released code and the paper have, where these differ from each other.
 
     On the embedded model both keep what its preset has for its sizes and its embeddings; its gamma2 is the paper's.
 
     >>> published_points("tiny")["code"]["fpp.gamma2"], published_points("tiny")["paper"]["fpp.gamma2"]
     (15.0, 0.15)
     """
-    paper, defaults = PRESETS["paper"], TrialConfig().flat()
+    paper = PRESETS["paper"]
+    defaults = TrialConfig().flat()
     code = {key: defaults[key] for key in paper}
-    sizes = {key: value for key, value in PRESETS["tiny"].items() if key not in paper} if preset == "tiny" else {}
+    sizes = {}
+    if preset == "tiny":
+        sizes = {key: value for key, value in PRESETS["tiny"].items() if key not in paper}
     return {"code": {**sizes, **code}, "paper": {**sizes, **paper}}
 
 
 def baseline_configs(names: Iterable[str], start: TrialConfig, preset: str) -> dict[str, TrialConfig]:
-    """Baselines by name: they adapt and look at images as trials do, and their prompts are words or published."""
-    flat = start.flat()
-    read = ("adapt.", "views.", "anchor_prompt", "deep_prompts", "precision")
-    shared = {key: value for key, value in flat.items() if key.startswith(read)}
-    points = published_points(preset)
-    configs = {f"fpp_{origin}": TrialConfig().replace(points[origin]).replace(shared) for origin in PUBLISHED}
-    configs |= {
-        name: TrialConfig().replace({**shared, "method": name, "prompt": start.anchor_prompt})
-        for name in catalogue.METHODS
-    }
+    """Return baselines by name. They adapt and draw views as trials do; their prompts are words or published."""
+    shared = {}
+    for key, value in start.flat().items():
+        if key.startswith(("adapt.", "views.", "anchor_prompt", "deep_prompts", "precision")):
+            shared[key] = value
+    configs = {}
+    for origin in PUBLISHED:
+        published = TrialConfig().replace(published_points(preset)[origin])
+        configs[f"fpp_{origin}"] = published.replace(shared)
+    for method in catalogue.METHODS:
+        settings = {**shared, "method": method, "prompt": start.anchor_prompt}
+        configs[method] = TrialConfig().replace(settings)
     return {name: configs[name] for name in names}

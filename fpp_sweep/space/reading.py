@@ -1,19 +1,19 @@
-"""What people write: search spaces in YAML (docs/spaces.md) with `--set`, and configs; a complaint names the line."""
+"""Reading search spaces (docs/spaces.md) and config files; errors name file, line and key."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.objectives import MAX_NAME, Constraint, Objective
 from fpp_sweep.space.overrides import override
 from fpp_sweep.space.params import PARAM_KEYS, Param
-from fpp_sweep.space.rules import keys, rules
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Search, Work, require_plugins
+from fpp_sweep.space.validation import keys
+from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Node, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
@@ -21,30 +21,46 @@ from fpp_sweep.spec.errors import InputError
 Goal = TypeVar("Goal", Objective, Constraint)
 
 
-def load_space(path: Path | str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
-    """Read a file; an override is `dotted.key=value`, its value YAML, and `null` takes a key out.
+def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
+    """Return the space of a YAML file.
 
-    Examples: search.trials=20, work.datasets=[dtd, pets], params.fpp.gamma1.high=3. A space that needs other plugins
-    than those that are `loaded` is refused, unless that is none.
+    An override is `dotted.key=value`, its value YAML, and `null` takes a key out: search.trials=20,
+    work.datasets=[dtd, pets], params.fpp.gamma1.high=3.
     """
     path = Path(path)
-    return space_from(read(path, "search space"), path.stem, overrides, loaded)
+    return space_from(read(path, "search space"), path.stem, overrides)
 
 
-def parse_space(text: str, where: str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
-    """The same of a text; `where` is the file that complaints name."""
-    return space_from(parse(text, where), Path(where).stem, overrides, loaded)
+def parse_space(text: str, where: str, overrides: Sequence[str] = ()) -> Space:
+    """Return the space of a YAML text; errors name `where` as its file."""
+    return space_from(parse(text, where), Path(where).stem, overrides)
 
 
-def space_of(plain: Mapping[str, Any], where: str, loaded: Iterable[str] | None = None) -> Space:
-    """The same of `Space.plain()`, as a record of a sweep holds it."""
-    return space_from(of_plain(plain, where), Path(where).stem, (), loaded)
+def space_of(plain: Mapping[str, Any], where: str) -> Space:
+    """Return the space of `Space.plain()`, as the record of a sweep holds it."""
+    return space_from(of_plain(plain, where), Path(where).stem)
+
+
+def space_from(root: Node, stem: str, overrides: Sequence[str] = ()) -> Space:
+    """Return the space of a document; overrides change the document first."""
+    if root.value is None:
+        raise root.error("is empty; a search space has params or a grid, see docs/spaces.md")
+    root.mapping()
+    for assignment in overrides:
+        override(root, assignment)
+    with root.locating():
+        values: dict[str, Any] = {"name": _name_of(stem)}
+        for key, node in root.mapping(keys(Space)).items():
+            values[key] = _value_of(key, node)
+        return Space(**values)
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Settings by dotted key from a file with `config:`, as a sweep's report writes its best ones."""
-    known = None if path.suffix == ".json" else ["config"]  # a trial's record has more
-    entries = read(path, "config").mapping(known)
+    """Return settings by dotted key from a file with `config:`, such as a sweep's best/*.yaml or trials/*.json."""
+    names: list[str] | None = ["config"]
+    if path.suffix == ".json":  # a trial's record has more keys
+        names = None
+    entries = read(path, "config").mapping(names)
     if "config" not in entries:
         raise InputError(f"{path}: has no `config:`; a sweep's best/*.yaml and trials/*.json do")
     node = entries["config"]
@@ -52,48 +68,45 @@ def read_config(path: Path) -> dict[str, Any]:
         return check_settings(node.plain(), TrialConfig())
 
 
-def space_from(root: Node, stem: str, overrides: Sequence[str] = (), loaded: Iterable[str] | None = None) -> Space:
-    """The same of a document that is read already; the overrides change it."""
-    if root.value is None:
-        raise root.error("is empty; a search space has params or a grid, see docs/spaces.md")
-    root.mapping()
-    for assignment in overrides:
-        override(root, assignment)
-    with root.locating():
-        top = root.mapping(keys(Space))
-        if loaded is not None and "work" in top:
-            named = _fields(top["work"], keys(Work)).get("plugins", [])
-            require_plugins(rules(Work)["plugins"].check(named), loaded)  # before their methods are looked for
-        values = {key: _READERS.get(key, Node.plain)(node) for key, node in top.items()}
-        return Space(**{"name": _name_of(stem), **values})
-
-
 def _name_of(stem: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+|^[^A-Za-z0-9]+", "-", stem).strip("-")[:64] or "space"
+    """Return a file's name as the name of a space."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+|^[^A-Za-z0-9]+", "-", stem).strip("-")
+    return name[:MAX_NAME] or "space"
 
 
-def _fields(node: Node, known: Iterable[str]) -> dict[str, Any]:
-    return {key: child.plain() for key, child in node.mapping(known).items()}
+def _value_of(key: str, node: Node) -> Any:
+    """Return the value of a key of a space."""
+    if key == "params":
+        return tuple(_param(name, child) for name, child in node.mapping().items())
+    if key == "objectives":
+        return tuple(_goal(Objective, item) for item in node.items())
+    if key == "constraints":
+        return tuple(_goal(Constraint, item) for item in node.items())
+    if key == "search":
+        return Search(**_fields(node, keys(Search)))
+    if key == "work":
+        return Work(**_fields(node, keys(Work)))
+    return node.plain()
+
+
+def _fields(node: Node, names: Sequence[str]) -> dict[str, Any]:
+    """Return the plain values of a mapping with some of these keys and no others."""
+    return {key: child.plain() for key, child in node.mapping(names).items()}
 
 
 def _param(key: str, node: Node) -> Param:
-    """A bare list is choices."""
-    return Param(key=key, **({"choices": node.plain()} if isinstance(node.value, list) else _fields(node, PARAM_KEYS)))
+    """Return a parameter; a bare list is its choices."""
+    if isinstance(node.value, list):
+        return Param(key=key, choices=node.plain())
+    return Param(key=key, **_fields(node, PARAM_KEYS))
 
 
 def _goal(cls: type[Goal], node: Node) -> Goal:
-    """A word is a metric."""
-    values = {"metric": node.value} if isinstance(node.value, str) else _fields(node, keys(cls))
-    if "metric" not in values:
-        raise node.error("needs a metric")
+    """Return an objective or a constraint; a bare word is its metric."""
     with node.locating():
+        if isinstance(node.value, str):
+            return cls(metric=node.value)
+        values = _fields(node, keys(cls))
+        if "metric" not in values:
+            raise node.error("needs a metric, such as accuracy")
         return cls(**values)
-
-
-_READERS: Mapping[str, Callable[[Node], Any]] = {
-    "params": lambda node: tuple(_param(key, child) for key, child in node.mapping().items()),
-    "objectives": lambda node: tuple(_goal(Objective, item) for item in node.items()),
-    "constraints": lambda node: tuple(_goal(Constraint, item) for item in node.items()),
-    "search": lambda node: Search(**_fields(node, keys(Search))),
-    "work": lambda node: Work(**_fields(node, keys(Work))),
-}

@@ -1,42 +1,56 @@
-"""Settings of a trial, as search spaces hold them: each as its type, and together what a config takes."""
+"""Settings of a trial in a search space: each as its type, and together as a trial takes them."""
 
 from __future__ import annotations
 
 import math
-import types
-import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
-from fpp_sweep.space.rules import Rule, as_mapping, expect, list_of, shown, under
+from fpp_sweep.space.validation import as_list, as_mapping, expect, known_name, require_distinct, shown, under
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig, convert, setting_types
+from fpp_sweep.spec.config import TrialConfig, setting, settings
 from fpp_sweep.spec.errors import InputError
 
-Kind = Literal["float", "int", "choice"]
+ParamKind = Literal["float", "int", "choice"]
 
 
 def check_setting(key: str, value: Any) -> Any:
-    """One value as its setting's type, a number for x0.1; whether a trial can have it, `check_trial` says."""
-    expect(not isinstance(value, Mapping | list | tuple), f"must be a single value, got {shown(value)}")
-    for name in setting_types():
-        expect(not name.startswith(f"{key}."), f"write its settings out, such as {name}")
-    value = convert(key, value)
-    expect(not isinstance(value, float) or math.isfinite(value), f"{key} must be finite, got {value!r}")
+    """Return one value as its setting's type, a number for x0.1; whether a trial takes it, `check_trial` tells."""
+    require_setting(key)
+    expect(not isinstance(value, Mapping | list | tuple), f"must be a single value ({shown(value)})")
+    with _without_key(key):
+        value = setting(key).parse(value)
+    expect(not isinstance(value, float) or math.isfinite(value), f"must be finite ({value!r})")
     if key == "method":
         catalogue.method(value)
-    problem = "FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'"
-    expect((key, value) != ("anchor_prompt", "fpp"), problem)
+    if key == "anchor_prompt":
+        expect(value != "fpp", "must be words or a prompt file, such as 'a photo of a' ('fpp')")
     return value
 
 
-def settings_rule(key: str) -> Rule:
-    """A list of values of one setting."""
-    return list_of(Rule(lambda value: check_setting(key, value), dict), least=1)
+def require_setting(key: str) -> None:
+    """Raise InputError unless a dotted key is that of a setting."""
+    for name in settings():
+        expect(not name.startswith(f"{key}."), f"is a section; write its settings out, such as {name}")
+    known_name("setting", key, settings())
+
+
+def check_choices(key: str, values: Any) -> tuple[Any, ...]:
+    """Return a list of different values of one setting."""
+    require_setting(key)
+    items = as_list(values)
+    expect(len(items) >= 1, "must have at least 1 entry (none)")
+    checked = []
+    for index, item in enumerate(items):
+        with under(str(index)):
+            checked.append(check_setting(key, item))
+    require_distinct(checked)
+    return tuple(checked)
 
 
 def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
-    """Settings by dotted key that a trial can have together."""
+    """Return settings by dotted key that a trial can have together."""
     checked = {}
     for key, value in as_mapping(values).items():
         with under(key):
@@ -46,18 +60,49 @@ def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
 
 
 def check_trial(start: TrialConfig, values: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """These settings must make a trial; an error is of the first part that cannot be by itself, else of all."""
+    """Raise InputError unless the settings make a trial; it names the part that is wrong by itself, if one is."""
     try:
         start.replace(values)
-    except InputError:
-        for key, part in parts.items():
-            with under(key):
-                start.replace(part)
-        raise
+    except InputError as error:
+        for path, part in parts.items():
+            with under(path):
+                check_part(start, part)
+        raise InputError(_with_key(error)) from None
 
 
-def range_kind(key: str) -> Kind:
-    """What a range of the setting is; a choice if it has none."""
-    hint = setting_types()[key]
-    kind = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
-    return {float: "float", int: "int"}.get(kind, "choice")  # type: ignore[return-value]
+def check_part(start: TrialConfig, part: Mapping[str, Any]) -> None:
+    """Raise InputError unless a trial takes these settings."""
+    with _without_key(*part):
+        start.replace(part)
+
+
+@contextmanager
+def _without_key(*keys: str) -> Iterator[None]:
+    """Leave the key out of errors of these settings: their path in the space names them. Keep that of others."""
+    try:
+        yield
+    except InputError as error:
+        problem = error.problem
+        if error.key not in keys:
+            problem = _with_key(error)
+        raise InputError(problem) from None
+
+
+def _with_key(error: InputError) -> str:
+    if not error.key:
+        return error.problem
+    return f"{error.key} {error.problem}"
+
+
+def range_kind(key: str) -> ParamKind:
+    """Return the kind of a range of a setting; `choice` if the setting has no range."""
+    kinds: Mapping[str, ParamKind] = {"number": "float", "integer": "int"}
+    return kinds.get(setting(key).kind, "choice")
+
+
+def same_length(keys: Sequence[str], value: Any) -> tuple[Any, ...]:
+    """Return a value for each of some keys that move together: one for all, or a list of as many."""
+    if not isinstance(value, list | tuple):
+        return (value,) * len(keys)
+    expect(len(value) == len(keys), f"must be one value, or {len(keys)}: one for each key ({shown(value)})")
+    return tuple(value)

@@ -1,4 +1,4 @@
-"""What a sweep searches, on what and for how long: a value that is checked when it is made."""
+"""A search space: everything that a sweep is asked for, checked when it is built."""
 
 from __future__ import annotations
 
@@ -6,50 +6,93 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fpp_sweep.space.grid import Block, block_points, check_grid, check_size, combinations, split_keys
-from fpp_sweep.space.objectives import Constraint, Objective, check_constraints, check_objectives, default_objectives
+from fpp_sweep.space.objectives import (
+    Constraint,
+    Name,
+    Objective,
+    check_constraints,
+    check_objectives,
+    default_objectives,
+)
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
-from fpp_sweep.space.rules import NAME, check_fields, expect, one_of, set_field, text, under, word
 from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.work import STEERED, Sampler, Search, Work
+from fpp_sweep.space.validation import Convert, check_fields, expect, keys, known_name, set_field, under, word
+from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 
-PRESET = one_of("preset", lambda: ("auto", *PRESETS))
-TRIALS = 16  # where no budget is given: TPE starts to use what it has seen after 10
+DEFAULT_TRIALS = 16  # if no budget is given: TPE starts to use its observations after 10
 
-# what may differ when a sweep is resumed
+# keys that may differ when a sweep is resumed: they decide no result
 MAY_CHANGE = {
     "name",
     "question",
-    *(f"search.{key}" for key in ("gpu_hours", "max_failures", "patience", "notify", *STEERED)),
-    *(f"search.finalists{key}" for key in ("", ".count", ".seeds", ".images")),
+    "search.trials",
+    "search.wall_clock",
+    "search.concurrency",
+    "search.gpu_hours",
+    "search.max_failures",
+    "search.patience",
+    "search.notify",
+    "search.finalists",
+    "search.finalists.count",
+    "search.finalists.seeds",
+    "search.finalists.images",
     "search.margin",
     "search.floor",
-    *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
-    *(
-        f"work.{key}"
-        for key in ("loaders", "compile", "cache", "reuse_results", "attempts", "task_timeout", "baselines")
-    ),
+    "work.data_root",
+    "work.shards",
+    "work.device",
+    "work.workers",
+    "work.gpus_per_worker",
+    "work.cpus_per_worker",
+    "work.threads",
+    "work.loaders",
+    "work.compile",
+    "work.cache",
+    "work.reuse_results",
+    "work.attempts",
+    "work.task_timeout",
+    "work.baselines",
     "work.tracking_uri",
 }
 
 
+def _preset_names() -> list[str]:
+    return ["auto", *PRESETS]
+
+
+def _check_preset(value: Any) -> str:
+    return known_name("preset", value, _preset_names())
+
+
+PresetName = Annotated[str, Convert(_check_preset, lambda: {"enum": _preset_names()})]
+
+
+class PublishedPoint(NamedTuple):
+    """Published settings as a point of a space."""
+
+    origin: str  # code or paper
+    values: dict[str, Any]
+    problems: list[str]  # why the space does not hold the point; empty: it does
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """A search space and everything else that a sweep is asked for.
+    """A search space with its objectives, budget and machines.
 
     >>> space = Space(name="gammas", params=(Param(key="fpp.gamma2", choices=(0.15, 15)),))
     >>> space.resolve({"fpp.gamma2": 15}).fpp.flatness_weight(10)
     2.5
     """
 
-    name: Annotated[str, NAME]
-    question: Annotated[str, text("")] = ""
-    preset: Annotated[str, PRESET] = "auto"
+    name: Name
+    question: str = ""
+    preset: PresetName = "auto"
     base: Mapping[str, Any] = field(default_factory=dict)
     params: tuple[Param, ...] = ()  # parents before their children
     grid: tuple[Block, ...] = ()
@@ -60,42 +103,47 @@ class Space:
     work: Work = field(default_factory=Work)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, skip=SPACE_PARTS)
+        self._check_searched()
+        set_field(self, "objectives", tuple(self.objectives))
+        check_objectives(self.objectives)
+        set_field(self, "constraints", tuple(self.constraints))
+        check_constraints(self.constraints, self.work.baselines)
+        self._check_shards()
+        self._check_race()
+        self._check_patience()
+        catalogue.require_measurable(self.methods(), self.columns())
+        self._set_budget()
+
+    # -------------------------------------------------------- checks
+
+    def _check_searched(self) -> None:
+        """Check what is fixed, what is searched, and what is tried first."""
         with under("base"):
-            first = preset(preset_for(self.preset, self.work.model))
-            set_field(self, "base", check_settings(self.base, first))
+            set_field(self, "base", check_settings(self.base, self._preset_config()))
         start = self.start()
         set_field(self, "params", check_params(self.params, self.base, start))
         with under("grid"):
             set_field(self, "grid", check_grid(self.grid, start))
-        expect(self.params or self.grid, "has neither params nor a grid, so there is nothing to search")
+        expect(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
         set_field(self, "search", replace(self.search, sampler=self._check_sampler()))
         with under("points"):
             set_field(self, "points", check_points(self.points, self.searched(), start))
-        for name in ("objectives", "constraints"):
-            set_field(self, name, tuple(getattr(self, name)))
-        check_objectives(self.objectives)
-        check_constraints(self.constraints, self.work.baselines)
-        self._check_shards()
-        self._check_search()
-        catalogue.require_measurable(self.methods(), self.columns())
-        search = self.search
-        if (search.trials, search.wall_clock, search.gpu_hours) == (None, None, None):
-            trials = len(self.queue()) if search.sampler == "grid" else TRIALS
-            set_field(self, "search", replace(search, trials=trials))
 
     def _check_sampler(self) -> Sampler:
-        sampler = self.search.sampler or ("grid" if self.grid else "tpe")
+        """Return the sampler, which must suit the parameters."""
+        sampler: Sampler = self.search.sampler or "tpe"
         if self.grid:
+            sampler = self.search.sampler or "grid"
             problem = f"{sampler} does not go with a grid, whose points are given; take one of them out"
             expect(sampler == "grid", problem, "search.sampler")
             expect(not self.params, "does not go with a grid; write the values as a block of it", "params")
         for param in self.params:
             with under(f"params.{param.key}"):
-                problem = "is a range, which sampler grid cannot run; give choices"
-                expect(sampler != "grid" or param.kind == "choice", problem)
-                problem = "when does not go with sampler gp, which needs a fixed space"
-                expect(sampler != "gp" or not param.when, problem)
+                if sampler == "grid":
+                    expect(param.kind == "choice", "is a range, which sampler grid cannot run; give choices")
+                if sampler == "gp":
+                    expect(not param.when, "when does not go with sampler gp, which needs a fixed space; use tpe")
         if sampler == "grid":
             with under("params"):
                 check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
@@ -109,126 +157,213 @@ class Space:
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             expect(not catalogue.method(name).stateful, problem, "work.shards")
 
-    def _check_search(self) -> None:
-        """Check what early stopping and patience need."""
-        if self.search.race is not None:
-            for name in self.methods():
-                problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
-                expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
-        cornered = self.work.baselines or all(objective.reference is not None for objective in self.objectives)
-        problem = "there are neither baselines nor references of the objectives that hypervolume is measured from"
-        expect(cornered or self.search.patience is None, problem, "search.patience")
+    def _check_race(self) -> None:
+        """Early stopping judges a trial by a part of its images."""
+        if self.search.race is None:
+            return
+        for name in self.methods():
+            problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
+            expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
 
-    def methods(self) -> list[str]:
-        """Of trials and baselines."""
-        searched = {param.key: param.choices for param in self.searched()}
-        configs = self.baselines().values()
-        return [*searched.get("method", [self.start().method]), *(config.method for config in configs)]
+    def _check_patience(self) -> None:
+        """Patience needs a hypervolume, which is measured from a corner."""
+        if self.search.patience is None or self.work.baselines:
+            return
+        for objective in self.objectives:
+            problem = f"hypervolume has no corner: there are no baselines, and {objective.metric} has no reference"
+            expect(objective.reference is not None, f"{problem}; give one of the two", "search.patience")
 
-    def columns(self) -> tuple[str, ...]:
-        """Of the predictions: those that are asked for, and those that metrics need."""
-        metrics = [catalogue.metric(goal.metric) for goals in (self.objectives, self.constraints) for goal in goals]
-        needed = {column for row in (*metrics, *catalogue.qualities()) for column in row.columns}
-        return tuple(sorted(needed.union(self.work.columns)))
+    def _set_budget(self) -> None:
+        """Limit the trials if nothing else limits the search."""
+        search = self.search
+        if search.trials is not None or search.wall_clock is not None or search.gpu_hours is not None:
+            return
+        trials = DEFAULT_TRIALS
+        if search.sampler == "grid":
+            trials = len(self.queue())
+        set_field(self, "search", replace(search, trials=trials))
+
+    # -------------------------------------------------------- configs
 
     def start(self) -> TrialConfig:
-        """The preset with the base's settings: what a trial is, apart from what is searched."""
-        return preset(preset_for(self.preset, self.work.model)).replace(self.base)
+        """Return the preset with the base's settings: a trial, apart from what is searched."""
+        return self._preset_config().replace(self.base)
+
+    def _preset_config(self) -> TrialConfig:
+        return preset(self._preset_name())
+
+    def _preset_name(self) -> str:
+        return preset_for(self.preset, self.work.model)
 
     def resolve(self, values: Mapping[str, Any]) -> TrialConfig:
+        """Return the config of a trial with these values of the parameters."""
         return self.start().replace(values)
 
+    def baselines(self) -> dict[str, TrialConfig]:
+        """Return the configs that trials are compared with, by name."""
+        return baseline_configs(self.work.baselines, self.start(), self._preset_name())
+
+    def methods(self) -> list[str]:
+        """Return the methods of trials and baselines."""
+        methods = [self.start().method]
+        for param in self.searched():
+            if param.key == "method":
+                methods = list(param.choices)
+        for config in self.baselines().values():
+            methods.append(config.method)
+        return methods
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the optional columns of the predictions that are requested or that metrics need."""
+        columns = set(self.work.columns)
+        for row in catalogue.dataset_metrics():
+            columns.update(row.columns)
+        for objective in self.objectives:
+            columns.update(catalogue.metric(objective.metric).columns)
+        for constraint in self.constraints:
+            columns.update(catalogue.metric(constraint.metric).columns)
+        return tuple(sorted(columns))
+
+    # -------------------------------------------------------- points
+
     def searched(self) -> tuple[Param, ...]:
-        """The parameters; of a grid of blocks, its keys with all their values."""
+        """Return the parameters; for a grid of blocks, its keys with all their values."""
         if not self.grid:
             return self.params
-        values: dict[str, list[Any]] = {}
+        choices: dict[str, list[Any]] = {}
         for point in self.grid_points():
             for key, value in point.items():
-                if value not in (seen := values.setdefault(key, [])):
-                    seen.append(value)
-        return tuple(Param(key=key, choices=tuple(choices)) for key, choices in values.items())
+                values = choices.setdefault(key, [])
+                if value not in values:
+                    values.append(value)
+        return tuple(Param(key=key, choices=tuple(values)) for key, values in choices.items())
 
     def grid_points(self) -> list[dict[str, Any]]:
-        """What a grid sampler runs, each config once; a key that a block leaves out has the base's value."""
+        """Return the points of a grid sampler, each config once; a key that a block leaves out has the base's value."""
         if not self.grid:
-            return list(combinations(self.params)) if self.search.sampler == "grid" else []
+            if self.search.sampler != "grid":
+                return []
+            return list(combinations(self.params))
         start = self.start()
-        keys = dict.fromkeys(key for block in self.grid for names in block for key in split_keys(names))
-        configs = dict.fromkeys(start.replace(point) for block in self.grid for point in block_points(block))
-        return [{key: flat[key] for key in keys} for flat in (config.flat() for config in configs)]
+        configs: dict[TrialConfig, None] = {}  # in order
+        searched: dict[str, None] = {}
+        for block in self.grid:
+            for names in block:
+                searched.update(dict.fromkeys(split_keys(names)))
+            for point in block_points(block):
+                configs[start.replace(point)] = None
+        points = []
+        for config in configs:
+            flat = config.flat()
+            points.append({key: flat[key] for key in searched})
+        return points
 
     def first_points(self) -> list[tuple[str, dict[str, Any]]]:
-        """Origin and values of what is tried first: the user's points, then the code's and the paper's."""
-        published = [(origin, values) for origin, values, problems in self._published() if not problems]
-        return self._distinct([*(("point", dict(point)) for point in self.points), *published])
+        """Return origin and values of what is tried first: the user's points, then the code's and the paper's."""
+        points = [("point", dict(point)) for point in self.points]
+        for published in self._published():
+            if not published.problems:
+                points.append((published.origin, published.values))
+        return self._distinct(points)
 
     def queue(self) -> list[tuple[str, dict[str, Any]]]:
-        """All that is known before anything is sampled: the first points, then the grid, each config once."""
-        return self._distinct([*self.first_points(), *(("grid", point) for point in self.grid_points())])
+        """Return origin and values of all points that are not sampled: the first points, then the grid."""
+        points = self.first_points()
+        for point in self.grid_points():
+            points.append(("grid", point))
+        return self._distinct(points)
 
     def left_out(self) -> list[str]:
-        """A line for each published point that the space does not hold."""
-        return [
-            f"the {origin}'s settings are not tried: {'; '.join(problems)}"
-            for origin, _, problems in self._published()
-            if problems
-        ]
+        """Return a line for each published point that the space does not hold."""
+        lines = []
+        for published in self._published():
+            if published.problems:
+                lines.append(f"the {published.origin}'s settings are not tried: {'; '.join(published.problems)}")
+        return lines
 
-    def baselines(self) -> dict[str, TrialConfig]:
-        """The configs that trials are compared with."""
-        return baseline_configs(self.work.baselines, self.start(), preset_for(self.preset, self.work.model))
-
-    def plain(self) -> dict[str, Any]:
-        """Plain values that `space_of`, or `parse_space` on their YAML, makes this space of again.
-
-        Only the command that is notified is left out: it may hold a secret, and is of no concern to the results.
-        """
-        document = asdict(self) | {"params": {param.key: param.plain() for param in self.params}}
-        del document["search"]["notify"]
-        for key in ("objectives", "constraints"):
-            document[key] = [
-                {name: value for name, value in goal.items() if value is not None} for goal in document[key]
-            ]
-        plain: dict[str, Any] = json.loads(json.dumps({key: value for key, value in document.items() if value}))
-        return plain
-
-    def difference(self, other: Space) -> list[str]:
-        """What decides results and differs in `other`, a line for each; budgets, machines and additions do not."""
-        ours, theirs = (dict(dotted(space.plain())) for space in (self, other))
-        wider = {f"params.{new.key}.{end}" for new in other.params for end in ("low", "high") if self._widened_by(new)}
-        added = {"points"} if all(point in other.points for point in self.points) else set()
-        return [
-            f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}"
-            for key in dict.fromkeys([*ours, *theirs])
-            if key not in MAY_CHANGE | wider | added and ours.get(key) != theirs.get(key)
-        ]
-
-    def _widened_by(self, new: Param) -> bool:
-        ranges = (old for old in self.params if old.key == new.key and not old.choices and not new.choices)
-        return any(not any(map(new.problem, old.bounds)) for old in ranges)
-
-    def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        """For each published config: its origin, its values of searched settings, and those that do not fit."""
+    def _published(self) -> Iterator[PublishedPoint]:
+        """Yield the published settings of what is searched, with the reasons why they do not fit."""
         if not self.search.include_published:
             return
-        for origin, settings in published_points(preset_for(self.preset, self.work.model)).items():
+        for origin, settings in published_points(self._preset_name()).items():
             flat = TrialConfig().replace(settings).flat()
             values: dict[str, Any] = {}
             problems = []
             for param in self.searched():
-                if param.exists(values):
-                    values[param.key] = flat[param.key]
-                    if problem := param.problem(flat[param.key]):
-                        problems.append(f"{param.key}: {problem}")
-            yield origin, values, problems
+                if not param.exists(values):
+                    continue
+                value = flat[param.key]
+                values[param.key] = value
+                problem = param.problem(value)
+                if problem is not None:
+                    problems.append(f"{param.key}: {problem}")
+            yield PublishedPoint(origin, values, problems)
 
     def _distinct(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-        """Without repeated configs; of a partial point the sampler chooses the rest, so it repeats only itself."""
-        seen: dict[Any, tuple[str, dict[str, Any]]] = {}
+        """Return the points without repeated configs; each partial point, which the sampler completes, is kept."""
+        first: dict[Any, tuple[str, dict[str, Any]]] = {}
         start = self.start()
         for origin, values in points:
-            partial = any(param.exists(values) and param.key not in values for param in self.params)
-            key = (start.replace(values), frozenset(values) if partial else None)
-            seen.setdefault(key, (origin, values))
-        return list(seen.values())
+            missing = [param for param in self.params if param.exists(values) and param.key not in values]
+            identity: tuple[Any, ...] = (start.replace(values),)
+            if missing:
+                identity += (frozenset(values),)
+            first.setdefault(identity, (origin, values))
+        return list(first.values())
+
+    # -------------------------------------------------------- as a record
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again.
+
+        Only the command of `search.notify` is left out: it may hold a secret, and decides no result.
+        """
+        document = asdict(self)
+        document["params"] = {param.key: param.plain() for param in self.params}
+        del document["search"]["notify"]
+        for part in ("objectives", "constraints"):
+            document[part] = [_without_none(goal) for goal in document[part]]
+        for key in list(document):
+            if not document[key]:
+                del document[key]
+        plain: dict[str, Any] = json.loads(json.dumps(document))
+        return plain
+
+    def difference(self, other: Space) -> list[str]:
+        """Return a line for each key that differs in another space and decides results.
+
+        Budgets and machines decide none. Wider ranges and additional points add results to those that there are.
+        """
+        ours = dict(dotted(self.plain()))
+        theirs = dict(dotted(other.plain()))
+        ignored = MAY_CHANGE | self._extended_keys(other)
+        lines = []
+        for key in dict.fromkeys([*ours, *theirs]):
+            if key not in ignored and ours.get(key) != theirs.get(key):
+                lines.append(f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}")
+        return lines
+
+    def _extended_keys(self, other: Space) -> set[str]:
+        """Return the keys that another space only extends: points, and both ends of ranges."""
+        extended = set()
+        if all(point in other.points for point in self.points):
+            extended.add("points")
+        for new in other.params:
+            for old in self.params:
+                if old.key == new.key and _is_wider(old, new):
+                    extended |= {f"params.{new.key}.low", f"params.{new.key}.high"}
+        return extended
+
+
+SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "question", "preset"))
+
+
+def _is_wider(old: Param, new: Param) -> bool:
+    """Return whether a range holds both ends of an older one."""
+    if old.choices or new.choices:
+        return False
+    return all(new.problem(end) is None for end in old.bounds)
+
+
+def _without_none(goal: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in goal.items() if value is not None}

@@ -1,74 +1,138 @@
-"""How a space is searched, and what its trials are run on."""
+"""How a space is searched, and what its trials run on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from fpp_sweep.space.rules import (
+from fpp_sweep.space.validation import (
     LATER,
-    Rule,
+    Convert,
+    Items,
+    Limits,
     as_mapping,
     check_fields,
-    duration,
     expect,
+    keys,
     known_name,
-    list_of,
-    number,
-    one_of,
-    rules,
     set_field,
     shown,
     under,
-    whole,
 )
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.specs import OnBadImage
 
-Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
-Split = Literal["val", "test"]
-Positive = Annotated[int, whole(1)]
-Seconds = Annotated[float, duration()]
-Processes = Annotated[int, whole(1, 1024)]  # or threads; more is a slip that stops a machine
-LEAST = 0.01  # of a CPU or GPU: a machine's cores are hundreds of them
-Share = Annotated[float, number(least=0)]  # of a machine's GPUs
+Part = TypeVar("Part")
 
-DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
 PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
-BASELINES = (*catalogue.COMPARED, *(f"fpp_{origin}" for origin in PUBLISHED))
-BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELINES]))
-COLUMN = one_of("column", lambda: catalogue.COLUMNS)
+BASELINES = (*catalogue.COMPARED, "fpp_paper", "fpp_code")
 STEERED = ("trials", "wall_clock", "concurrency")  # of a search, what may change while it runs
+DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
+MIN_SHARE = 0.01  # of a CPU or GPU: a machine's cores are hundreds of these
+MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
+MAX_WHOLE = 2**32 - 1  # NumPy takes no larger seed
+
+# ------------------------------------------------------------ types of fields
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION_PART = r"[0-9]+(?:\.[0-9]+)?[smhd]"
+_FRACTION = r"[0-9]{1,9}/[1-9][0-9]{0,8}"
+_DEVICE = r"(auto|cpu|cuda(:[0-9]+)?)"
 
 
-def _fraction(value: Any) -> float:
-    """A number between 0 and 1, which may be written as 1/16."""
-    wanted = "must be a number above 0 and below 1, such as 1/16"
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}/[1-9][0-9]{0,8}", value):
-        value = float(Fraction(value))
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    expect(is_number and 0 < value < 1, f"{wanted}, got {shown(value)}")
-    return float(value)
+def _check_text(value: Any) -> Any:
+    expect(not isinstance(value, str) or value.strip(), f"must be text ({shown(value)})")
+    return value
 
 
-FRACTION = Rule(_fraction, lambda: {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]+/[0-9]+$"}]})
+def _to_seconds(value: Any) -> Any:
+    """Return words such as 90s, 5m, 1h30m, 2d as seconds."""
+    if not isinstance(value, str):
+        return value
+    wanted = "must be a duration such as 90s, 5m, 1h30m or seconds"
+    expect(re.fullmatch(f"(?:{_DURATION_PART})+", value), f"{wanted} ({shown(value)})")
+    seconds = 0.0
+    for part in re.findall(_DURATION_PART, value):
+        seconds += float(part[:-1]) * _UNITS[part[-1]]
+    return seconds
+
+
+def _to_fraction(value: Any) -> Any:
+    """Return a number between 0 and 1, which may be written as 1/16."""
+    number = value
+    if isinstance(value, str) and re.fullmatch(_FRACTION, value):
+        number = float(Fraction(value))
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    expect(is_number and 0 < number < 1, f"must be a number above 0 and below 1, such as 1/16 ({shown(value)})")
+    return number
+
+
+def _check_device(value: Any) -> Any:
+    known = isinstance(value, str) and re.fullmatch(_DEVICE, value)
+    expect(known, f"must be auto, cpu, cuda, or a numbered GPU such as cuda:1 ({shown(value)})")
+    return value
+
+
+def _check_baseline(value: Any) -> Any:
+    return known_name("baseline", value, _baseline_names())
+
+
+def _check_column(value: Any) -> Any:
+    return known_name("column", value, catalogue.COLUMNS)
+
+
+def _check_metrics(value: Any) -> Any:
+    for name in as_mapping(value):
+        with under(name):
+            catalogue.metric(name)
+    return value
+
+
+def _baseline_names() -> list[str]:
+    """Return the methods, those of plugins included, and the published settings."""
+    return list(dict.fromkeys([*catalogue.METHODS, *BASELINES]))
+
+
+def _seconds_schema() -> dict[str, Any]:
+    pattern = f"^({_DURATION_PART})+$"
+    return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": pattern}]}
+
+
+def _fraction_schema() -> dict[str, Any]:
+    return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": f"^{_FRACTION}$"}]}
+
+
+Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
+Split = Literal["train", "val", "test"]
+Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
+Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]
+Seed = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
+Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
+NotNegative = Annotated[float, Limits(ge=0)]
+Seconds = Annotated[float, Limits(gt=0), Convert(_to_seconds, _seconds_schema)]
+ImageFraction = Annotated[float, Convert(_to_fraction, _fraction_schema)]
+Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
+Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": _baseline_names()})]
+Column = Annotated[str, Convert(_check_column, lambda: {"enum": list(catalogue.COLUMNS)})]
+
+# ------------------------------------------------------------ search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """When a trial is stopped after a part of its images: where it is all but certain that another beats it."""
+    """Early stopping: a trial ends after a part of its images if another trial is all but certain to beat it."""
 
-    rungs: Annotated[tuple[float, ...], list_of(FRACTION, least=1)] = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the images
-    confidence: Annotated[float, number()] = 0.99  # of each objective
-    reserve: Positive = 8  # finished trials before the first that is stopped
+    rungs: Annotated[tuple[ImageFraction, ...], Items(at_least=1)] = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the images
+    confidence: float = 0.99  # of each objective
+    reserve: Positive = 8  # finished trials before the first is stopped
 
     def __post_init__(self) -> None:
         check_fields(self)
         expect(self.rungs == tuple(sorted(self.rungs)), "must rise", "rungs")
-        expect(0.5 < self.confidence < 1, f"must be above 0.5 and below 1, got {self.confidence}", "confidence")
+        expect(0.5 < self.confidence < 1, f"must be above 0.5 and below 1 ({self.confidence})", "confidence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,120 +140,108 @@ class Finalists:
     """The final stage: trials that run again after the search, with more seeds and fresh images."""
 
     count: Positive = 6  # trials at most
-    seeds: Annotated[int, whole(1, 100)] = (
-        3  # of the pretraining, other than those of the search; 1 turns the stage off
-    )
+    seeds: Annotated[int, Limits(ge=1, le=100)] = 3  # of the pretraining, all fresh; 1: no stage
     images: Positive | None = None  # fresh ones of each dataset; none: as many as the search used, where there are some
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
-def _record(kind: Any) -> Rule:
-    """A mapping with the keys of a dataclass."""
-
-    def check(value: Any) -> Any:
-        settings = asdict(value) if isinstance(value, kind) else as_mapping(value)
-        return kind(**{known_name("key", key, rules(kind)): settings[key] for key in settings})
-
-    def schema() -> dict[str, Any]:
-        fields = {key: rule.schema() for key, rule in rules(kind).items()}
-        return {"type": "object", "properties": fields, "additionalProperties": False}
-
-    return Rule(check, schema)
-
-
-def _margins(value: Any) -> Any:
-    """Margins by metric, such as {accuracy: 1, ece: 0.5}."""
-    margins = {}
-    for metric, margin in as_mapping(value).items():
-        with under(metric):
-            known_name("metric", metric.partition("/")[0], catalogue.METRICS)
-            margins[metric] = number(least=0).check(margin)
-    return margins
-
-
-def _margin_schema() -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}}
-
-
-def _switch(kind: Any) -> Rule:
-    """`true` is it with its defaults, `false` none."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, bool):
-            return kind() if value else None
-        given = asdict(value) if isinstance(value, kind) else as_mapping(value)
-        return kind(**{known_name("key", key, rules(kind)): given[key] for key in given})
-
-    def schema() -> dict[str, Any]:
-        fields = {key: rule.schema() for key, rule in rules(kind).items()}
-        return {"anyOf": [{"type": "boolean"}, {"type": "object", "properties": fields, "additionalProperties": False}]}
-
-    return Rule(check, schema)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How points are chosen, and when it is enough."""
+    """The choice of points, and when there are enough."""
 
-    sampler: Sampler = LATER  # grid where the space has one, else tpe
-    trials: Positive | None = None  # that are begun, baselines not counted; none: no limit
+    sampler: Sampler = LATER  # grid if the space has one, else tpe
+    trials: Positive | None = None  # that start, baselines not counted; none: no limit
     wall_clock: Seconds | None = None
-    gpu_hours: Annotated[float, number(above=0)] | None = None  # hours that workers were held, times the GPUs of each
+    gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours that workers were held, times the GPUs of each
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
-    seed: Annotated[int, whole(0)] = 0
-    split: Split = "val"  # what the objectives are measured on
+    seed: Seed = 0
+    split: Split = "val"  # that the objectives are measured on
     include_published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
-    race: Annotated[Race, _switch(Race)] | None = None  # none: every trial is run to its end
-    finalists: Annotated[Finalists, _record(Finalists)] = field(default_factory=Finalists)
-    margin: Annotated[Mapping[str, float], Rule(_margins, _margin_schema)] = field(default_factory=dict)  # by metric
-    floor: Annotated[float, number(above=0)] = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
-    notify: str | None = None  # a command that hears of a new front, of failures and of the end
+    race: Race | None = None  # none: every trial runs to its end
+    finalists: Finalists = field(default_factory=Finalists)
+    # by metric, or metric of a dataset: a loss that does not count
+    margin: Annotated[Mapping[str, NotNegative], Convert(_check_metrics)] = field(default_factory=dict)
+    floor: Annotated[float, Limits(gt=0)] = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
+    notify: Text | None = None  # a command that gets a new front, failures and the end
 
     def __post_init__(self) -> None:
+        with under("search.race"):
+            set_field(self, "race", _optional_part(Race, self.race))
+        with under("search.finalists"):
+            set_field(self, "finalists", _part(Finalists, self.finalists))
         check_fields(self, "search")
+
+
+def _part(cls: type[Part], value: Any) -> Part:
+    """Return a mapping of settings as an object of a class."""
+    if isinstance(value, cls):
+        return value
+    settings = as_mapping(value)
+    for key in settings:
+        known_name("key", key, keys(cls))
+    return cls(**settings)
+
+
+def _optional_part(cls: type[Part], value: Any) -> Part | None:
+    """Return `true` as an object with its defaults, `false` as none, and a mapping as `_part` does."""
+    if value is True:
+        return cls()
+    if value is False or value is None:
+        return None
+    return _part(cls, value)
+
+
+# ------------------------------------------------------------ work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a trial is run on, and with what."""
+    """The model, the data and the machines that trials run on."""
 
-    model: str = "tiny"
-    data_root: str | None = None
-    dataset_file: str | None = None
-    datasets: tuple[str, ...] = ()  # names and groups; empty: all of dataset_file, or what there is without one
-    limit: Positive | None = None  # images per dataset; none: all, of the embedded ones as many as `evaluate` takes
-    seeds: Annotated[tuple[int, ...], list_of(whole(0), least=1)] = (0,)
+    model: Text = "tiny"
+    data_root: Text | None = None
+    dataset_file: Text | None = None
+    datasets: Annotated[tuple[Text, ...], Items()] = ()  # names and groups; empty: all of dataset_file, or by data_root
+    limit: Positive | None = None  # images per dataset; none: all, of the embedded datasets EMBEDDED_LIMIT
+    seeds: Annotated[tuple[Seed, ...], Items(at_least=1)] = (0,)
     on_bad_image: OnBadImage = "fail"
     shards: Positive | None = None  # per dataset and seed; none: by size
+    device: Device = "auto"  # auto: a GPU if there is one
     workers: Processes | None = None  # none: as many as the machines hold
-    gpus_per_worker: Share | None = None  # none: 1 where there are GPUs, else 0
-    cpus_per_worker: Annotated[float, number(least=LEAST)] = 1.0
+    gpus_per_worker: NotNegative | None = None  # none: 1 if there are GPUs, else 0
+    cpus_per_worker: Annotated[float, Limits(ge=MIN_SHARE)] = 1.0
     threads: Processes | None = None  # of torch, in a worker; none: its CPUs
-    loaders: Annotated[int, whole(0, 1024)] | None = None  # processes that read images; none: by device
-    compile: bool = False  # as `evaluate --compile`
-    cache: str | None = None  # folder of image features
-    reuse_results: bool = True  # results with other sweeps on this machine, beside the features
+    loaders: Annotated[int, Limits(ge=0, le=MAX_PROCESSES)] | None = None  # processes that read images; none: by device
+    compile: bool = False  # torch.compile
+    cache: Text | None = None  # folder of image features
+    float32_cache: bool = False  # keep image features in float32 rather than half precision
+    reuse_results: bool = True  # use results of other sweeps on this machine, and keep them for others
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0
-    baselines: tuple[Annotated[str, BASELINE], ...] = BASELINES
-    columns: tuple[Annotated[str, COLUMN], ...] = ()  # optional ones of predictions that are kept
-    plugins: tuple[str, ...] = ()  # that the space needs, by the file's stem
-    tracking_uri: str | None = None  # none: an embedded store
+    baselines: Annotated[tuple[Baseline, ...], Items()] = BASELINES
+    columns: Annotated[tuple[Column, ...], Items()] = ()  # optional columns of the predictions that are kept
+    tracking_uri: Text | None = None  # none: an embedded store
 
     def __post_init__(self) -> None:
         check_fields(self, "work")
-        shared = self.gpus_per_worker or 1.0
-        expect(shared >= LEAST, f"must be 0 or >= {LEAST}, got {shared:g}", "work.gpus_per_worker")
+        with under("work.gpus_per_worker"):
+            set_field(self, "gpus_per_worker", self._gpus())
         if not self.datasets and not self.dataset_file:
-            set_field(self, "datasets", ("fine_grained",) if self.data_root else ("tiny",))
+            set_field(self, "datasets", self._default_datasets())
 
+    def _gpus(self) -> float | None:
+        gpus = self.gpus_per_worker
+        expect(not gpus or gpus >= MIN_SHARE, f"must be 0 or >= {MIN_SHARE} ({gpus})")
+        if self.device == "cpu":
+            expect(not gpus, f"must be 0 where work.device is cpu ({gpus})")
+            return 0.0
+        return gpus
 
-def require_plugins(named: Iterable[str], loaded: Iterable[str]) -> None:
-    have = set(loaded)
-    for index, name in enumerate(named):
-        problem = f"plugin {name} is not loaded; give its file with --plugin FILE ({name}.py)"
-        expect(name in have, problem, f"work.plugins.{index}")
+    def _default_datasets(self) -> tuple[str, ...]:
+        if self.data_root:
+            return ("fine_grained",)
+        return ("tiny",)

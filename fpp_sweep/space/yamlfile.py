@@ -1,4 +1,4 @@
-"""YAML whose values know their file and line, so that error messages can name them.
+"""YAML whose values know their file and line, so that errors can name them.
 
 Values are those of YAML 1.2: `1e-3` is a number and `on` a word, which YAML 1.1 has the other way round. Tags, aliases
 and keys that come twice are refused: a file that is read makes no objects, and does not grow.
@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from fpp_sweep.space.rules import as_list, as_mapping
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.space.validation import as_list, as_mapping
+from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import read_at_most
 
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -26,7 +26,7 @@ _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": Fa
 
 
 class LineError(InputError):
-    """Its message names file and line."""
+    """An error whose message names file and line."""
 
 
 @dataclass(slots=True)
@@ -38,11 +38,13 @@ class Node:
     path: str = ""
 
     def error(self, problem: object) -> LineError:
-        return LineError(": ".join(filter(None, (self.where, self.path, str(problem)))))
+        """Return an error that names the value's line and path."""
+        parts = [self.where, self.path, str(problem)]
+        return LineError(": ".join(part for part in parts if part))
 
     @contextmanager
     def locating(self) -> Iterator[None]:
-        """Errors raised while this value is checked name the line of their key."""
+        """Let errors of the block name the line of their key below this value."""
         try:
             yield
         except LineError:
@@ -50,41 +52,50 @@ class Node:
         except InputError as error:
             raise self._find(error.key).error(error.problem) from None
 
-    def mapping(self, known: Iterable[str] | None = None) -> dict[str, Node]:
-        """Its entries; with `known` keys, no others."""
+    def mapping(self, names: Iterable[str] | None = None) -> dict[str, Node]:
+        """Return the entries of a mapping; with `names`, raise InputError for any other key."""
         with self.locating():
             as_mapping(self.value)
-        for key, node in self.value.items():
-            if known is not None and key not in known:
-                names = [_join(self.path, name) for name in known]
-                raise LineError(f"{node.where}: {unknown('key', node.path, names)}")
         entries: dict[str, Node] = self.value
+        if names is None:
+            return entries
+        known = set(names)
+        for key, node in entries.items():
+            if key not in known:
+                paths = [join(self.path, name) for name in known]
+                raise LineError(f"{node.where}: {unknown('key', node.path, paths)}")
         return entries
 
     def items(self) -> list[Node]:
+        """Return the items of a list."""
         with self.locating():
             return list(as_list(self.value))
 
     def key_of(self, path: str) -> str | None:
-        """The key of this mapping that a dotted path begins with, which may have dots itself."""
-        return max((key for key in self.value if f"{path}.".startswith(f"{key}.")), key=len, default=None)
+        """Return the key of this mapping, which may have dots, that a dotted path begins with."""
+        matching = [key for key in self.value if f"{path}.".startswith(f"{key}.")]
+        return max(matching, key=len, default=None)
 
     def _find(self, path: str) -> Node:
-        """The value at a path; a step that the short form leaves out, such as `choices`, is skipped."""
-        if not path or not isinstance(self.value, dict | list):
+        """Return the value at a path; a step that the short form leaves out, such as `choices`, is skipped."""
+        if not path:
             return self
         if isinstance(self.value, list):
             step, _, rest = path.partition(".")
-            inside = step.isdecimal() and int(step) < len(self.value)
-            return (self.value[int(step)] if inside else self)._find(rest)
+            if step.isdecimal() and int(step) < len(self.value):
+                child: Node = self.value[int(step)]
+                return child._find(rest)
+            return self._find(rest)
+        if not isinstance(self.value, dict):
+            return self
         key = self.key_of(path)
         if key is None:
             return self._find(path.partition(".")[2])
-        child: Node = self.value[key]
+        child = self.value[key]
         return child._find(path[len(key) + 1 :])
 
     def plain(self) -> Any:
-        """The value without lines and paths."""
+        """Return the value without lines and paths."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -92,16 +103,20 @@ class Node:
         return self.value
 
 
+# ------------------------------------------------------------ reading and writing
+
+
 def read(path: Path, kind: str) -> Node:
-    """A file's one document."""
+    """Return a file's one document."""
     try:
         content = read_at_most(path)
     except IsADirectoryError:
         raise InputError(f"{kind} {path} is a folder; give the file") from None
     except FileNotFoundError:
-        raise InputError(f"{kind} {path} does not exist") from None
+        raise InputError(f"{kind} {path} does not exist{_similar_file(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise InputError(f"{kind} {path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{kind} {path} cannot be read ({reason})") from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -110,8 +125,20 @@ def read(path: Path, kind: str) -> Node:
     return parse(text, str(path))
 
 
+def _similar_file(path: Path) -> str:
+    """Return a hint at the files beside a missing one whose names are similar."""
+    try:
+        names = [file.name for file in path.parent.glob(f"*{path.suffix}")]
+    except (OSError, ValueError):
+        return ""
+    similar = similar_names(path.stem, [Path(name).stem for name in names], {})
+    if not similar:
+        return ""
+    return f", did you mean {path.with_name(similar[0] + path.suffix)}?"
+
+
 def parse(text: str, file: str) -> Node:
-    """One document; an empty one is None.
+    """Return the one document of a text; an empty one has the value None.
 
     >>> node = parse("a: {b: 1e-3}", "x.yaml").value["a"].value["b"]
     >>> node.value, node.where, node.path
@@ -119,9 +146,13 @@ def parse(text: str, file: str) -> Node:
     """
     try:
         tree = _Loader(text).get_single_node()
-        return Node(None, f"{file}:1") if tree is None else _node(tree, file, "", None)
+        if tree is None:
+            return Node(None, f"{file}:1")
+        return _node(tree, file, "", None)
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        line = 1
+        if error.problem_mark:
+            line = error.problem_mark.line + 1
         raise InputError(f"{file}:{line}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         problem = getattr(error, "reason", None) or "unreadable"
@@ -132,16 +163,18 @@ def parse(text: str, file: str) -> Node:
 
 
 def of_plain(value: Any, where: str, path: str = "") -> Node:
-    """Plain values, such as those of a record, as a document."""
+    """Return plain values, such as those of a record, as a document."""
     if isinstance(value, Mapping):
-        return Node({key: of_plain(inner, where, _join(path, key)) for key, inner in value.items()}, where, path)
+        entries = {key: of_plain(inner, where, join(path, key)) for key, inner in value.items()}
+        return Node(entries, where, path)
     if isinstance(value, list | tuple):
-        return Node([of_plain(item, where, _join(path, str(index))) for index, item in enumerate(value)], where, path)
+        items = [of_plain(item, where, join(path, str(index))) for index, item in enumerate(value)]
+        return Node(items, where, path)
     return Node(value, where, path)
 
 
 def dump(value: Any) -> str:
-    """YAML that `parse` reads back to the same value: words that look like its numbers are quoted.
+    """Return YAML that `parse` reads back to the same value: words that look like its numbers are quoted.
 
     >>> dump({"a": 0.001, "b": "1e-3", "c": "on"})
     "a: 0.001\\nb: '1e-3'\\nc: on\\n"
@@ -149,15 +182,26 @@ def dump(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
+def join(path: str, name: str) -> str:
+    """Return the dotted path of a name below a path."""
+    if not path:
+        return name
+    return f"{path}.{name}"
+
+
+# ------------------------------------------------------------ PyYAML
+
+
 class _Loader(yaml.SafeLoader):
-    """Composes the tree of a document; its values are made by `_scalar`."""
+    """The composer of a document's tree; `_scalar` makes the values."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name and type
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         problem = None
-        if (tag := getattr(event, "tag", None)) is not None:
+        tag = getattr(event, "tag", None)
+        if tag is not None:
             problem = f"tag {tag.replace('tag:yaml.org,2002:', '!!')} is not allowed here"
         elif isinstance(event, yaml.AliasEvent):
             problem = f"alias *{event.anchor} is not allowed here; write the value out"
@@ -174,8 +218,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Unicode's own line breaks are folded in any style but this one, which escapes them."""
-    style = '"' if set(text) & {"\x85", "\u2028", "\u2029"} else None
+    """Return text as a scalar; line breaks that only Unicode has are escaped, since other styles fold them."""
+    style = None
+    if set(text) & {"\x85", "\u2028", "\u2029"}:
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -191,13 +237,14 @@ for _tag, _pattern in (
 
 
 def _node(tree: yaml.Node, file: str, path: str, line: int | None) -> Node:
-    """A tree of PyYAML's as ours; a value stands on its key's line."""
-    line = tree.start_mark.line + 1 if line is None else line
+    """Return a tree of PyYAML's as ours; the line of a value is that of its key."""
+    if line is None:
+        line = tree.start_mark.line + 1
     where = f"{file}:{line}"
     if isinstance(tree, yaml.MappingNode):
         return Node(_entries(tree, file, path), where, path)
     if isinstance(tree, yaml.SequenceNode):
-        children = [_node(item, file, _join(path, str(index)), None) for index, item in enumerate(tree.value)]
+        children = [_node(item, file, join(path, str(index)), None) for index, item in enumerate(tree.value)]
         return Node(children, where, path)
     assert isinstance(tree, yaml.ScalarNode)
     try:
@@ -215,12 +262,13 @@ def _entries(tree: yaml.MappingNode, file: str, path: str) -> dict[str, Node]:
         name = key.value
         if name in entries:
             first = entries[name].where.rpartition(":")[2]
-            raise InputError(f"{file}:{line}: key {_join(path, name)!r} comes twice, first in line {first}")
-        entries[name] = _node(value, file, _join(path, name), line)
+            raise InputError(f"{file}:{line}: key {join(path, name)!r} comes twice, first in line {first}")
+        entries[name] = _node(value, file, join(path, name), line)
     return entries
 
 
 def _scalar(tree: yaml.ScalarNode) -> Any:
+    """Return the value of a word, by YAML 1.2's rules."""
     text: str = tree.value
     if tree.style is not None:  # quoted, or a block of text
         return text
@@ -229,9 +277,5 @@ def _scalar(tree: yaml.ScalarNode) -> Any:
     if _INT.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
-        return float(text.replace(".inf", "inf").replace(".nan", "nan") if text.lower()[-1] in "fn" else text)
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     return text
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -1,4 +1,7 @@
-"""What a trial is: frozen values, checked where they are built, named by their content.
+"""A trial's settings: frozen values, checked when they are built.
+
+The four sections (`FppConfig`, `AdaptConfig`, `ViewConfig`, `MeasureConfig`) make up a `TrialConfig`. Everywhere else a
+setting is known by its dotted key, such as `fpp.gamma2`: on the command line, in search spaces and in records.
 
 Lengths in embedding space (noise variances, start, learning rates of prompts) are written in the units of OpenAI's
 ViT-B/16, where the released code's numbers live. A model with larger token embeddings declares an `embedding_scale`
@@ -14,7 +17,6 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -24,7 +26,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import Precision
 
-EMBEDDED_LIMIT = 200  # images of each embedded dataset unless asked otherwise: they are rendered without end
+EMBEDDED_LIMIT = 200  # images of each embedded dataset by default: its images are drawn by a program, without end
 
 PROMPT_FILES = (".safetensors", ".pt", ".pth", ".bin")
 
@@ -33,28 +35,7 @@ TermDistance = Literal["squared_l2", "l2", "cosine", "none"]  # none: the term i
 Auto = Literal["auto", "on", "off"]
 
 
-@functools.cache
-def _type_hints(cls: Any) -> dict[str, Any]:
-    """The types of a class's fields; resolving them takes longer than everything else that a config does."""
-    return typing.get_type_hints(cls)
-
-
-def _require(holds: bool, key: str, rule: str, value: object) -> None:
-    if not holds:
-        raise InputError(f"{key} must be {rule}, got {value!r}")
-
-
-def _check_choices(config: Any, prefix: str) -> None:
-    """Numbers are finite and literals are among their choices, for every field of a config."""
-    kind: Any = type(config)
-    hints = _type_hints(kind)
-    for name in (f.name for f in dataclasses.fields(config)):
-        value, hint = getattr(config, name), hints[name]
-        key = f"{prefix}.{name}" if prefix else name
-        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
-            raise InputError(f"{key}: {unknown('value', str(value), map(str, typing.get_args(hint)))}")
-        if isinstance(value, float):
-            _require(math.isfinite(value), key, "finite", value)
+# ------------------------------------------------------------ the sections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +45,12 @@ class FppConfig:
     gamma1: float = 1.0  # lambda = gamma1 + gamma2 / K
     gamma2: float = 15.0  # 15 in the released code, 0.15 in the paper's text
     lambda_shifts: float | None = 1.25  # fixed lambda on ImageNet's shifts (paper and code); none: the rule there too
-    lambda_classes: Literal["dataset", "source"] = (
-        "dataset"  # whose K when `class_source` is not the dataset's: unknown
-    )
-    start: Literal["random", "predefined"] = "random"
+    lambda_classes: Literal["dataset", "source"] = "dataset"  # whose K, where class_source is not the dataset: unknown
+    start: Literal["random", "predefined"] = "random"  # predefined: start from the anchor prompt
     start_std: float = 0.141421
     context_var: float = 0.005  # noise on the context positions; the released std 0.0707105, squared
     class_var: float = 0.02  # noise on all other positions; the released std 0.141421, squared
-    noise_positions: Literal["all", "name"] = "all"  # all: SOS, name, full stop and EOT alike; name: the name only
+    noise_positions: Literal["all", "name"] = "all"  # all: SOS, name, full stop and EOT too; name: the name only
     noise_shared: bool = True  # one draw for all classes, or one for each
     draws: int = 4
     detach: Literal["noisy", "clean", "none"] = "noisy"  # the branch of the flatness term that gets no gradient
@@ -79,21 +58,22 @@ class FppConfig:
     flat_distance: TermDistance = "cosine"
     steps: int = 1000
     lr: float = 1e-2
-    final_lr: float = 1e-4  # end of the cosine
+    final_lr: float = 1e-4  # end of the cosine schedule
     weight_decay: float = 0.01
     class_source: Literal["dataset", "imagenet", "gaussian"] = "dataset"
 
     def __post_init__(self) -> None:
-        _check_choices(self, "fpp")
+        _check_types(self, "fpp")
         for name in ("start_std", "context_var", "class_var", "lr", "final_lr", "weight_decay"):
-            _require(getattr(self, name) >= 0, f"fpp.{name}", ">= 0", getattr(self, name))
+            value = getattr(self, name)
+            _require(value >= 0, f"fpp.{name}", ">= 0", value)
         _require(self.draws >= 1, "fpp.draws", ">= 1", self.draws)
         _require(self.steps >= 0, "fpp.steps", ">= 0", self.steps)
-        both_off = self.align_distance == "none" == self.flat_distance
-        _require(not both_off, "fpp.align_distance or fpp.flat_distance", "a distance (both terms are off)", "none")
+        if self.align_distance == "none" and self.flat_distance == "none":
+            raise InputError("the loss has no term (fpp.align_distance and fpp.flat_distance are none); keep one")
 
     def flatness_weight(self, classes: int) -> float:
-        """lambda for K classes.
+        """Return lambda for K classes.
 
         >>> FppConfig().flatness_weight(10)
         2.5
@@ -101,9 +81,9 @@ class FppConfig:
         return self.gamma1 + self.gamma2 / classes
 
     def scaled(self, unit: float) -> FppConfig:
-        """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's.
+        """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's.
 
-        Weight decay shrinks a prompt by lr * weight_decay a step, which stays.
+        A step shrinks a prompt by lr * weight_decay, which stays.
         """
         return dataclasses.replace(
             self,
@@ -118,40 +98,39 @@ class FppConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptConfig:
-    """One sample's test-time adaptation (TPT family)."""
+    """Test-time adaptation to one sample (TPT and its relatives)."""
 
     steps: int = 1
     lr: float = 5e-3
     weight_decay: float = 0.01
-    view_fraction: float = 0.1  # share of the views kept: the int(0.1 * 64) = 6 most confident
-    penalty_weight: float | None = (
-        None  # weight of the method's regulariser; none: the paper's for the method and dataset
-    )
+    view_fraction: float = 0.1  # share of the views that are kept: the int(0.1 * 64) = 6 most confident
+    penalty_weight: float | None = None  # none: the published weight for the method and the kind of dataset
     optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: the plain gradient step that FPP's paper analyses, with lr 1
-    # of the methods with a sharpness-aware step; what no source says is as in SAM and ASAM themselves
+    # methods with a sharpness-aware step; what no source says is as in SAM and ASAM themselves
     sam_rho: float = 0.05  # length of the step to the worst point
-    asam_rho: float = 0.5  # the same, each coordinate measured by its own size
-    # of those, and of the methods of two steps: select views again at the point of the second gradient;
-    # auto: where the first step sees no views
+    asam_rho: float = 0.5  # the same, with each coordinate measured by its own size
+    # methods with a sharpness-aware step or two steps: select views again at the point of the second gradient;
+    # auto: if the first step sees no views
     reselect: Auto = "auto"
-    keep_optimizer: bool = True  # the second of two steps goes on with the optimizer state of the first
-    # of DynaPrompt
-    slots: int = 12
-    slot_rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected; docs/methods.md
+    # methods with two steps
+    keep_optimizer: bool = True  # the second step continues with the optimizer state of the first
+    # DynaPrompt
+    slots: int = 12  # prompts in the buffer
+    slot_rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected: docs/methods.md
     order: Literal["fair", "file", "shuffled"] = "fair"  # of the stream
 
     def __post_init__(self) -> None:
-        _check_choices(self, "adapt")
+        _check_types(self, "adapt")
         _require(self.sam_rho > 0, "adapt.sam_rho", "> 0", self.sam_rho)
         _require(self.asam_rho > 0, "adapt.asam_rho", "> 0", self.asam_rho)
         _require(self.slots >= 1, "adapt.slots", ">= 1", self.slots)
         _require(self.steps >= 0, "adapt.steps", ">= 0", self.steps)
         _require(self.lr >= 0, "adapt.lr", ">= 0", self.lr)
         _require(self.weight_decay >= 0, "adapt.weight_decay", ">= 0", self.weight_decay)
-        _require(0 < self.view_fraction <= 1, "adapt.view_fraction", "in (0, 1]", self.view_fraction)
+        _require(0 < self.view_fraction <= 1, "adapt.view_fraction", "above 0 and at most 1", self.view_fraction)
 
     def scaled(self, unit: float) -> AdaptConfig:
-        """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
+        """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
         return dataclasses.replace(
             self, lr=self.lr * unit, weight_decay=self.weight_decay / unit, sam_rho=self.sam_rho * unit
         )
@@ -168,26 +147,27 @@ class ViewConfig:
     flip: Auto = "auto"  # auto: on unless the dataset says that a mirror image is another class
 
     def __post_init__(self) -> None:
-        _check_choices(self, "views")
+        _check_types(self, "views")
         _require(self.count >= 1, "views.count", ">= 1", self.count)
-        _require(0 < self.min_area <= self.max_area, "views.min_area", "in (0, views.max_area]", self.min_area)
+        _require(self.min_area > 0, "views.min_area", "> 0", self.min_area)
+        _require(self.min_area <= self.max_area, "views.min_area", "<= views.max_area", self.min_area)
         _require(self.max_area <= 1, "views.max_area", "<= 1", self.max_area)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureConfig:
-    """How sharp the loss is at an adapted prompt: what the paper leaves open."""
+    """The measurement of sharpness at an adapted prompt: what the paper leaves open."""
 
     rho: float = 0.05  # length of the step up the gradient
     norm: Literal["global", "token"] = "global"  # one step of that length, or one for each context token
     views: Literal["start", "adapted"] = "start"  # selected at the initial prompt, or again at the adapted one
 
     def __post_init__(self) -> None:
-        _check_choices(self, "measure")
+        _check_types(self, "measure")
         _require(self.rho > 0, "measure.rho", "> 0", self.rho)
 
     def scaled(self, unit: float) -> MeasureConfig:
-        """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
+        """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
         return dataclasses.replace(self, rho=self.rho * unit)
 
 
@@ -197,7 +177,7 @@ class TrialConfig:
 
     method: str = catalogue.DEFAULT
     prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file
-    anchor_prompt: str = "a photo of a"  # the predefined prompt that FPP stays aligned with: words or a prompt file
+    anchor_prompt: str = "a photo of a"  # the prompt that FPP stays aligned with: words or a prompt file
     # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image
     deep_prompts: Literal["none", "text", "both"] = "none"
     # of matrices, in every stage; fp16: half precision by autocast, as the released code runs on a GPU
@@ -208,39 +188,46 @@ class TrialConfig:
     measure: MeasureConfig = field(default_factory=MeasureConfig)
 
     def __post_init__(self) -> None:
-        _check_choices(self, "")
+        _check_types(self, "")
 
     @property
     def source(self) -> str:
         """The words or the file that adaptation, or FPP before it, starts from."""
-        return self.anchor_prompt if self.prompt == "fpp" else self.prompt
+        if self.prompt == "fpp":
+            return self.anchor_prompt
+        return self.prompt
 
     def flat(self) -> dict[str, Any]:
-        """Dotted keys and plain values.
+        """Return plain values by dotted key.
 
         >>> TrialConfig().flat()["fpp.gamma2"]
         15.0
         """
-        return dict(zip(setting_types(), attrgetter(*setting_types())(self), strict=True))
+        keys = list(settings())
+        return dict(zip(keys, attrgetter(*keys)(self), strict=True))
 
     def replace(self, values: Mapping[str, Any]) -> TrialConfig:
-        """A copy with dotted keys set; values may be text, as on a command line.
+        """Return a copy with some settings changed, by dotted key; values may be text, as on a command line.
 
         >>> TrialConfig().replace({"fpp.gamma2": "0.15", "fpp.class_var": "x0.5"}).fpp.class_var
         0.01
         """
-        changes: dict[str, dict[str, Any]] = {}
+        top: dict[str, Any] = {}
+        sections: dict[str, dict[str, Any]] = {}
         for key, value in values.items():
-            section, _, name = key.rpartition(".")
-            changes.setdefault(section, {})[name] = convert(key, value)
-        top = changes.pop("", {})
-        for section, fields in changes.items():
+            parsed = setting(key).parse(value)
+            section, dot, name = key.rpartition(".")
+            if dot:
+                sections.setdefault(section, {})[name] = parsed
+            else:
+                top[key] = parsed
+        for section, fields in sections.items():
             top[section] = dataclasses.replace(getattr(self, section), **fields)
         return dataclasses.replace(self, **top)
 
 
 def is_file_name(prompt: str) -> bool:
-    """Whether a prompt given as text names a file rather than being the words themselves.
+    """Return whether a prompt given as text names a file rather than being the words themselves.
 
     >>> is_file_name("a photo of a"), is_file_name("a black/white photo of a"), is_file_name("coop/model.pth.tar-50")
     (False, False, True)
@@ -249,12 +236,13 @@ def is_file_name(prompt: str) -> bool:
 
 
 def require_prompt(prompt: str) -> None:
-    """A prompt's file must be there; what is in it is seen when a model is."""
+    """Raise InputError if a prompt's file is missing; its content is checked when a model is loaded."""
     if is_file_name(prompt) and not Path(prompt).is_file():
         raise InputError(f"prompt file {prompt} does not exist")
 
 
-_SECTIONS = (FppConfig, AdaptConfig, ViewConfig, MeasureConfig)
+# ------------------------------------------------------------ presets
+
 PRESETS: dict[str, dict[str, Any]] = {
     # the released code, which the defaults are
     "code": {},
@@ -267,7 +255,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fpp.noise_positions": "name",
         "fpp.final_lr": 0.0,
     },
-    # the embedded model: sizes that suit two CPU cores, and noise that its larger token embeddings bear
+    # the embedded model: sizes that suit two CPU cores, and noise that suits its larger token embeddings
     "tiny": {
         "fpp.gamma2": 0.15,
         "fpp.context_var": "x0.01",
@@ -281,7 +269,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str) -> TrialConfig:
-    """A named starting point for a trial.
+    """Return a named starting point for a trial.
 
     >>> preset("paper").fpp.gamma2
     0.15
@@ -291,73 +279,133 @@ def preset(name: str) -> TrialConfig:
     return TrialConfig().replace(PRESETS[name])
 
 
-@functools.cache
-def setting_types() -> Mapping[str, Any]:
-    """The type of every dotted key."""
-    nested = {**_type_hints(TrialConfig)}
-    nested |= {name: _type_hints(hint) for name, hint in nested.items() if hint in _SECTIONS}
-    return dict(dotted(nested))
+# ------------------------------------------------------------ settings by key
+
+Kind = Literal["number", "integer", "switch", "choice", "text"]
+_SECTIONS: Mapping[str, Any] = {"fpp": FppConfig, "adapt": AdaptConfig, "views": ViewConfig, "measure": MeasureConfig}
+_KINDS: Mapping[Any, Kind] = {float: "number", int: "integer", bool: "switch", str: "text"}
+_SWITCH_WORDS = {"true": True, "on": True, "false": False, "off": False}
 
 
-@functools.cache
-def _defaults() -> Mapping[str, Any]:
-    return TrialConfig().flat()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a trial: its key, what its values are, and its default."""
 
+    key: str
+    kind: Kind
+    choices: tuple[str, ...]  # of a choice; else empty
+    optional: bool  # whether `none` is a value
+    default: Any
 
-def convert(key: str, value: Any) -> Any:
-    """A setting's value, often text, as the type of its key; whether it is a possible one, a config says.
+    @classmethod
+    def of(cls, key: str, hint: Any, default: Any) -> Setting:
+        """Describe a setting by the type and the default of its field."""
+        optional = isinstance(hint, types.UnionType)
+        if optional:
+            hint, _ = typing.get_args(hint)  # float | None
+        if typing.get_origin(hint) is Literal:
+            return cls(key=key, kind="choice", choices=typing.get_args(hint), optional=optional, default=default)
+        return cls(key=key, kind=_KINDS[hint], choices=(), optional=optional, default=default)
 
-    >>> convert("fpp.class_var", "x0.5"), convert("fpp.noise_shared", "off"), convert("adapt.penalty_weight", "none")
-    (0.01, False, None)
-    """
-    if key not in setting_types():
-        raise unknown("config key", key, setting_types())
-    hint, default = setting_types()[key], _defaults()[key]
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if type(None) in kinds and (value is None or value == "none"):
-        return None
-    kind = kinds[0]
-    if typing.get_origin(kind) is Literal or kind is str:
-        _require(isinstance(value, str), key, "text", value)
+    def parse(self, value: Any) -> Any:
+        """Return a value, often text, as the setting's type; whether it is in bounds, `TrialConfig` checks.
+
+        >>> setting("fpp.class_var").parse("x0.5"), setting("fpp.noise_shared").parse("off")
+        (0.01, False)
+        """
+        if self.optional and value in (None, "none"):
+            return None
+        if self.kind == "switch":
+            return self._parse_switch(value)
+        if self.kind == "integer":
+            return self._parse_integer(value)
+        if self.kind == "number":
+            return self._parse_number(value)
+        _require(isinstance(value, str), self.key, "text", value)
         return value
-    if kind is bool:
-        words = {"true": True, "on": True, "false": False, "off": False}
-        known = isinstance(value, bool) or (isinstance(value, str) and value.lower() in words)
-        _require(known, key, "true or false", value)
-        return value if isinstance(value, bool) else words[value.lower()]
-    if isinstance(value, str) and value.startswith("x") and kind is float and isinstance(default, float):
-        return default * _number(key, value[1:], float)
-    return _number(key, value, kind)
+
+    def _parse_switch(self, value: Any) -> bool:
+        word = str(value).lower()
+        _require(isinstance(value, bool | str) and word in _SWITCH_WORDS, self.key, "true or false", value)
+        return _SWITCH_WORDS[word]
+
+    def _parse_integer(self, value: Any) -> int:
+        rounded = isinstance(value, float) and not value.is_integer()
+        try:
+            if rounded or isinstance(value, bool):
+                raise ValueError
+            return int(value)
+        except (TypeError, ValueError, OverflowError):
+            raise _wrong(self.key, "a whole number", value) from None
+
+    def _parse_number(self, value: Any) -> float:
+        factor = 1.0
+        number = value
+        if isinstance(value, str) and value.startswith("x") and self.default is not None:  # relative to the default
+            factor = self.default
+            number = value[1:]
+        try:
+            if isinstance(value, bool):
+                raise ValueError
+            return factor * float(number)
+        except (TypeError, ValueError, OverflowError):
+            raise _wrong(self.key, "a number", value) from None
 
 
-def parse_settings(settings: Iterable[str]) -> dict[str, str]:
-    """`key=value` words of a command line.
+def setting(key: str) -> Setting:
+    """Return the setting with a dotted key."""
+    if key not in settings():
+        raise unknown("setting", key, settings())
+    return settings()[key]
+
+
+@functools.cache
+def settings() -> Mapping[str, Setting]:
+    """Return every setting by its dotted key, in the order of the config's fields."""
+    by_key: dict[str, Setting] = {}
+    for top in dataclasses.fields(TrialConfig):
+        if top.name not in _SECTIONS:
+            hint = _type_hints(TrialConfig)[top.name]
+            by_key[top.name] = Setting.of(top.name, hint, top.default)
+            continue
+        section = _SECTIONS[top.name]
+        for inner in dataclasses.fields(section):
+            key = f"{top.name}.{inner.name}"
+            hint = _type_hints(section)[inner.name]
+            by_key[key] = Setting.of(key, hint, inner.default)
+    return by_key
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, str]:
+    """Return the `key=value` words of a command line by key.
 
     >>> parse_settings(["fpp.gamma2=0.15"])
     {'fpp.gamma2': '0.15'}
     """
     values = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
+    for word in words:
+        key, equals, value = word.partition("=")
         if not equals or not key:
-            raise InputError(f"--set {setting!r}: expected key=value, such as fpp.gamma2=0.15")
+            raise InputError(f"--set {word!r}: expected key=value, such as fpp.gamma2=0.15")
         values[key.strip()] = value.strip()
     return values
 
 
 def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """A config's settings without those that nothing reads.
+    """Return a config's settings without those that its method and prompt do not read.
 
     >>> "fpp.gamma2" in relevant(TrialConfig(prompt="a photo of a").flat())
     False
     """
-    read = ("method", "prompt", "deep_prompts", "precision", *catalogue.method(flat["method"]).reads)
-    read += ("fpp.", "anchor_prompt") if flat["prompt"] == "fpp" else ()
-    return {key: value for key, value in flat.items() if key.startswith(read)}
+    read = ["method", "prompt", "deep_prompts", "precision", *catalogue.method(flat["method"]).reads]
+    if flat["prompt"] == "fpp":
+        read += ["fpp.", "anchor_prompt"]
+    return {key: value for key, value in flat.items() if key.startswith(tuple(read))}
 
 
 def dotted(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """
+    """Yield the values of nested mappings by dotted key.
+
     >>> dict(dotted({"method": "tpt", "fpp": {"draws": 4}}))
     {'method': 'tpt', 'fpp.draws': 4}
     """
@@ -368,9 +416,34 @@ def dotted(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def _number(key: str, value: Any, kind: type[int] | type[float]) -> int | float:
-    rounded = kind is int and isinstance(value, float) and not value.is_integer()
-    with suppress(TypeError, ValueError, OverflowError):
-        if not (rounded or isinstance(value, bool)):
-            return kind(value)
-    raise InputError(f"{key} must be {'a whole number' if kind is int else 'a number'}, got {value!r}")
+# ------------------------------------------------------------ checks
+
+
+@functools.cache
+def _type_hints(section: Any) -> dict[str, Any]:
+    """Return the types of a section's fields; to resolve them takes longer than all else that a config does."""
+    return typing.get_type_hints(section)
+
+
+def _check_types(section: Any, prefix: str) -> None:
+    """Raise InputError for a number that is not finite and for a word that is not among its field's choices."""
+    cls: Any = type(section)
+    for name, hint in _type_hints(cls).items():
+        value = getattr(section, name)
+        key = name
+        if prefix:
+            key = f"{prefix}.{name}"
+        if isinstance(value, float):
+            _require(math.isfinite(value), key, "finite", value)
+        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
+            choices = [str(choice) for choice in typing.get_args(hint)]
+            raise InputError(unknown("value", str(value), choices).problem, key)
+
+
+def _require(holds: bool, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise _wrong(key, rule, value)
+
+
+def _wrong(key: str, rule: str, value: object) -> InputError:
+    return InputError(f"must be {rule} ({value!r})", key)

@@ -1,62 +1,175 @@
-"""Exceptions that are told in one line: bad input, and a machine that fails; what else is raised is our bug."""
+"""Exceptions that a command prints as one line. Any other exception is a bug of this package."""
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-LONGEST = 2_000  # characters of a message: a file may have keys and names of any length
+MAX_MESSAGE = 2_000  # characters; keys and names in a file may have any length
+MAX_LISTED = 6  # names in a message
+MAX_TIES = 2  # equally near names; more, such as trial-0001 to trial-0009, are no help
+MIN_PREFIX = 2  # letters of a name that are enough to complete it
+LETTERS_PER_SLIP = 3  # letters of a name for each wrong, missing, extra or swapped letter
+MAX_SLIPS = 4
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used; the message is one line: where, what, and what would do.
+    """Input that cannot be used. The message is one line, `WHERE: what is wrong (value); what to do`.
 
-    >>> InputError("must be >= 1, got 0", "search.trials")
-    InputError('search.trials: must be >= 1, got 0')
+    >>> InputError("must be >= 1 (0)", "search.trials")
+    InputError('search.trials: must be >= 1 (0)')
     """
 
     def __init__(self, problem: object, key: str = "") -> None:
-        message = escaped(f"{key}: {problem}" if key else str(problem))
-        half = LONGEST // 2
-        super().__init__(message if len(message) <= LONGEST else f"{message[:half]} ... {message[-half:]}")
         self.problem = str(problem)
-        self.key = key  # dotted: of the value that cannot be used
+        self.key = key  # dotted path of the value
+        message = escaped(self.problem)
+        if key:
+            message = escaped(f"{key}: {self.problem}")
+        if len(message) > MAX_MESSAGE:
+            half = MAX_MESSAGE // 2
+            message = f"{message[:half]} ... {message[-half:]}"
+        super().__init__(message)
+
+
+class MachineError(OSError):
+    """A failure of the machine, such as a full disk or a lost process; the input is not to blame."""
+
+    @classmethod
+    def of(cls, error: OSError) -> MachineError:
+        """Return an error that names the file, the failed operation and the remedy."""
+        if isinstance(error, cls):
+            return error
+        reason = str(error)
+        if error.errno:
+            reason = os.strerror(error.errno)
+        remedy = "see to it"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in reason:
+            remedy = "make room"
+        where = ""
+        if error.filename:
+            where = f"{error.filename}: "
+        return cls(f"{where}{reason}; {remedy}, then go on with --resume")
 
 
 def escaped(text: str) -> str:
-    r"""One line that a terminal only shows: characters that would control it are written out.
+    r"""Return text in one line, with characters that would control a terminal written out.
 
     >>> print(escaped("caf\xe9\x1b[31m\n"))
     café\x1b[31m\n
     """
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    shown = []
+    for character in text:
+        if character.isprintable():
+            shown.append(character)
+        else:
+            shown.append(ascii(character)[1:-1])
+    return "".join(shown)
 
 
-class MachineError(OSError):
-    """The machine failed, such as a full disk or a process that is gone: no verdict on what was asked for."""
-
-    @classmethod
-    def of(cls, error: OSError) -> MachineError:
-        """What a system call was refused, where, and what would do."""
-        if isinstance(error, cls):
-            return error
-        what = os.strerror(error.errno) if error.errno else str(error)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in what
-        where = f"{error.filename}: " if error.filename else ""
-        return cls(f"{where}{what}; {'make room' if full else 'see to it'}, then go on with --resume")
+# ------------------------------------------------------------ names that are not known
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """An error for a name that is not in a table, with the nearest name that is.
+def unknown(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> InputError:
+    """Return an error for a name that is not in a table, with the names that were probably meant.
+
+    `aliases` are other words for some names, such as the heading `acc` for `accuracy`.
 
     >>> unknown("method", "ctp", ["tpt", "ctpt", "otpt"])
-    InputError("unknown method 'ctp', did you mean 'ctpt'? known: ctpt, otpt, tpt")
+    InputError("unknown method 'ctp', did you mean 'ctpt'?")
+    >>> unknown("method", "coop", ["tpt", "ctpt", "otpt"])
+    InputError("unknown method 'coop'; choose from ctpt, otpt, tpt")
     """
-    names = sorted(set(known))
-    lower = {known.lower(): known for known in names}
-    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
-    hint = f", did you mean {lower[close[0]]!r}?" if close else ";"
-    listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
-    return InputError(f"unknown {kind} {name!r}{hint} known: {listed}")
+    names = sorted(set(names))
+    suggestions = similar_names(name, names, aliases or {})
+    if suggestions:
+        quoted = [repr(suggestion) for suggestion in suggestions[:MAX_LISTED]]
+        return InputError(f"unknown {kind} {name!r}, did you mean {' or '.join(quoted)}?")
+    listed = ", ".join(names[:MAX_LISTED])
+    if len(names) > MAX_LISTED:
+        listed = f"{listed}, ... ({len(names)} in all)"
+    return InputError(f"unknown {kind} {name!r}; choose from {listed or 'none: there are none'}")
+
+
+def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> list[str]:
+    """Return the names that a misspelt name may stand for, the likeliest first.
+
+    Names that differ in case and punctuation only, or that an alias stands for, exclude all others. Next come the
+    nearest names within a slip of the pen, then those that begin with the misspelt name. The section of a setting
+    (`fpp.`) may be missing.
+
+    >>> similar_names("ViT-B/16", ["ViT-B-16", "ViT-B-32"], {})
+    ['ViT-B-16']
+    >>> similar_names("acc", ["accuracy", "aurc", "ece"], {})
+    ['accuracy']
+    >>> similar_names("lr", ["fpp.lr", "adapt.lr", "adapt.steps"], {})
+    ['fpp.lr', 'adapt.lr']
+    >>> similar_names("cifar10", ["ucf101", "digits"], {})
+    []
+    """
+    wanted = _letters(name)
+    if not wanted:
+        return []
+    names = list(names)
+    same = [aliases[alias] for alias in aliases if _letters(alias) == wanted]
+    for known in names:
+        if known not in same and wanted in (_letters(known), _letters(_last_part(known))):
+            same.append(known)
+    return same or _nearest_names(name, names) or _completions(name, names)
+
+
+def _nearest_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names that the fewest slips lead to, unless these are many slips or many names."""
+    nearest: list[str] = []
+    fewest = max(1, min(MAX_SLIPS, len(name) // LETTERS_PER_SLIP))
+    for known in names:
+        slips = min(_slips(name.lower(), known.lower()), _slips(name.lower(), _last_part(known).lower()))
+        if slips >= len(name) or slips > fewest:
+            continue
+        if slips < fewest:
+            nearest = []
+        fewest = slips
+        nearest.append(known)
+    if len(nearest) > MAX_TIES:
+        return []
+    return nearest
+
+
+def _completions(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names that begin with a name, the shortest first."""
+    if len(name) < MIN_PREFIX:
+        return []
+    return sorted((known for known in names if known.lower().startswith(name.lower())), key=len)
+
+
+def _last_part(name: str) -> str:
+    """Return a setting's name without its section."""
+    return name.rpartition(".")[2]
+
+
+def _letters(name: str) -> str:
+    """Return a name's letters and digits in lower case."""
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def _slips(first: str, second: str) -> int:
+    """Return how many letters are wrong, missing, extra or swapped (the Damerau-Levenshtein distance).
+
+    >>> _slips("tset", "test"), _slips("gama", "gamma"), _slips("trial-99", "trial-0007")
+    (1, 1, 4)
+    """
+    if abs(len(first) - len(second)) > MAX_SLIPS:
+        return MAX_SLIPS + 1  # at least; the rest would cost seconds for names of thousands of letters
+    before_previous: list[int] = []
+    previous = list(range(len(second) + 1))
+    for row, letter in enumerate(first, start=1):
+        current = [row]
+        for column, other in enumerate(second, start=1):
+            distance = min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (letter != other))
+            swapped = row > 1 and column > 1 and letter == second[column - 2] and first[row - 2] == other
+            if swapped:
+                distance = min(distance, before_previous[column - 2] + 1)
+            current.append(distance)
+        before_previous, previous = previous, current
+    return previous[-1]

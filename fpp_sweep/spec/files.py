@@ -1,12 +1,13 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and locks that go with their process."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from uuid import uuid4
 
 from fpp_sweep.spec.errors import InputError
 
-WRITTEN_BY_HAND = 2**20  # bytes, and more than anybody does; PyYAML takes seconds for so many
+MAX_HANDWRITTEN_BYTES = 2**20  # of a file that a person writes; PyYAML takes seconds for as much
+MAX_OWNER_BYTES = 40  # of a lock file: the owner's process id
+
+# ------------------------------------------------------------ writing
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A name to write to; the file takes its final name, atomically, only if the block ends well."""
+    """Yield a temporary name to write to; the file takes its final name, atomically, only if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}.partial")
     try:
@@ -27,12 +31,27 @@ def written_whole(path: Path) -> Iterator[Path]:
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as error:  # a write says what went wrong, but not where
+    except OSError as error:  # the error of a failed write does not name the file
         if error.errno is None:
             raise
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, document: Any, mode: int = 0o666) -> None:
+    """Write a JSON document; raise ValueError for a number that is not finite, which JSON does not have."""
+    with written_whole(path) as partial:
+        partial.touch(mode)
+        partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def set_aside(path: Path) -> str:
+    """Rename a damaged file, so that it is kept, and return its new name."""
+    return path.rename(path.with_name(f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}")).name
+
+
+# ------------------------------------------------------------ reading
 
 
 def require_inside(folder: Path, path: Path) -> Path:
@@ -42,33 +61,89 @@ def require_inside(folder: Path, path: Path) -> Path:
     return path
 
 
-def no_link(path: str | Path, flags: int) -> int:
-    """An opener of a file that may be made; of a link to one, an OSError."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
-
-
-def read_at_most(path: Path, most: int = WRITTEN_BY_HAND) -> bytes:
-    """A file's content; an OSError where there are more bytes than that, whatever size the file has on record."""
+def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
+    """Return a file's content; raise OSError if it is longer, whatever size the file system reports."""
     with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"larger than {most / 2**20:g} MiB")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes / 2**20:g} MiB")
     return content
 
 
 def stamp_of(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is written: files here are replaced, never edited."""
+    """Return size, time and inode of a file, which change whenever `written_whole` replaces it."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def set_aside(path: Path) -> str:
-    """Keep a damaged file under another name, which is told."""
-    return path.rename(path.with_name(f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}")).name
+# ------------------------------------------------------------ locks
 
 
-def write_json(path: Path, document: Any, mode: int = 0o666) -> None:
-    """A JSON document; numbers that are not finite are refused, since other readers than Python's refuse them."""
-    with written_whole(path) as partial:
-        partial.touch(mode)
-        partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+class LockHeldError(Exception):
+    """A lock that another process holds; the message names that process."""
+
+
+@contextmanager
+def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold the lock of a file, which is created if it is missing and then holds this process's id.
+
+    The kernel frees the lock when the process ends, however it ends. Raise LockHeldError if another holds the lock and
+    `wait` is false, and OSError if the file cannot be created or locked, or is a link.
+    """
+    from filelock import FileLock, Timeout  # start-up time: most commands lock nothing
+
+    # a soft lock, filelock's substitute on file systems without locks, would outlive a killed process
+    lock = FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise LockHeldError(_lock_owner(path)) from None
+    try:
+        with open(path, "w", opener=_open_unless_link) as file:
+            file.write(str(os.getpid()))
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_owner(path: Path) -> str:
+    """Return the process that holds a lock, as a message names it."""
+    with suppress(OSError), open(path, errors="replace", opener=_open_unless_link) as file:
+        owner = file.read(MAX_OWNER_BYTES).strip()
+        if owner:
+            return f"process {owner}"
+    return "another process"
+
+
+def _open_unless_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
+@contextmanager
+def folder_lock(folder: Path, *, shared: bool) -> Iterator[bool]:
+    """Hold the lock of a folder, and yield whether it is held.
+
+    A shared lock waits for exclusive ones; an exclusive lock does not wait and yields False if the folder is locked.
+    This is fcntl, because filelock locks no folders and has no shared locks of the kernel's.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        held = True
+        if shared:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        else:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held = False
+        yield held and _is_at(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether a path still leads to an open file; another process may have removed the file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

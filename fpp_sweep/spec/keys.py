@@ -1,47 +1,53 @@
-"""Every key: names for configs, tasks, adapters and cached features, from all that decides their bits.
+"""Keys: short names for configs, tasks, adapters and cached features, made from everything that decides their bits.
 
-Two things with one key are the same to the last bit, so a result that is kept under a key may be used by anybody who
-asks for it. What does not change a result is left out: who computes it, in which order, settings that are not read.
+Two things with one key are equal to the last bit, so a result that is stored under a key serves everyone who asks for
+that key. Whatever does not change a result stays out of its key: the worker, the order, settings that are not read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal, cast
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
-ENGINE = 2  # to be raised when the same task gives other bits
-VIEWS = 2  # to be raised when the same names give other pixels
-FEATURES = "fpp_sweep features 2"  # the form of cached features
-REMEMBERED = 4096  # texts that keys are made from; those of a trial are asked for again and again
+ENGINE = 2  # raise this when the same task gives other bits
+VIEWS = 2  # raise this when the same names give other pixels
+FEATURES = "fpp_sweep features 2"  # the format of cached features
+MAX_TEXTS = 4096  # texts of a trial's shards to keep: each is asked for many times
+
+CONFIG_LENGTH, FEATURES_LENGTH, TASK_LENGTH = 12, 16, 24  # hexadecimal digits of a key
 
 
-def digest(*facts: Any, length: int = 24) -> str:
-    """A short name for some plain values."""
-    return hashlib.sha256(_text(facts).encode()).hexdigest()[:length]
+def digest(*values: Any, length: int = TASK_LENGTH) -> str:
+    """Return a short name for plain values."""
+    return _digest_of_text(_text(values), length)
 
 
-def _text(facts: Any) -> str:
-    return json.dumps(facts, sort_keys=True)
+def _digest_of_text(text: str, length: int = TASK_LENGTH) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def _text(values: Any) -> str:
+    return json.dumps(values, sort_keys=True)
 
 
 @lru_cache
 def of_config(config: TrialConfig) -> str:
-    """A config's name everywhere.
+    """Return the name of a config, the same everywhere.
 
     >>> of_config(TrialConfig()) == of_config(TrialConfig()) != of_config(TrialConfig(prompt="a photo of a"))
     True
     """
-    return digest(config.flat(), length=12)
+    return digest(config.flat(), length=CONFIG_LENGTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +71,12 @@ class FeatureKey:
     views_version: int = VIEWS
 
     def name(self) -> str:
-        return digest(FEATURES, asdict(self), length=16)
+        return digest(FEATURES, asdict(self), length=FEATURES_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
-    """Keys of tasks on one model and some datasets."""
+    """Keys of the tasks on one model and some datasets."""
 
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
@@ -78,71 +84,86 @@ class TaskKeys:
     _texts: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, task: Task) -> str:
-        """Equal for tasks with equal results: settings that are not read do not matter."""
+        """Return a key that is equal for tasks with equal results."""
         if isinstance(task, PretrainTask):
-            return self._named("pretrain", task, lambda: (self._prompt(task), self._classes(task.dataset)))
-        cut = (task.split, task.start, task.stop, sorted(task.columns))
-        return self._named("evaluate", task, lambda: (self._evaluation(task),), cut)
+            return _digest_of_text(self._shared_text("pretrain", task))
+        shard = [task.split, task.start, task.stop, sorted(task.columns)]
+        return _digest_of_text(self._shared_text("evaluate", task) + _text(shard))
+
+    def of_adapter(self, task: EvalTask) -> str:
+        """Return a key that is equal for tasks that start from one method, set up for one prompt and its classes."""
+        return _digest_of_text(self._shared_text("adapter", task))
 
     def compatible_keys(self, task: Task) -> Iterator[str]:
-        """Yield the task's key, then the keys of the same task with more optional columns: their results serve, too."""
+        """Yield the keys whose results hold the task's: its own, then those of the task with more optional columns."""
         yield self.of(task)
         if isinstance(task, PretrainTask):
             return
-        others = [name for name in catalogue.COLUMNS if name not in task.columns]
-        for size in range(1, len(others) + 1):
-            for more in combinations(others, size):
+        absent = [name for name in catalogue.COLUMNS if name not in task.columns]
+        for size in range(1, len(absent) + 1):
+            for more in combinations(absent, size):
                 yield self.of(replace(task, columns=(*task.columns, *more)))
 
-    def of_adapter(self, task: EvalTask) -> str:
-        """Equal for tasks that start from the same method set up for the same prompt and classes."""
-        return self._named("adapter", task, lambda: self._adapter(task))
-
-    def _named(self, kind: str, task: Task, facts: Callable[[], tuple[Any, ...]], *cut: Any) -> str:
-        """Facts of a task that are the same for all its shards, and where this one is cut."""
-        columns = getattr(task, "columns", ())
-        known = (kind, task.config, task.dataset, task.seed, task.prompt_seed, getattr(task, "split", ""), columns)
-        text = self._texts.get(known)
+    def _shared_text(self, kind: Literal["pretrain", "evaluate", "adapter"], task: Task) -> str:
+        """Return what decides a result apart from the cut into shards: a trial's shards share this text."""
+        shared: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
+        if isinstance(task, EvalTask):
+            shared += (task.split, task.columns)
+        text = self._texts.get(shared)
         if text is None:
-            if len(self._texts) >= REMEMBERED:
+            if kind == "pretrain":
+                facts = [self._prompt(task), self._classes(task.dataset)]
+            elif kind == "evaluate":
+                facts = self._evaluation(cast(EvalTask, task))
+            else:
+                facts = self._adapter(cast(EvalTask, task))
+            if len(self._texts) >= MAX_TEXTS:
                 self._texts.clear()
-            model, device, precision = self.model, self.model.device.partition(":")[0], task.config.precision
-            shared = (ENGINE, model.digest, device, model.arithmetic, precision, kind, *facts())
-            text = self._texts[known] = _text(shared).removesuffix("]")
-        text = ", ".join([text, *map(_text, cut)])
-        return hashlib.sha256(f"{text}]".encode()).hexdigest()[:24]
+            text = self._texts[shared] = _text([kind, self._machine(task), facts])
+        return text
 
-    def _adapter(self, task: EvalTask) -> tuple[Any, ...]:
-        row, read = self._read(task)
-        adapt = {key: value for key, value in read.items() if key.startswith("adapt.")}
-        size = self.datasets[task.dataset, task.split].size
-        return self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size
+    def _machine(self, task: Task) -> list[Any]:
+        """Return what the bits of any result depend on: code, weights, device and arithmetic."""
+        device = self.model.device.partition(":")[0]
+        return [ENGINE, self.model.digest, device, self.model.arithmetic, task.config.precision]
 
-    def _prompt(self, task: PretrainTask | EvalTask) -> list[Any]:
+    def _prompt(self, task: Task) -> list[Any]:
+        """Return what decides the prompt that a task makes or starts from."""
         config = task.config
-        prompt, anchor = (self.prompts.get(name, name) for name in (config.prompt, config.anchor_prompt))
+        prompt = self.prompts.get(config.prompt, config.prompt)
         if config.prompt != "fpp":
             return [prompt, config.deep_prompts]
+        anchor = self.prompts.get(config.anchor_prompt, config.anchor_prompt)
         return [prompt, anchor, config.deep_prompts, asdict(config.fpp), task.dataset, task.prompt_seed]
 
-    def _evaluation(self, task: EvalTask) -> list[Any]:
-        row, read = self._read(task)
-        facts = self.datasets[task.dataset, task.split]
-        data = [self._classes(task.dataset), facts.size, facts.digest, facts.images]
-        if row.ordered and read["adapt.order"] == "file":
-            data.append(facts.places)
-        return [self._prompt(task), row.name, row.digest, read, task.dataset, data, VIEWS, task.seed]
+    def _adapter(self, task: EvalTask) -> list[Any]:
+        """Return what decides the state in which a method starts on a dataset's stream."""
+        row, settings = self._method(task)
+        adapt = {key: value for key, value in settings.items() if key.startswith("adapt.")}
+        size = self.datasets[task.dataset, task.split].size
+        return [self._prompt(task), row.name, row.digest, adapt, self._classes(task.dataset), size]
 
-    def _read(self, task: EvalTask) -> tuple[catalogue.MethodRow, dict[str, Any]]:
-        """The method, and the settings that it and the columns read."""
+    def _evaluation(self, task: EvalTask) -> list[Any]:
+        """Return what decides the predictions of any shard of a task."""
+        row, settings = self._method(task)
+        dataset = self.datasets[task.dataset, task.split]
+        data = [self._classes(task.dataset), dataset.size, dataset.digest, dataset.images]
+        if row.ordered and settings["adapt.order"] == "file":
+            data.append(dataset.file_order_digest)
+        return [self._prompt(task), row.name, row.digest, settings, task.dataset, data, VIEWS, task.seed]
+
+    def _method(self, task: EvalTask) -> tuple[catalogue.MethodRow, dict[str, Any]]:
+        """Return a task's method, and the settings that the method and the requested columns read."""
         row = catalogue.method(task.config.method)
-        reads = sum((catalogue.READ_FOR.get(column, ()) for column in task.columns), row.reads)
-        return row, {key: value for key, value in task.config.flat().items() if key.startswith(reads)}
+        read = list(row.reads)
+        for column in task.columns:
+            read += catalogue.SETTINGS_OF_COLUMN.get(column, ())
+        flat = task.config.flat()
+        return row, {key: value for key, value in flat.items() if key.startswith(tuple(read))}
 
     def _classes(self, dataset: str) -> list[Any]:
-        """Pretraining looks at the names of the classes only."""
-        facts = self._facts(dataset)
-        return [facts.group, facts.classes]
-
-    def _facts(self, dataset: str) -> DatasetInfo:
-        return next(facts for (name, _), facts in sorted(self.datasets.items()) if name == dataset)
+        """Return a dataset's class names, which are all that pretraining sees of it; every split has the same."""
+        for (name, _), info in sorted(self.datasets.items()):
+            if name == dataset:
+                return [info.group, info.classes]
+        raise KeyError(dataset)

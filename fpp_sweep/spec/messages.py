@@ -9,46 +9,63 @@ from collections.abc import Iterable
 
 from fpp_sweep.spec.errors import escaped
 
-NOTIFY = "search.notify="  # how a setting begins that may hold a secret
+NOTIFY = "search.notify="  # the beginning of an override that may hold a secret
+
+# user and password before @, and a query after ?, of any address but a file's (sqlite); after # nothing is secret
+_SECRETS = (
+    (r"(?s)(?<!sqlite)://[^?#]*\?.*@.*", "://***"),  # an @ in the query: the password had a question mark
+    (r"(?s)(?<!sqlite)://.*@", "://***@"),
+    (r"(?s)(?<!sqlite)(://[^?#]*)\?.*", r"\1?***"),
+)
 
 
 def masked(text: str) -> str:
-    """Without what addresses in it hide: what stands before the last @, or behind a question mark.
-
-    What a page is told behind a # is no secret.
+    """Return text without the passwords and queries of addresses in it.
 
     >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret"), masked("http://me:secret@host/#/runs?view=1")
     ('postgresql://***@db/mlflow?***', 'http://***@host/#/runs?view=1')
     """
-    for hidden, shown in ((r"://[^?#]*\?.*@.*", "://***"), (r"://.*@", "://***@"), (r"(://[^?#]*)\?.*", r"\1?***")):
-        text = re.sub(rf"(?s)(?<!sqlite){hidden}", shown, text)  # a file has no secret
+    for pattern, replacement in _SECRETS:
+        text = re.sub(pattern, replacement, text)
     return text
 
 
-def printable(text: object) -> str:
-    """One line that anybody may see, whatever it is made from."""
-    return masked(escaped(str(text)))
+def printable(value: object) -> str:
+    """Return one line of text that a terminal only shows and that holds no password."""
+    return masked(escaped(str(value)))
 
 
 def command_line(module: str, words: Iterable[str]) -> str:
-    """A command as it is printed and recorded.
+    """Return a command as it is printed and recorded.
 
     >>> command_line("fpp_sweep.tune", ["--set", "search.notify=curl https://hooks/secret"])
     "python -m fpp_sweep.tune --set 'search.notify=***'"
     """
-    shown = (f"{NOTIFY}***" if word.startswith(NOTIFY) else masked(word) for word in words)
-    return shlex.join(["python", "-m", module, *shown])
+    shown = ["python", "-m", module]
+    for word in words:
+        if word.startswith(NOTIFY):
+            shown.append(f"{NOTIFY}***")
+        else:
+            shown.append(masked(word))
+    return shlex.join(shown)
 
 
-def plural(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "trial"), plural(2, "trial")
+    ('1 trial', '2 trials')
+    """
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}s"
 
 
 def stage(text: object) -> None:
-    """What begins now and may take long."""
+    """Print what begins now and may take long."""
     print(f"{printable(text)} ...", file=sys.stderr, flush=True)
 
 
 def note(text: object) -> None:
-    """A line beside the results."""
+    """Print a line beside the results."""
     print(f"note: {printable(text)}", file=sys.stderr)

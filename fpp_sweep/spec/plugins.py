@@ -1,7 +1,7 @@
-"""Methods, penalties and metrics of one's own, from Python files that the user names with --plugin (docs/plugins.md).
+"""Methods, penalties and metrics from Python files that the user names with --plugin (docs/plugins.md).
 
 A plugin is read where the command runs and travels as its text; every process that computes executes it once. Only
-the user's flag loads one: a sweep's folder or a space from elsewhere runs no code by itself.
+the user's flag loads a plugin: a sweep's folder or a space from elsewhere runs no code by itself.
 """
 
 from __future__ import annotations
@@ -24,44 +24,56 @@ from fpp_sweep.spec.specs import PluginFile
 Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE_PREFIX = "<plugin "  # of a plugin's name in tracebacks: it is executed from its text
 
-_loaded: dict[str, PluginFile] = {}
-_executing: list[PluginFile] = []  # the file whose rows are registered now
+DIGEST_LENGTH = 16
+_EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
+
+_loaded: dict[str, PluginFile] = {}  # by name
+_executing: list[PluginFile] = []  # the file whose rows are being registered
+
+# ------------------------------------------------------------ reading and loading
 
 
 def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
-    """The files' text; a path that cannot be read is told in one line."""
-    files: list[PluginFile] = []
+    """Return the text of plugin files."""
+    files: dict[str, PluginFile] = {}
     for path in paths:
         try:
             text = read_at_most(path).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--plugin {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
-        if path.stem in {file.name for file in files}:
-            raise InputError(f"--plugin {path}: another plugin is named {path.stem}, too; rename one of them")
-        files.append(PluginFile(name=path.stem, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16]))
-    return tuple(files)
+        except OSError as error:
+            raise InputError(f"--plugin {path}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"--plugin {path}: not UTF-8 text") from error
+        name = path.stem
+        if name in files:
+            raise InputError(f"--plugin {path}: another plugin is named {name}, too; rename one of them")
+        digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+        files[name] = PluginFile(name=name, text=text, digest=digest)
+    return tuple(files.values())
 
 
 def load(files: Sequence[PluginFile]) -> None:
-    """Execute plugins, each once; an edited one takes the place of what it was."""
+    """Execute plugins, each once; an edited plugin replaces its former rows."""
     for file in files:
-        known = _loaded.get(file.name)
-        if known == file:
+        previous = _loaded.get(file.name)
+        if previous == file:
             continue
-        if known is not None:
-            unload(known)
+        if previous is not None:
+            unload(previous)
         _execute(file)
         _loaded[file.name] = file
 
 
 def unload(file: PluginFile) -> None:
-    """Take a plugin's rows out of the catalogue."""
-    catalogue.remove(lambda row: row.digest == file.digest)
+    """Remove a plugin's rows from the catalogue."""
+    rows: list[MethodRow | MetricRow] = [*catalogue.METHODS.values(), *catalogue.METRICS.values()]
+    for row in rows:
+        if row.digest == file.digest:
+            catalogue.remove(row)
     _loaded.pop(file.name, None)
 
 
 def loaded() -> tuple[PluginFile, ...]:
-    """The plugins of this process."""
+    """Return the plugins of this process."""
     return tuple(_loaded.values())
 
 
@@ -84,19 +96,61 @@ def metric_error(name: str, error: Exception) -> InputError:
     return InputError(f"{where}: {message}")
 
 
+def _execute(file: PluginFile) -> None:
+    """Run a plugin's code, which registers rows; raise InputError with the line at fault if it fails."""
+    module = ModuleType(f"fpp_sweep_plugin_{file.name}")
+    source = f"{SOURCE_PREFIX}{file.name}.py>"
+    # tracebacks quote the plugin's lines
+    linecache.cache[source] = (len(file.text), None, file.text.splitlines(keepends=True), source)
+    sys.modules[module.__name__] = module  # dataclasses and pickles of the plugin look their module up
+    rows_before = len(catalogue.METHODS) + len(catalogue.METRICS)
+    _executing.append(file)
+    try:
+        exec(compile(file.text, source, "exec"), module.__dict__)
+    except KeyboardInterrupt:
+        unload(file)
+        raise
+    except BaseException as error:  # also SystemExit
+        unload(file)
+        raise _execution_error(file, source, error) from error
+    finally:
+        _executing.pop()
+    if len(catalogue.METHODS) + len(catalogue.METRICS) == rows_before:
+        raise InputError(f"plugin {file.name}.py: registers nothing; see docs/plugins.md")
+
+
+def _execution_error(file: PluginFile, source: str, error: BaseException) -> InputError:
+    """Return an error that names the plugin's line at which it failed."""
+    line = getattr(error, "lineno", None)  # of a SyntaxError
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == source:
+            line = frame.lineno
+    where = f"plugin {file.name}.py"
+    if line:
+        where = f"{where}:{line}"
+    problem = str(error)
+    if not isinstance(error, InputError):
+        problem = f"{type(error).__name__}: {error}"
+    return InputError(f"{where}: {' '.join(problem.split())}")
+
+
+# ------------------------------------------------------------ decorators for plugins
+
+
 def method(
     *,
     name: str | None = None,
     views: int | None = None,
     learns: bool = True,
     stateful: bool = False,
-    reads: Sequence[str] = ("adapt.", "views."),
+    reads: Sequence[str] = _EVERYTHING,
 ) -> Callable[[Function], Function]:
-    """Register what builds a method: a function, or a class, of (adapt, penalty, weight)."""
+    """Register a function or class that builds a method from (adapt, penalty, weight)."""
 
     def register(build: Function) -> Function:
-        row = _described(build, name)
-        catalogue.add(MethodRow(**row, build=build, views=views, learns=learns, stateful=stateful, reads=tuple(reads)))
+        described = _described(build, name)
+        row = MethodRow(**described, build=build, views=views, learns=learns, stateful=stateful, reads=tuple(reads))
+        catalogue.add(row)
         return build
 
     return register
@@ -105,17 +159,21 @@ def method(
 def penalty(
     *, weight: float, weight_on_shifts: float | None = None, name: str | None = None
 ) -> Callable[[Function], Function]:
-    """Register a function of unit text features (*B, K, D) -> (*B,): a method that is TPT with it added to the loss."""
+    """Register a function of unit text features (*B, K, D) -> (*B,): a method that adds it to TPT's loss."""
+    if weight_on_shifts is None:
+        weight_on_shifts = weight
 
     def register(function: Function) -> Function:
-        row = _described(function, name)
-        tpt = catalogue.method(catalogue.DEFAULT).build
-        shifts = weight if weight_on_shifts is None else weight_on_shifts
-        catalogue.add(
-            MethodRow(
-                **row, build=tpt, penalty=function, weight=weight, weight_on_shifts=shifts, reads=("adapt.", "views.")
-            )
+        described = _described(function, name)
+        row = MethodRow(
+            **described,
+            build=catalogue.method(catalogue.DEFAULT).build,
+            penalty=function,
+            weight=weight,
+            weight_on_shifts=weight_on_shifts,
+            reads=_EVERYTHING,
         )
+        catalogue.add(row)
         return function
 
     return register
@@ -127,52 +185,28 @@ def metric(
     """Register a function of a dataset's `Predictions`, with the optional columns that it needs."""
 
     def register(function: Function) -> Function:
-        row = _described(function, name)
+        described = _described(function, name)
         for column in columns:
             if column not in catalogue.COLUMNS:
                 raise unknown("column", column, catalogue.COLUMNS)
-        catalogue.add(
-            MetricRow(
-                **row,
-                goal=goal,
-                heading=heading or row["name"],
-                decimals=decimals,
-                compute=function,
-                columns=tuple(columns),
-            )
+        row = MetricRow(
+            **described,
+            goal=goal,
+            heading=heading or described["name"],
+            decimals=decimals,
+            compute=function,
+            columns=tuple(columns),
         )
+        catalogue.add(row)
         return function
 
     return register
 
 
 def _described(code: Any, name: str | None) -> dict[str, Any]:
-    """What a row says of its code: name, title and the plugin that it comes from."""
+    """Return the fields of a row that its code gives: name, title and the digest of the plugin."""
     if not _executing:
         raise InputError("methods and metrics are registered by files that --plugin names")
-    title = (code.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    docstring = (code.__doc__ or "").strip()
+    title = docstring.partition("\n")[0].rstrip(".")
     return {"name": name or code.__name__, "title": title, "digest": _executing[-1].digest}
-
-
-def _execute(file: PluginFile) -> None:
-    where = f"plugin {file.name}.py"
-    module = ModuleType(f"fpp_sweep_plugin_{file.name}")
-    before = len(catalogue.METHODS) + len(catalogue.METRICS)
-    source = f"{SOURCE_PREFIX}{file.name}.py>"
-    linecache.cache[source] = (len(file.text), None, file.text.splitlines(keepends=True), source)
-    sys.modules[module.__name__] = module  # dataclasses and pickles of the plugin look themselves up
-    _executing.append(file)
-    try:
-        exec(compile(file.text, source, "exec"), module.__dict__)
-    except BaseException as error:
-        unload(file)
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
-        line = lines[-1] if lines else getattr(error, "lineno", None)
-        cause = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        raise InputError(f"{where}{f':{line}' if line else ''}: {' '.join(cause.split())}") from error
-    finally:
-        _executing.pop()
-    if len(catalogue.METHODS) + len(catalogue.METRICS) == before:
-        raise InputError(f"{where}: registers nothing; see docs/plugins.md for method, penalty and metric")

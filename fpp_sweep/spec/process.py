@@ -9,71 +9,114 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
+
+MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
 
 
 def sleep_when_idle() -> None:
-    """Let no threads spin, and numpy have none of its own; to be called before torch and numpy are loaded.
+    """Stop idle OpenMP threads from spinning and give numpy one thread; call this before torch and numpy are loaded.
 
-    Spinning threads fight with whatever else runs: a pretraining of the embedded model, on two shared cores, took 71 s
-    of wall time and 23 CPU-seconds with them and 17 s and 3.5 without. The page of 1,000 trials, whose intervals are
-    many small products, took 19 CPU-seconds with two threads and 8 with one.
+    Spinning threads compete with whatever else runs. On two shared cores, a pretraining of the embedded model took 71 s
+    and 23 CPU-seconds with them, 17 s and 3.5 CPU-seconds without. The page of 1,000 trials, whose intervals are many
+    small products, took 19 CPU-seconds with two threads and 8 with one.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def cores() -> int:
-    """What this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def readers(share: float = 1.0) -> int:
-    """Processes that read images beside one that computes: as this share of the machine's cores allows, up to four."""
-    return max(1, min(4, int(cores() * share) - 1))
+    """Return how many processes may read images beside one that computes, given its share of the machine's cores."""
+    return max(1, min(MAX_READERS, int(cores() * share) - 1))
+
+
+# ------------------------------------------------------------ memory
+
+
+class MemoryLimit(NamedTuple):
+    """What one limit leaves to this process, in bytes."""
+
+    free: int  # that the process may still take
+    total: int  # that it may ever have
 
 
 def memory() -> tuple[int, int]:
-    """Bytes that this process may still take, and may ever have: the machine's, unless a limit is nearer."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = page * os.sysconf("SC_PHYS_PAGES")
-    known = [(total, total)]
-    if (told := Path("/proc/meminfo")).is_file():
-        known += [(1024 * int(line.split()[1]), total) for line in told.read_text().splitlines() if "MemAvail" in line]
-        pages = [page * int(count) for count in Path("/proc/self/statm").read_text().split()]
-        held = ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5]))
-        limits = [(resource.getrlimit(kind)[0], size) for kind, size in held]
-        known += [(limit - size, limit) for limit, size in limits if limit != resource.RLIM_INFINITY]
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            known += _of_group(line.split(":", 2)[2].strip("/"))
-    return max(0, min(free for free, _ in known)), min(whole for _, whole in known)
+    """Return the bytes that this process may still take, and those that it may ever have.
+
+    These are the machine's, unless a limit of the process or of its container is nearer.
+    """
+    import psutil  # start-up time: most commands do not compute
+
+    machine = psutil.virtual_memory()
+    limits = [MemoryLimit(machine.available, machine.total)]
+    limits += _process_limits(psutil.Process().memory_info())
+    limits += _container_limits()
+    free = min(limit.free for limit in limits)
+    total = min(limit.total for limit in limits)
+    return max(0, free), total
 
 
-def _of_group(group: str) -> Iterator[tuple[int, int]]:
-    """What a container or a job, and those around it, may still take and may have; files' pages can be had back."""
-    for root, limit, used in (
-        ("/sys/fs/cgroup", "memory.max", "memory.current"),
-        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        for folder in (Path(root, group), *Path(root, group).parents):
-            with suppress(OSError, ValueError):  # no such group, or no limit: `max`
-                whole = int((folder / limit).read_text())
-                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                yield whole - int((folder / used).read_text()) + int(stat.get("inactive_file", 0)), whole
+def _process_limits(used: Any) -> Iterator[MemoryLimit]:
+    """Yield the limits that `ulimit -v` and `ulimit -d` set, given what psutil says that the process uses."""
+    for kind, field in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
+        limit, _ = resource.getrlimit(kind)
+        if limit != resource.RLIM_INFINITY and hasattr(used, field):
+            yield MemoryLimit(limit - getattr(used, field), limit)
+
+
+def _container_limits() -> Iterator[MemoryLimit]:
+    """Yield the limits of the control groups of a container or a batch job, which psutil does not know."""
+    groups = Path("/proc/self/cgroup")  # lines such as `0::/user.slice/job_17`
+    if not groups.is_file():
+        return
+    for line in groups.read_text().splitlines():
+        group = line.split(":", 2)[2].strip("/")
+        yield from _group_limits(Path("/sys/fs/cgroup"), group, "memory.max", "memory.current")
+        yield from _group_limits(Path("/sys/fs/cgroup/memory"), group, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _group_limits(root: Path, group: str, limit_name: str, usage_name: str) -> Iterator[MemoryLimit]:
+    """Yield the limits of a control group and of those around it (version 2 and 1 differ in folder and file names)."""
+    folder = root / group
+    for ancestor in (folder, *folder.parents):
+        with suppress(OSError, ValueError):  # no such group, or `max` in place of a number
+            total = int((ancestor / limit_name).read_text())
+            used = int((ancestor / usage_name).read_text())
+            yield MemoryLimit(total - used + _reclaimable(ancestor / "memory.stat"), total)
+
+
+def _reclaimable(statistics: Path) -> int:
+    """Return the bytes of cached files, which the kernel counts as used and frees when they are needed."""
+    for line in statistics.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == "inactive_file":
+            return int(value)
+    return 0
+
+
+# ------------------------------------------------------------ signals
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM, which a machine that shuts down or a job system sends, interrupts as Ctrl-C does."""
+    """Let SIGTERM, which a shutdown or a batch system sends, interrupt the block as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a job system says it twice
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send the signal twice
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

@@ -1,8 +1,9 @@
-"""What is kept up to date while one looks: a block in place on a terminal, a plain line now and then in a log."""
+"""Progress: a block of lines that is drawn anew on a terminal, or a plain line now and then in a log."""
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import sys
 import threading
@@ -14,71 +15,100 @@ from typing import TYPE_CHECKING, Self, TextIO
 from fpp_sweep.spec.errors import escaped
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.segment import Segment
 
-REFRESH = 0.1  # seconds between two states of the line on a terminal
-LOG = 10.0  # seconds between two lines elsewhere
-KEEP = 1.0  # seconds: what was faster leaves no line behind on a terminal
-ENDLESS = 10_000  # columns of a log
-MOST_LINES = 12  # of a block: what is higher than the window cannot be cleared
+REFRESH_INTERVAL = 0.1  # seconds between two states of a line on a terminal
+LOG_INTERVAL = 10.0  # seconds between two lines in a log
+MIN_SECONDS_SHOWN = 1.0  # faster work leaves no line behind on a terminal
+LOG_COLUMNS = 10_000  # of a log, whose lines are never wrapped
+DEFAULT_COLUMNS = 80  # of a terminal that does not tell its width
+MAX_BLOCK_LINES = 12  # a block that is higher than the window could not be erased
+
+_ERASE_BELOW = "\033[J"
 
 
 class Screen:
-    """Lines that stay and, on a terminal, a block below them, drawn anew in place; from any thread.
+    """A stream with lines that stay and, on a terminal, a block below them that is drawn anew; safe from any thread.
 
-    Rich draws and measures. It is written here, so that a window that was narrowed, which wraps the block, is cleared,
-    the cursor stays visible however the process ends, and a stream that is closed or full is left alone from then on.
+    Rich draws and measures the lines, and this class writes them. So a block that a narrower window has wrapped is
+    erased, the cursor stays visible however the process ends, and a stream that is closed or full is left alone.
     """
 
     def __init__(self, stream: TextIO, terminal: bool | None = None) -> None:
-        self.terminal = _is_terminal(stream) if terminal is None else terminal
+        if terminal is None:
+            terminal = _is_terminal(stream)
+        self.terminal = terminal
         self._stream = stream
         self._lock = threading.RLock()
         self._block: Sequence[RenderableType] = ()
-        self._widths: list[int] = []  # of the block's lines as they stand there
-        self._open = True
+        self._block_widths: list[int] = []  # columns of the block's lines on the terminal
+        self._usable = True
 
     def draw(self, stay: Iterable[RenderableType] = (), block: Sequence[RenderableType] | None = None) -> None:
-        """Lines that stay, above the block; another block, or the same again. Texts must be `escaped`."""
+        """Write lines that stay, and the block below them: a new one or the same again. Texts must be `escaped`."""
         with self._lock:
-            self._block = self._block if block is None else block
-            standing = sum(-(-max(width, 1) // self.columns()) for width in self._widths)
-            erase = f"\033[{standing}F\033[J" if standing else "\r\033[J" if self._block else ""
+            if block is not None:
+                self._block = block
             try:
-                if self._open:
-                    self._stream.write(erase + self.text(stay))
+                if self._usable:
+                    self._stream.write(self._erase() + self.text(stay))
                     self._stream.flush()
-            except (OSError, ValueError):  # its reader went away, its disk is full, or it was closed
-                self._open = False
+            except (OSError, ValueError):  # the stream's reader is gone, its disk is full, or it was closed
+                self._usable = False
+
+    def _erase(self) -> str:
+        """Return the control characters that erase the block."""
+        columns = self.columns()
+        height = sum(math.ceil(max(width, 1) / columns) for width in self._block_widths)
+        if height:
+            return f"\033[{height}F{_ERASE_BELOW}"  # F: to the start of the line that many lines above
+        if self._block:
+            return f"\r{_ERASE_BELOW}"
+        return ""
 
     def text(self, stay: Iterable[RenderableType]) -> str:
-        """What stays and the block, with a question mark for each character that the stream's encoding lacks."""
-        from rich.console import Console
+        """Return the lines that stay and the block, with ? for each character that the stream's encoding lacks."""
+        from rich.console import Console  # start-up time: rich draws for those who watch
         from rich.segment import Segment, Segments
         from rich.text import Text
 
         memory = io.BytesIO()
         file = io.TextIOWrapper(memory, self._stream.encoding or "utf-8", "replace", newline="")
-        columns = self.columns()
-        console = Console(file=file, width=columns, height=100, force_terminal=self.terminal, highlight=False)
-        for one in stay:
-            console.print(one, soft_wrap=isinstance(one, str | Text), markup=False, emoji=False)
-        # the last column stays free: to write there makes some terminals wrap
-        options = console.options.update(width=columns - 1, no_wrap=True)
-        options.overflow = "crop" if options.ascii_only else "ellipsis"
-        lines = [line for one in self._block for line in console.render_lines(one, options, pad=False)][:MOST_LINES]
-        self._widths = [Segment.get_line_length(line) for line in lines]
-        console.print(Segments([part for line in lines for part in (*line, Segment.line())]), end="", soft_wrap=True)
+        console = Console(file=file, width=self.columns(), height=100, force_terminal=self.terminal, highlight=False)
+        for line in stay:
+            console.print(line, soft_wrap=isinstance(line, str | Text), markup=False, emoji=False)
+        segments: list[Segment] = []
+        self._block_widths = []
+        for block_line in self._block_lines(console):
+            self._block_widths.append(Segment.get_line_length(block_line))
+            segments += [*block_line, Segment.line()]
+        console.print(Segments(segments), end="", soft_wrap=True)
         file.flush()
         text = memory.getvalue().decode(file.encoding)
-        return text if self.terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+        if self.terminal:
+            return text
+        return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+    def _block_lines(self, console: Console) -> list[list[Segment]]:
+        """Return the block's lines, cut at the edge of the terminal."""
+        # the last column stays free: writing there makes some terminals wrap
+        options = console.options.update(width=console.width - 1, no_wrap=True)
+        options.overflow = "ellipsis"
+        if options.ascii_only:
+            options.overflow = "crop"
+        lines: list[list[Segment]] = []
+        for renderable in self._block:
+            lines += console.render_lines(renderable, options, pad=False)
+        return lines[:MAX_BLOCK_LINES]
 
     def columns(self) -> int:
+        """Return the width of the terminal, or of a log."""
         if not self.terminal:
-            return ENDLESS
+            return LOG_COLUMNS
         with suppress(OSError, ValueError):
-            return max(2, os.get_terminal_size(self._stream.fileno()).columns or 80)
-        return 80  # one that does not say
+            return max(2, os.get_terminal_size(self._stream.fileno()).columns or DEFAULT_COLUMNS)
+        return DEFAULT_COLUMNS
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -89,10 +119,10 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 class Bar:
-    """Counts units of work on stderr; to be closed, best by `with`.
+    """A counter of units of work on stderr; close it, best by `with`.
 
     >>> with Bar("features", 3, stream=sys.stdout, clock=iter(range(0, 100, 15)).__next__) as bar:
-    ...     bar.found(1)
+    ...     bar.add_cached(1)
     ...     bar.advance(1)
     features: 2/3 images, 0.1/s, 15 s left
     features: 2/3 images in 30 s, 0.0/s
@@ -113,10 +143,14 @@ class Bar:
         self.unit = unit
         self.done = 0
         self.closed = False
-        self._screen = Screen(stream or sys.stderr) if shown else None
-        self._pause, self._least = (REFRESH, KEEP) if self._screen and self._screen.terminal else (LOG, LOG)
+        self._screen = None
+        if shown:
+            self._screen = Screen(stream or sys.stderr)
+        self._interval, self._min_seconds = LOG_INTERVAL, LOG_INTERVAL
+        if self._screen and self._screen.terminal:
+            self._interval, self._min_seconds = REFRESH_INTERVAL, MIN_SECONDS_SHOWN
         self._clock = clock
-        self._worked = 0
+        self._computed = 0  # of the units that are done
         self.started = self._drawn = self._now = clock()
 
     def __enter__(self) -> Self:
@@ -131,52 +165,68 @@ class Bar:
 
     @property
     def rate(self) -> float:
-        """Units a second, of those that took work."""
-        return self._worked / self.seconds if self.seconds > 0 else 0.0
+        """Computed units per second."""
+        if self.seconds <= 0:
+            return 0.0
+        return self._computed / self.seconds
 
     @property
     def remaining(self) -> float | None:
-        """Seconds, once some work has shown the rate."""
-        return max(0, self.total - self.done) / self.rate if self.rate else None
+        """Seconds that are left at this rate; None until some work has shown the rate."""
+        if not self.rate:
+            return None
+        return max(0, self.total - self.done) / self.rate
 
     def __str__(self) -> str:
-        left = "" if self.remaining is None else f", {duration(self.remaining)} left"
-        return f"{self.label}: {self.done}/{self.total} {self.unit}, {self.rate:.1f}/s{left}"
+        text = f"{self.label}: {self.done}/{self.total} {self.unit}, {self.rate:.1f}/s"
+        if self.remaining is not None:
+            text += f", {duration(self.remaining)} left"
+        return text
 
-    def found(self, count: int) -> None:
-        """Units that are done and needed no work: they say nothing about the rate."""
+    def add_cached(self, count: int) -> None:
+        """Count units that were cached: they say nothing about the rate."""
         self.done += count
 
     def advance(self, count: int = 1) -> None:
+        """Count units that were computed."""
         self.done += count
-        self._worked += count
+        self._computed += count
         self._now = self._clock()
-        if self._now - self._drawn >= self._pause:
+        if self._now - self._drawn >= self._interval:
             self._drawn = self._now
             self._draw(escaped(str(self)))
 
     def note(self, line: str) -> None:
-        """A line of its own."""
+        """Write a line that stays above the counter."""
         if self._screen:
             self._screen.draw([escaped(line)])
 
     def close(self) -> None:
-        """The last state, where the work was long enough to be of interest."""
+        """Write the last state if the work was long enough to be of interest."""
         self.closed = True
-        if not self._worked:
+        if not self._computed:
             return
         self._now = self._clock()
+        if self._screen is None:
+            return
         last = f"{self.label}: {self.done}/{self.total} {self.unit} in {duration(self.seconds)}, {self.rate:.1f}/s"
-        if self._screen:
-            self._screen.draw([escaped(last)] if self.seconds >= self._least else [], [])
+        stay = []
+        if self.seconds >= self._min_seconds:
+            stay = [escaped(last)]
+        self._screen.draw(stay, block=[])
 
     def _draw(self, text: str) -> None:
-        if self._screen:
-            self._screen.draw(*(([], [text]) if self._screen.terminal else ([text],)))
+        if self._screen is None:
+            return
+        if self._screen.terminal:
+            self._screen.draw(block=[text])
+        else:
+            self._screen.draw([text])
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return seconds as hours, minutes and seconds.
+
     >>> duration(7384), duration(75), duration(4)
     ('2:03:04', '1:15', '4 s')
     """
@@ -184,16 +234,17 @@ def duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours}:{minutes:02d}:{rest:02d}"
-    return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
+    if minutes:
+        return f"{minutes}:{rest:02d}"
+    return f"{rest} s"
 
 
-def shares(seconds: Mapping[str, float]) -> str:
-    """What time went to, the longest first.
+def time_shares(seconds: Mapping[str, float]) -> str:
+    """Return the share of each step in the time of all, the longest first.
 
-    >>> shares({"disk": 1.0, "tower": 3.0})
+    >>> time_shares({"disk": 1.0, "tower": 3.0})
     'tower 75 %, disk 25 %'
     """
     total = sum(seconds.values())
-    return ", ".join(
-        f"{name} {100 * each / total:.0f} %" for name, each in sorted(seconds.items(), key=lambda i: -i[1])
-    )
+    steps = sorted(seconds, key=lambda name: -seconds[name])
+    return ", ".join(f"{name} {100 * seconds[name] / total:.0f} %" for name in steps)

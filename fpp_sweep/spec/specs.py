@@ -1,4 +1,4 @@
-"""What is known of a model and of datasets without holding them: plain values that travel between processes."""
+"""Descriptions of a model, of datasets and of workers: plain values that travel between processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Precision = Literal["float32", "tf32", "fp16"]
 class PluginFile:
     """A plugin as it travels: workers on other machines get the text, not the path."""
 
-    name: str  # the file's stem
+    name: str  # the file's name without .py
     text: str
     digest: str
 
@@ -26,29 +26,29 @@ class WorkerSpec:
     model: str
     data_root: str | None = None
     dataset_file: str | None = None
-    limit: int | None = None  # images per dataset; none: all, of the embedded ones EMBEDDED_LIMIT
-    cache: str | None = None
-    exact_cache: bool = False  # features in float32 rather than half precision
+    limit: int | None = None  # images per dataset; none: all, of the embedded datasets EMBEDDED_LIMIT
+    cache: str | None = None  # folder of image features
+    float32_cache: bool = False  # features in float32 rather than half precision
     on_bad_image: OnBadImage = "fail"
     loaders: int | None = None  # processes that read images and draw views; none: by device
     device: str = "auto"
     threads: int = 1  # of torch
     share: float = 1.0  # of the memory of its device
-    precisions: tuple[Precision, ...] = ()  # that will be asked for: whoever cannot compute in one does not begin
+    precisions: tuple[Precision, ...] = ()  # that trials will need; a worker that lacks one does not start
     compile: bool = False
     plugins: tuple[PluginFile, ...] = ()
-    folder: str | None = None  # what relative paths are relative to
+    folder: str | None = None  # that relative paths start from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What a worker holds, and where."""
+    """The model that a worker holds, and where."""
 
     name: str
     digest: str  # of all weights
     embedding_scale: float
     device: str
-    arithmetic: str  # whatever else of the worker decides the last bits: precision of features, threads, compiling
+    arithmetic: str  # what else of the worker decides the last bits: precision of features, threads, compiling
     node: str
     pid: int
     seconds: float  # to load it
@@ -70,17 +70,17 @@ class DatasetInfo:
     size: int
     digest: str  # of the samples' names and labels, and of how their views are drawn
     images: str  # digest of the images' fingerprints
-    places: str = ""  # digest of the samples' order in the split file or folder listing
+    file_order_digest: str = ""  # of the samples' order in the split file or folder listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What a worker found when it looked at everything that a run names."""
+    """The outcome of checking methods, prompts and datasets of a run in a worker."""
 
     notes: tuple[str, ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files
 
 
 def worker_at(node: str, pid: int) -> str:
-    """A worker, as failures name it."""
+    """Return the name of a worker in messages."""
     return f"worker {pid} on {node}"

@@ -1,7 +1,4 @@
-"""Tasks: what a trial has to compute, cut where it may be cut, as plain values.
-
-Whoever hands out tasks needs no model and no torch.
-"""
+"""Tasks: the work of a trial, cut into pieces that workers compute. They are plain values that need no torch."""
 
 from __future__ import annotations
 
@@ -14,13 +11,14 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, ViewConfig
 from fpp_sweep.spec.errors import InputError
 
-BATCH = 64  # samples whose views are in memory at a time; every cut is at a multiple, so that no cut changes a bit
-SHARD = 1024  # samples of a shard unless the space says otherwise: minutes on a CPU, seconds on a GPU
+BATCH = 64  # samples whose views are in memory at a time; shards are cut between batches, so no cut changes a bit
+SHARD = 1024  # samples of a shard by default: minutes on a CPU, seconds on a GPU
+SLOTS_SELECTED = 3  # of DynaPrompt's buffer for each sample, about; each goes forward and back and forward again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainTask:
-    """Make the prompt that a (config, dataset, seed) starts from; one for all shards and methods that share it."""
+    """Learning the prompt that a (config, dataset, seed) starts from; all shards and methods share the prompt."""
 
     config: TrialConfig
     dataset: str
@@ -33,7 +31,7 @@ class PretrainTask:
 
     @property
     def needs(self) -> tuple[Task, ...]:
-        """Tasks whose results it starts from."""
+        """Tasks whose results this task starts from."""
         return ()
 
     @property
@@ -43,7 +41,7 @@ class PretrainTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTask:
-    """Adapt to and predict the samples start..stop of a dataset, as its stream brings them."""
+    """Adapting to the samples start..stop of a dataset, in the order of its stream, and predicting them."""
 
     config: TrialConfig
     dataset: str
@@ -51,31 +49,33 @@ class EvalTask:
     seed: int
     start: int
     stop: int
-    columns: tuple[str, ...] = ()  # optional columns of the predictions that somebody asks for
-    pretraining_seed: int | None = None  # where it differs from the seed, which then draws the views only
+    columns: tuple[str, ...] = ()  # optional columns of the predictions
+    pretraining_seed: int | None = None  # if it differs from the seed, which then draws the views only
 
     @property
     def prompt_seed(self) -> int:
         """The seed that the prompt is pretrained with."""
-        return self.seed if self.pretraining_seed is None else self.pretraining_seed
+        if self.pretraining_seed is None:
+            return self.seed
+        return self.pretraining_seed
 
     @property
     def pretrain(self) -> PretrainTask | None:
-        """What makes the prompt that it starts from, where that is pretrained."""
+        """The task that learns its prompt, if the prompt is pretrained."""
         if self.config.prompt != "fpp":
             return None
         return PretrainTask(config=self.config, dataset=self.dataset, seed=self.prompt_seed)
 
     @property
     def previous(self) -> EvalTask | None:
-        """The shard before, from whose state a stateful method goes on."""
-        if not self.start or not catalogue.method(self.config.method).stateful:
+        """The shard before, if the method is stateful: its state is this shard's start."""
+        if self.start == 0 or not catalogue.method(self.config.method).stateful:
             return None
         return replace(self, start=max(0, self.start - SHARD), stop=self.start)
 
     @property
     def needs(self) -> tuple[Task, ...]:
-        """Tasks whose results it starts from."""
+        """Tasks whose results this task starts from."""
         return tuple(task for task in (self.pretrain, self.previous) if task is not None)
 
     @property
@@ -83,10 +83,10 @@ class EvalTask:
         return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.prompt_seed}"
 
     def shards(self, count: int | None = None, cut_at: Sequence[int] = ()) -> list[EvalTask]:
-        """Cut the task into contiguous shards of whole batches: `count` of them, or shards of a fixed size.
+        """Cut the samples into `count` contiguous shards of whole batches, by default into shards of a fixed size.
 
-        Shards also end at `cut_at`, which should lie between two batches. The shards of a stateful method form a
-        chain and always have the fixed size.
+        Further cuts are made at `cut_at`, which should lie between two batches. The shards of a stateful method form a
+        chain, whose cuts must be the same wherever it runs.
 
         >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
         >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
@@ -94,22 +94,26 @@ class EvalTask:
         >>> [(shard.start, shard.stop) for shard in task.shards(cut_at=[64, 128])]
         [(0, 64), (64, 128), (128, 300)]
         """
-        if not catalogue.method(self.config.method).stateful:
-            ends = [*self._batch_cuts(count), *cut_at]
-        elif count is None:
-            ends = [*range(self.start, self.stop, SHARD), self.stop]
+        if catalogue.method(self.config.method).stateful:
+            if count is not None:
+                method = self.config.method
+                raise InputError(f"work.shards: method {method} is stateful, so its stream cannot be cut ({count})")
+            cuts = list(range(self.start, self.stop, SHARD))
         else:
-            raise InputError(f"work.shards={count}: method {self.config.method} is stateful, its stream is not cut")
-        inside = sorted({min(max(end, self.start), self.stop) for end in ends})
-        return [replace(self, start=start, stop=stop) for start, stop in pairwise(inside)]
+            cuts = [*self._even_cuts(count), *cut_at]
+        inside = {cut for cut in cuts if self.start < cut < self.stop}
+        bounds = sorted({self.start, *inside, self.stop})
+        return [replace(self, start=start, stop=stop) for start, stop in pairwise(bounds)]
 
-    def _batch_cuts(self, count: int | None) -> list[int]:
-        """Return the ends of shards of whole batches, as equal in size as possible."""
-        first, last = self.start // BATCH, math.ceil(self.stop / BATCH)
-        shards = math.ceil((self.stop - self.start) / SHARD)
-        if count:
-            shards = min(count, last - first)
-        return [BATCH * (first + (last - first) * number // shards) for number in range(shards + 1)]
+    def _even_cuts(self, count: int | None) -> list[int]:
+        """Return the samples at which shards of nearly equal numbers of batches begin and end."""
+        first = self.start // BATCH
+        batches = math.ceil(self.stop / BATCH) - first
+        if count is None:
+            shards = math.ceil((self.stop - self.start) / SHARD)
+        else:
+            shards = min(count, batches)
+        return [BATCH * (first + batches * index // shards) for index in range(shards + 1)]
 
 
 Task = PretrainTask | EvalTask
@@ -122,22 +126,27 @@ def views_for(config: TrialConfig) -> ViewConfig:
     cached features contain them, so each protocol has its own features.
     """
     views = catalogue.method(config.method).views
-    return config.views if views is None else replace(config.views, count=views)
+    if views is None:
+        return config.views
+    return replace(config.views, count=views)
 
 
 def cost(task: Task, classes: int) -> float:
-    """Texts that go through the tower, roughly: what orders tasks by size."""
+    """Return about how many texts go through the text tower: the scheduler orders tasks by this size."""
     if isinstance(task, PretrainTask):
-        return task.config.fpp.steps * (2 + task.config.fpp.draws) * classes
-    learns = catalogue.method(task.config.method).learns
-    return (task.stop - task.start) * (1 + 2 * effort(task.config) * learns) * classes
+        fpp = task.config.fpp
+        return fpp.steps * (2 + fpp.draws) * classes
+    texts_per_sample = 1.0
+    if catalogue.method(task.config.method).learns:
+        texts_per_sample += 2 * effort(task.config)
+    return (task.stop - task.start) * texts_per_sample * classes
 
 
 def effort(config: TrialConfig) -> float:
-    """Of adapting to a sample, in steps of TPT, roughly.
+    """Return about how much work adapting to a sample is, in steps of TPT.
 
-    Where there is a buffer, all its slots go through the tower, and about three are selected and go back and again.
+    With a buffer, all its slots go through the text tower, and some are selected and go forward and back again.
     """
     if "adapt.slots" in catalogue.method(config.method).reads:
-        return (config.adapt.slots + 9) / 3
+        return (config.adapt.slots + 3 * SLOTS_SELECTED) / 3
     return max(1, config.adapt.steps)

@@ -25,7 +25,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.tables import aligned
 from fpp_sweep.report.words import beside, remarks, sentences
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import Screen, duration

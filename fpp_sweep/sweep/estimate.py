@@ -74,7 +74,7 @@ def dry_run(spaces: Sequence[Space], table: Sequence[int] = ()) -> str:
     lines = [line for run in runs for line in config_lines(run.space, run.configs)]
     lines += [*(f"note: {note}" for note in notes), ""]
     keys = TaskKeys(worker.model_info(), known)
-    size = len(worker.clip.text.projection[0]) * (4 if worker.spec.exact_cache else 2)
+    size = len(worker.clip.text.projection[0]) * (4 if worker.spec.float32_cache else 2)
     return "\n".join([*lines, *cost_lines(runs, speeds, workers, keys, size=size, table=table)])
 
 

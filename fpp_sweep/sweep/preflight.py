@@ -262,6 +262,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         dataset_file=work.dataset_file,
         limit=work.limit,
         cache=work.cache,
+        float32_cache=work.float32_cache,
         on_bad_image=work.on_bad_image,
         loaders=work.loaders,
         device="cuda" if gpus else "cpu",

@@ -20,7 +20,6 @@ from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import require_plugins
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.messages import stage
@@ -56,7 +55,6 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     be resumed."""
     options = options or Options()
     plugins.load(options.plugins)
-    require_plugins(space.work.plugins, (file.name for file in options.plugins))
     if workers is None:
         require_named(space, options)
     folder = sweep_folder(space, options)

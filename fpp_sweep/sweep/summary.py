@@ -12,9 +12,9 @@ from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable
-from fpp_sweep.spec.progress import shares
+from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.display import final_table
 from fpp_sweep.tracking import to_look
 from fpp_sweep.trial.trial import sum_by_stage
@@ -132,7 +132,7 @@ def features_line(records: Sequence[TrialRecord]) -> str:
     if not images:
         return ""
     rate = images / math.fsum(cost.values())
-    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {shares(cost)}"
+    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(cost)}"
 
 
 def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:

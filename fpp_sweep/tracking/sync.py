@@ -7,7 +7,6 @@ without it everything is compared with MLflow again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -15,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import no_link, stamp_of, written_whole
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
 from fpp_sweep.spec.messages import masked
 from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
 from fpp_sweep.tracking.store import Store
@@ -205,7 +204,8 @@ class _Delivery:
         self._saved = 0.0
         self._delivered: dict[str, _Version] = {}  # by record
         self.store: Store | None = None
-        self._lock: int | None = None
+        self._lock = ExitStack()  # holds the lock on delivering this sweep, from the first connection on
+        self._locked = False
 
     def pending(self, *, thorough: bool) -> list[_Item]:
         """Runs that differ from what was delivered; artifacts of unchanged records are checked only when thorough."""
@@ -280,14 +280,14 @@ class _Delivery:
     def disconnect(self) -> None:
         """Let others deliver; the next delivery asks MLflow again what it has."""
         self.store = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
+        self._locked = False
 
     def _connected(self) -> Store:
         if self.store is None:
-            if self._lock is None:
-                self._lock = _only_shipper(self._folder)
+            if not self._locked:
+                self._lock.enter_context(_only_shipper(self._folder))
+                self._locked = True
             known_runs = {shipped.run for shipped in self._shipped.values()}
             store = Store(self._uri, self._experiment, sweep_id(self._folder.info()), known_runs)
             self._forget_what_is_gone(store)
@@ -391,12 +391,12 @@ def _read_shipped(path: Path) -> tuple[str, dict[str, _Shipped]]:
     return "", {}
 
 
-def _only_shipper(folder: SweepFolder) -> int:
-    """A lock on delivering this sweep, which goes with the process: two at once would create runs twice."""
-    descriptor = no_link(folder.path / "shipping.lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(f"{folder.path.name} is being delivered to MLflow by another process; wait for it") from None
-    return descriptor
+@contextmanager
+def _only_shipper(folder: SweepFolder) -> Iterator[None]:
+    """Be the only process that delivers this sweep: two at once would create runs twice."""
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(exclusive_lock(folder.path / "shipping.lock", wait=False))
+        except LockHeldError as owner:
+            raise InputError(f"{folder.path.name} is being delivered to MLflow by {owner}; wait for it") from None
+        yield

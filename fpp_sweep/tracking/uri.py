@@ -6,7 +6,6 @@ does not answer costs seconds: with MLflow's defaults it would be minutes. MLflo
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import logging
@@ -19,12 +18,13 @@ import threading
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import exclusive_lock
 from fpp_sweep.spec.messages import masked, printable
 from fpp_sweep.tracking.desired import shortened
 
@@ -54,7 +54,8 @@ def check_store(uri: str, *, experiment: str = EXPERIMENT) -> None:
     path = sqlite_file(uri)
     if path is not None:
         _check_sqlite(path)
-        with _exclusively(path):
+        # two processes that create the tables at once leave a file that MLflow cannot open
+        with exclusive_lock(path.with_name(f".{path.name}.lock"), wait=True):
             _migrate(absolute(uri), path)
             experiment_id(connect(uri), uri, experiment)
         _remember(uri)
@@ -251,17 +252,6 @@ def _check_sqlite(path: Path) -> None:
             database.rollback()
     except (OSError, sqlite3.Error) as error:
         raise InputError(f"--tracking-uri {path}: not usable as MLflow's database ({one_line(error)})") from error
-
-
-@contextmanager
-def _exclusively(path: Path) -> Iterator[None]:
-    """One process at a time: two that create the tables at once leave a file that MLflow cannot open."""
-    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _migrate(uri: str, path: Path) -> None:

@@ -141,7 +141,7 @@ def _adapt(
     clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor
 ) -> tuple[Tensor, dict[str, NDArray[np.float32]], Adapter]:
     """Return a batch's logits, its optional columns, and the adapter in the state after the batch."""
-    quantities = [column for column in task.columns if column in catalogue.READ_FOR]
+    quantities = [column for column in task.columns if column in catalogue.SETTINGS_OF_COLUMN]
     columns: dict[str, Tensor] = {}
     if quantities:
         logits, columns = _adapt_and_measure(clip, task, adapter, views, quantities)

@@ -116,7 +116,7 @@ class Plan:
     def tasks(self, config: TrialConfig, split: str) -> ShardsByRun:
         """Return the shards of every dataset and seed."""
         columns = {*self.columns}
-        for metric in catalogue.qualities():
+        for metric in catalogue.dataset_metrics():
             columns.update(metric.columns)
         tasks = {}
         for seed in self.seeds:

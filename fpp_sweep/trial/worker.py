@@ -50,7 +50,7 @@ class Worker:
         self.spec = spec
         self.model = WorkerModel(spec)
         self.datasets = WorkerDatasets(spec)
-        self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.exact_cache)
+        self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.float32_cache)
         self._show = show
         self._adapters: OrderedDict[str, Adapter] = OrderedDict()  # the most recently used last
 

@@ -59,5 +59,5 @@ class WorkerDatasets:
             size=len(dataset),
             digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
             images=dataset.digest()[:16],
-            places=file_order,
+            file_order_digest=file_order,
         )

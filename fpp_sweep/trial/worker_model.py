@@ -77,7 +77,7 @@ class WorkerModel:
         return readers(self._spec.share)
 
     def info(self) -> ModelInfo:
-        features = "float32" if self._spec.exact_cache else "float16"
+        features = "float32" if self._spec.float32_cache else "float16"
         gpu = "no GPU"
         if self.clip.device.type == "cuda":
             gpu = self.device_name

@@ -90,19 +90,19 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
 @pytest.mark.parametrize(
     ("field", "value", "complaint"),
     [
-        ("versions", None, "versions: must be a mapping (key: value), got nothing"),
-        ("versions", {"torch": 2}, "versions.torch: must be text, got 2"),
+        ("versions", None, "versions: must be a mapping such as {key: value} (nothing)"),
+        ("versions", {"torch": 2}, "versions.torch: must be text (2)"),
         ("work", [], "work: must be a mapping"),
-        ("work", {"tasks": "3"}, "work.tasks: must be a whole number, got '3'"),
+        ("work", {"tasks": "3"}, "work.tasks: must be a whole number ('3')"),
         ("confirmed_front", "trial-0001", "confirmed_front: must be a list"),
         ("space", [], "space: must be a mapping"),
         ("objectives", {}, "objectives: must be a list"),
         ("objectives", [{"metric": "ece", "goal": "good"}], "objectives: needs a metric and its goal, max or min"),
         ("objectives", [{"goal": "max"}], "missing 1 required keyword-only argument: 'metric'"),
-        ("reference", [1.0, "2"], "reference.1: must be a number, got '2'"),
+        ("reference", [1.0, "2"], "reference.1: must be a number ('2')"),
         ("state", "done", "state: unknown state 'done'"),
-        ("spent", True, "spent: must be a number, got True"),
-        ("spent", 10**400, "spent: must be a number, got 1000"),
+        ("spent", True, "spent: must be a number (True)"),
+        ("spent", 10**400, "spent: must be a number (1000"),
     ],
 )
 def test_a_record_with_wrong_types_is_refused_with_file_and_field(folder, field, value, complaint):

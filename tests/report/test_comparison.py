@@ -388,7 +388,7 @@ def _of(ids, right):
         (["far"], "far alone: give another sweep, or two or more of its trials and baselines"),
         (["far", "trial-0002"], "trial-0002 alone: give two or more trials or baselines, or another sweep"),
         (["far", TPT, f"baseline-{TPT}"], f"{TPT} alone: give two or more"),
-        (["far", "trial-0002", "trial-0009"], "unknown trial of far 'trial-0009', did you mean 'trial-000"),
+        (["far", "trial-0002", "trial-0009"], "unknown trial of far 'trial-0009'; choose from"),
         (["far", "trial-0002", "trial-0007"], "trial-0007 is failed: only what is complete is compared"),
         (["far", "better", "trial-0002"], "trial-0002 is not a sweep's folder"),
         (["nowhere", "far"], "nowhere is not a sweep's folder (it has no sweep.json)"),

@@ -99,7 +99,7 @@ def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
     [
         ("colums: []\n", "own.yaml:9: unknown key 'colums', did you mean 'columns'?"),
         ("grid: [{method: tpt}]\n", "own.yaml:9: unknown key 'grid'"),
-        ("base: {fpp.gamma3: 1}\n", "own.yaml:9: base.fpp.gamma3: unknown config key 'fpp.gamma3'"),
+        ("base: {fpp.gamma3: 1}\n", "own.yaml:9: base.fpp.gamma3: unknown setting 'fpp.gamma3'"),
         ("average: {}\n", "own.yaml:9: average: must be a list"),
         ("figure: {kind: pie}\n", "own.yaml:9: figure.kind: unknown kind 'pie'"),
     ],
@@ -115,13 +115,13 @@ def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
     ("before", "after", "told"),
     [
         ("metric: accuracy", "metric: acuracy", "own.yaml:1: columns.1.metric: unknown metric 'acuracy'"),
-        ("method: tpt, prompt: fpp", "metod: tpt, prompt: fpp", "own.yaml:4: rows.1.set.metod: unknown config key"),
+        ("method: tpt, prompt: fpp", "metod: tpt, prompt: fpp", "own.yaml:4: rows.1.set.metod: unknown setting"),
         ("name: three", "name: one", "own.yaml:5: rows.2: there is a row named one already"),
         ("printed: {accuracy: 70}", "printed: {ece: 70}", "own.yaml:5: rows.2.printed: unknown column 'ece'"),
         ("printed: {accuracy: 70}", "printed: {accuracy: x}", "own.yaml:5: rows.2.printed.accuracy"),
         ("than: [one]", "than: [none]", "own.yaml:7: claims.0: unknown row 'none'"),
         ("row: two, ", "", "own.yaml:7: claims.0: needs a row"),
-        ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: fpp.draws must be >= 1"),
+        ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: must be >= 1 (0)"),
     ],
 )
 def test_a_wrong_row_is_told_with_its_line(tmp_path, before, after, told):

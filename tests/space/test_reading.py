@@ -1,4 +1,4 @@
-"""What is wrong with a file or a `--set` is one line that says where."""
+"""Errors of a space file or a `--set` are one line with file, line and key."""
 
 import json
 import subprocess
@@ -9,33 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.space import grid
-from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.reading import load_space, parse_space, read_config
 from fpp_sweep.spec.errors import InputError
-from tests.space.nonsense import RANGE, SHAPES, VALUES
+from tests.space.wrong_spaces import RANGE, SHAPES, VALUES
 
 
 def of(text, *overrides):
     return parse_space(text, "x.yaml", overrides)
 
 
-def complaint(text, *overrides):
+def error_of(text, *overrides):
     with pytest.raises(InputError) as error:
         of(text, *overrides)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-@pytest.mark.parametrize(("text", "told"), [*SHAPES, *VALUES])
-def test_what_is_wrong_is_one_line_with_the_place(text, told):
-    assert complaint(text).startswith(told)
+@pytest.mark.parametrize(("text", "line"), [*SHAPES, *VALUES])
+def test_an_error_is_one_line_with_file_line_and_key(text, line):
+    assert error_of(text) == line
 
 
-def test_a_grid_that_would_never_end_is_refused_before_it_is_built():
+def test_a_grid_of_too_many_points_is_refused_before_it_is_built():
     values = json.dumps(list(range(1, 100)))
     keys = ("fpp.gamma1", "fpp.gamma2", "fpp.steps", "fpp.draws")
-    assert "more than 2000 points" in complaint("grid:\n- {" + ", ".join(f"{key}: {values}" for key in keys) + "}")
-    text = "params: {" + ", ".join(f"{key}: {values}" for key in keys) + "}\nsearch: {sampler: grid}"
-    assert "more than 2000 points" in complaint(text)
+    block = ", ".join(f"{key}: {values}" for key in keys)
+    assert "more than 2000 points" in error_of(f"grid:\n- {{{block}}}")
+    assert "more than 2000 points" in error_of(f"params: {{{block}}}\nsearch: {{sampler: grid}}")
 
 
 @pytest.mark.parametrize(
@@ -45,39 +45,51 @@ def test_a_grid_that_would_never_end_is_refused_before_it_is_built():
         "params: {fpp.gamma1: [1, 2, 3], fpp.draws: [1, 2]}\nsearch: {sampler: grid}",
     ],
 )
-def test_a_grid_may_have_as_many_points_as_its_limit_and_not_one_more(text, monkeypatch):
-    monkeypatch.setattr(grid, "MOST_POINTS", 6)
+def test_the_limit_of_a_grids_points_is_inclusive(text, monkeypatch):
+    monkeypatch.setattr(grid, "MAX_POINTS", 6)
     assert len(of(text).grid_points()) == 6
-    monkeypatch.setattr(grid, "MOST_POINTS", 5)
-    assert "more than 5 points" in complaint(text)
+    monkeypatch.setattr(grid, "MAX_POINTS", 5)
+    assert "more than 5 points" in error_of(text)
 
 
 @given(st.text("abx.:{}[],-0\n #'"))
 @settings(max_examples=50, deadline=None)
-def test_no_text_is_more_than_a_line_of_complaint(text):
-    said = "x.yaml: nothing wrong"
+def test_any_text_is_read_or_refused_in_one_line(text):
+    line = "x.yaml: no error"
     try:
         of(text)
     except InputError as error:
-        said = str(error)
-    assert said.startswith("x.yaml")
-    assert "\n" not in said
+        line = str(error)
+    assert line.startswith("x.yaml")
+    assert "\n" not in line
+
+
+# ------------------------------------------------------------ overrides
+
+OVERRIDABLE = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece, goal: max}]\npoints: [{fpp.gamma1: 2}]"
 
 
 @pytest.mark.parametrize(
-    ("override", "found"),
+    ("override", "holds"),
     [
         ("search.trials=20", lambda space: space.search.trials == 20),
         ("search.wall_clock=5m", lambda space: space.search.wall_clock == 300),
+        ("search.race={rungs: [1/4]}", lambda space: space.search.race.rungs == (0.25,)),
+        ("search.race.reserve=3", lambda space: space.search.race.reserve == 3),
+        ("search.margin={ece: 2}", lambda space: space.search.margin == {"ece": 2.0}),
         ("work.datasets=[dtd, pets]", lambda space: space.work.datasets == ("dtd", "pets")),
         ("work.model=ViT-B-16:/a/b.pt", lambda space: space.work.model == "ViT-B-16:/a/b.pt"),
+        ("work.device=cpu", lambda space: space.work.gpus_per_worker == 0),
+        ("work.device=cuda:1", lambda space: space.work.gpus_per_worker is None),
         ("params.fpp.gamma1.high=3", lambda space: space.params[0].high == 3),
         ("params.fpp.gamma1={low: 1, high: 2}", lambda space: space.params[0].high == 2),
         ("params.fpp.gamma2={low: 1, high: 2}", lambda space: space.params[1].key == "fpp.gamma2"),
         ("params.method=[tpt, otpt]", lambda space: space.params[1].choices == ("tpt", "otpt")),
         ("base.fpp.steps=3", lambda space: space.base == {"fpp.steps": 3}),
+        ("fpp.steps=3", lambda space: space.base == {"fpp.steps": 3}),
+        ("method=otpt", lambda space: space.base == {"method": "otpt"}),
         ("base.anchor_prompt=a sketch of a", lambda space: space.base == {"anchor_prompt": "a sketch of a"}),
-        ("objectives=[nll]", lambda space: [each.metric for each in space.objectives] == ["nll"]),
+        ("objectives=[nll]", lambda space: [objective.metric for objective in space.objectives] == ["nll"]),
         ("objectives.1.reference=30", lambda space: space.objectives[1].reference == 30),
         ("objectives.1.goal=null", lambda space: space.objectives[1].goal == "min"),
         ("points.0.fpp.gamma1=7", lambda space: space.points == ({"fpp.gamma1": 7.0},)),
@@ -85,9 +97,8 @@ def test_no_text_is_more_than_a_line_of_complaint(text):
         ("search.trials=null", lambda space: space.search.trials == 16),
     ],
 )
-def test_every_key_can_be_overridden(override, found):
-    text = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece, goal: max}]\npoints: [{fpp.gamma1: 2}]"
-    assert found(of(text, override))
+def test_every_key_can_be_overridden(override, holds):
+    assert holds(of(OVERRIDABLE, override))
 
 
 def test_a_parameter_can_be_taken_out_and_fixed_instead():
@@ -97,27 +108,78 @@ def test_a_parameter_can_be_taken_out_and_fixed_instead():
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "line"),
     [
-        ("search.trials", "--set 'search.trials': expected key=value"),
-        ("serch.trials=3", "--set serch.trials=3: unknown key 'serch', did you mean 'search'?"),
+        ("search.trials", "--set 'search.trials': expected key=value, such as search.trials=20"),
+        ("serch.trials=3", "--set serch.trials=3: unknown key 'serch.trials', did you mean 'search.trials'?"),
         ("search.trails=3", "--set search.trails=3: unknown key 'search.trails', did you mean 'search.trials'?"),
-        ("search.trials=0", "--set search.trials=0: search.trials: must be >= 1, got 0"),
-        ("search.trials=[", "--set search.trials=[:1: not valid YAML"),
-        ("params.fpp.gamma1.high=0", "x.yaml:1: params.fpp.gamma1: low must be < high, got 0.1 and 0"),
-        ("params.fpp.gamma9.high=0", "--set params.fpp.gamma9.high=0: params.fpp.gamma9: unknown config key"),
+        ("search.trials=0", "--set search.trials=0: search.trials: must be >= 1 (0)"),
+        (
+            "search.trials=[",
+            "--set search.trials=[:1: not valid YAML: expected the node content, but found '<stream end>'",
+        ),
+        ("search.race={reserve: 0}", "--set search.race={reserve: 0}: search.race.reserve: must be >= 1 (0)"),
+        (
+            "search.race={rung: [1/2]}",
+            "--set search.race={rung: [1/2]}: search.race: unknown key 'rung', did you mean 'rungs'?",
+        ),
+        ("search.margin={acc: 1}", "--set search.margin={acc: 1}: search.margin.acc: unknown metric 'acc', did you"),
+        ("search.margin={ece: -1}", "--set search.margin={ece: -1}: search.margin.ece: must be >= 0 (-1)"),
+        ("params.fpp.gamma1.high=0", "x.yaml:1: params.fpp.gamma1: low must be < high (0.1 and 0)"),
+        ("params.fpp.gamma9.high=0", "--set params.fpp.gamma9.high=0: params.fpp.gamma9: unknown setting 'fpp.gamma9'"),
         ("objectives.5.goal=max", "--set objectives.5.goal=max: objectives is a list of 1, which has no item '5'"),
         ("name.first=a", "--set name.first=a: name is 'n', which has no 'first'"),
     ],
 )
-def test_a_bad_override_is_told_as_it_was_written(override, told):
-    assert complaint(RANGE + "objectives: [ece]\nname: n", override).startswith(told)
+def test_an_error_in_an_override_quotes_the_override(override, line):
+    assert error_of(RANGE + "objectives: [ece]\nname: n", override).startswith(line)
 
 
-def test_reading_a_space_loads_nothing_heavy():
-    code = (
-        "import sys, fpp_sweep.space.reading as s; s.parse_space('params: {fpp.draws: [1]}', 'x.yaml')\n"
-        "print({'torch', 'numpy', 'ray', 'optuna', 'mlflow'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+# ------------------------------------------------------------ files
+
+
+def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path):
+    (tmp_path / "perturb.yaml").write_text(RANGE)
+    with pytest.raises(InputError) as error:
+        load_space(tmp_path / "pertrub.yaml")
+    missing, present = tmp_path / "pertrub.yaml", tmp_path / "perturb.yaml"
+    assert str(error.value) == f"search space {missing} does not exist, did you mean {present}?"
+    with pytest.raises(InputError, match=r"other\.yaml does not exist$"):
+        load_space(tmp_path / "other.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("best.yaml", "config: {fpp.gama2: 1}", "best.yaml:1: config.fpp.gama2: unknown setting 'fpp.gama2', did you"),
+        ("best.yaml", "config: {fpp.draws: 0}", "best.yaml:1: config.fpp.draws: must be >= 1 (0)"),
+        ("best.yaml", "settings: {}", "best.yaml:1: unknown key 'settings'; choose from config"),
+        ("best.yaml", "{}", "best.yaml: has no `config:`; a sweep's best/*.yaml and trials/*.json do"),
+    ],
+)
+def test_an_error_in_a_config_file_names_the_setting(tmp_path, monkeypatch, name, text, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as error:
+        read_config(tmp_path / name)
+    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(line)
+
+
+# ------------------------------------------------------------ start-up time
+
+
+def loaded_by(code):
+    """Return the libraries, of those that are slow to load, that a process has loaded after this code."""
+    slow = {"torch", "numpy", "ray", "optuna", "mlflow", "pydantic"}
+    show = f"{code}\nimport sys\nprint(*sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_importing_the_reader_loads_no_slow_library():
+    assert loaded_by("import fpp_sweep, fpp_sweep.space.reading, fpp_sweep.records.folder") == []
+
+
+def test_reading_a_space_loads_pydantic_and_nothing_slower():
+    code = "from fpp_sweep.space.reading import parse_space\nparse_space('params: {fpp.draws: [1]}', 'x.yaml')"
+    assert loaded_by(code) == ["pydantic"]

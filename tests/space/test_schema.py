@@ -1,4 +1,4 @@
-"""The spaces that are shipped, the schema that editors read and the document."""
+"""The shipped spaces, the JSON schema for editors, and docs/spaces.md."""
 
 import json
 import re
@@ -9,8 +9,8 @@ import pytest
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.reading import load_space, parse_space
-from fpp_sweep.space.rules import keys
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.validation import keys
 from fpp_sweep.space.work import BASELINES, Search, Work
 from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec import catalogue
@@ -29,7 +29,7 @@ def fits_the_schema(document):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_spaces_begin_with_what_they_are_for_and_fit_the_schema(path):
+def test_shipped_spaces_begin_with_their_purpose_and_fit_the_schema(path):
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# ")
     assert f"#     python -m fpp_sweep.tune --space search_spaces/{path.name}" in lines
@@ -48,12 +48,12 @@ def test_shipped_spaces_try_both_published_points_on_every_model(path):
             assert space.resolve(values)
 
 
-def test_all_that_the_paper_says_is_in_paper_vs_code():
+def test_paper_vs_code_ends_with_the_papers_preset():
     last = load_space(ROOT / "search_spaces/paper_vs_code.yaml").grid[-1]
     assert {key: values[0] for key, values in last.items()} == PRESETS["paper"]
 
 
-def test_the_schema_on_disk_is_the_one_that_is_printed(capsys):
+def test_the_schema_on_disk_is_up_to_date(capsys):
     print_schema([])
     written = (ROOT / "search_spaces/schema.json").read_text()
     assert capsys.readouterr().out == written
@@ -61,7 +61,7 @@ def test_the_schema_on_disk_is_the_one_that_is_printed(capsys):
     assert written.count("\n") < 400
 
 
-def test_the_schema_is_one():
+def test_the_schema_is_a_valid_json_schema():
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(schema())
 
@@ -77,6 +77,14 @@ def test_the_schema_is_one():
         "objectives: [acuracy]",
         "search: {trials: 0}",
         "work: {datasets: dtd}",
+        "search: {trials: true}",
+        "search: {wall_clock: soon}",
+        "search: {race: {rungs: []}}",
+        "search: {finalists: {seeds: 101}}",
+        "work: {seeds: [0, 0]}",
+        "work: {device: gpu}",
+        "work: {baselines: [tptt]}",
+        "constraints: [{metric: ece, at_most: low}]",
         "grid: [{fpp.gamma9: 1}]",
         "grid: [{}]",
         "points: [{}]",
@@ -88,7 +96,7 @@ def test_the_schema_refuses_slips(text):
     assert not fits_the_schema(parse(text, "x.yaml").plain())
 
 
-def test_the_document_lists_every_key_and_no_other():
+def test_the_document_lists_exactly_the_keys_that_exist():
     inner = {"params.*": PARAM_KEYS, "objectives.N": keys(Objective), "constraints.N": keys(Constraint)}
     inner |= {"search": keys(Search), "work": keys(Work)}
     expected = []
@@ -105,7 +113,7 @@ def test_the_document_names_every_metric_and_baseline():
     assert [name for name in re.findall(r"`(\w+)`", row) if name in BASELINES] == list(BASELINES)
 
 
-def test_the_documents_examples_are_spaces():
+def test_the_examples_of_the_document_are_valid():
     examples = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, flags=re.M | re.S)
     assert len(examples) == 2
     for example in examples:

@@ -1,4 +1,4 @@
-"""Search spaces: what they say, what they try, and what they are as records."""
+"""Search spaces: their defaults, the points that they try first, and their form as records."""
 
 import json
 import pickle
@@ -12,12 +12,13 @@ from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
-from fpp_sweep.space.rules import keys
 from fpp_sweep.space.space import MAY_CHANGE, Space
+from fpp_sweep.space.validation import keys
 from fpp_sweep.space.work import BASELINES, Finalists, Search, Work
 from fpp_sweep.space.yamlfile import dump
+from fpp_sweep.spec import config
 from fpp_sweep.spec.catalogue import COMPARED, METHODS
-from fpp_sweep.spec.config import PRESETS, TrialConfig, preset, setting_types
+from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def of(text, *overrides):
     return parse_space(text, "x.yaml", overrides)
 
 
-def test_a_space_of_one_range_has_all_the_rest_by_default():
+def test_one_range_is_a_space_with_defaults():
     space = of(RANGE)
     assert space.name == "x"
     assert space.params == (Param(key="fpp.gamma1", low=0.1, high=10.0, log=True),)
@@ -39,7 +40,7 @@ def test_a_space_of_one_range_has_all_the_rest_by_default():
     assert tuple(space.baselines()) == BASELINES
 
 
-def test_the_kind_of_a_parameter_is_that_of_the_setting():
+def test_a_parameter_has_the_kind_of_its_setting():
     space = of(
         "params: {fpp.draws: {low: 1, high: 9, step: 2}, fpp.lambda_shifts: {low: 0, high: 2},"
         " fpp.noise_shared: [on, off]}"
@@ -49,18 +50,18 @@ def test_the_kind_of_a_parameter_is_that_of_the_setting():
     assert isinstance(space.params[0].low, int)
 
 
-def test_bounds_and_choices_may_be_relative_to_the_released_setting():
+def test_bounds_and_choices_may_be_relative_to_the_default():
     space = of("params: {fpp.class_var: {low: x0.1, high: 1}, fpp.context_var: [x1, x2]}")
     assert space.params[0].low == pytest.approx(0.002)
     assert space.params[1].choices == (0.005, 0.01)
 
 
-def test_none_is_a_choice_where_the_setting_can_be_none():
+def test_none_is_a_choice_of_an_optional_setting():
     assert of("params: {adapt.penalty_weight: [none, 3]}").params[0].choices == (None, 3.0)
     assert of("params: {adapt.penalty_weight: [null, 3]}").params[0].choices == (None, 3.0)
 
 
-def test_a_trial_is_the_preset_then_the_base_then_its_values():
+def test_a_trial_takes_the_preset_then_the_base_then_its_values():
     space = of("base: {fpp.steps: 7, fpp.class_var: x2}\n" + RANGE)
     config = space.resolve({"fpp.gamma1": 3})
     assert config == preset("tiny").replace({"fpp.steps": 7, "fpp.class_var": 0.04, "fpp.gamma1": 3})
@@ -72,7 +73,7 @@ def test_the_preset_follows_the_model_unless_it_is_named():
     assert of(RANGE, "preset=paper").start() == preset("paper")
 
 
-def test_datasets_follow_where_data_is():
+def test_default_datasets_depend_on_the_data():
     assert of(RANGE, "work.data_root=/data").work.datasets == ("fine_grained",)
     assert of(RANGE, "work.dataset_file=mine.yaml").work.datasets == ()
     assert of(RANGE, "work.dataset_file=mine.yaml", "work.datasets=[dtd]").work.datasets == ("dtd",)
@@ -102,17 +103,17 @@ def test_a_parameter_exists_where_all_of_its_conditions_hold():
         assert not child.exists(values)
 
 
-def test_the_ends_of_a_range_are_in_it():
+def test_a_range_includes_both_ends():
     space = of(RANGE + "points: [{fpp.gamma1: 0.1}, {fpp.gamma1: 10}]")
     assert space.points == ({"fpp.gamma1": 0.1}, {"fpp.gamma1": 10.0})
 
 
-def test_the_bounds_of_a_constraint_may_be_one_value():
+def test_a_constraint_may_require_one_value():
     (only,) = of(RANGE + "constraints: [{metric: ece, at_least: 2, at_most: 2}]").constraints
     assert [only.violation(value) for value in (1, 2, 3)] == [1, 0, 1]
 
 
-def test_a_goal_is_the_metrics_own_unless_it_is_given():
+def test_the_default_goal_is_that_of_the_metric():
     text = "objectives: [ece/dtd, {metric: nll, goal: max, reference: 3}, device_seconds]\n" + RANGE
     assert of(text).objectives == (
         Objective(metric="ece/dtd", goal="min"),
@@ -121,7 +122,7 @@ def test_a_goal_is_the_metrics_own_unless_it_is_given():
     )
 
 
-def test_a_constraint_is_broken_by_its_excess():
+def test_the_violation_of_a_constraint_is_its_excess():
     within = Constraint(name="a", metric="ece", at_least=2, at_most=5)
     assert [within.violation(value) for value in (1, 2, 4, 5, 7)] == [1, 0, -1, 0, 2]
     relative = Constraint(name="b", metric="accuracy", at_least=-0.5, baseline="zero_shot")
@@ -133,7 +134,7 @@ def test_a_constraint_is_broken_by_its_excess():
 
 def test_constraints_are_named_after_what_they_compare():
     text = "constraints: [{metric: accuracy, at_least: 0, baseline: tpt}, {metric: ece/dtd, at_most: 9}]\n" + RANGE
-    assert [each.name for each in of(text).constraints] == ["accuracy_vs_tpt", "ece_dtd"]
+    assert [constraint.name for constraint in of(text).constraints] == ["accuracy_vs_tpt", "ece_dtd"]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +147,11 @@ def test_constraints_are_named_after_what_they_compare():
         ("{gpu_hours: 2, trials: 9}", 9),
     ],
 )
-def test_there_is_always_a_budget(search, trials):
+def test_a_search_without_a_budget_gets_16_trials(search, trials):
     assert of(f"{RANGE}search: {search}").search.trials == trials
 
 
-def test_blocks_are_products_and_each_config_comes_once():
+def test_a_grid_runs_the_product_of_each_block_and_each_config_once():
     space = of(
         "base: {fpp.gamma2: 15}\ngrid:\n- {fpp.gamma1: [1, 2], fpp.gamma2: [0, 15]}\n- {fpp.gamma1: 2}\n- fpp.steps: 9"
     )
@@ -159,7 +160,7 @@ def test_blocks_are_products_and_each_config_comes_once():
     assert space.search.sampler == "grid"
 
 
-def test_keys_of_one_line_move_together():
+def test_keys_in_one_line_move_together():
     points = of("grid: [{'fpp.context_var, fpp.class_var': [x1, x2]}]").grid_points()
     assert points == [
         {"fpp.context_var": 0.005, "fpp.class_var": 0.02},
@@ -183,7 +184,7 @@ def test_a_grid_of_choices_does_not_vary_what_does_not_exist():
     assert space.search.trials == 3
 
 
-def test_what_a_grid_searches_are_the_values_of_all_its_blocks():
+def test_the_searched_values_of_a_grid_are_those_of_all_blocks():
     space = of("grid: [{fpp.gamma2: [1, 2]}, {fpp.start: predefined}]")
     assert space.searched() == (
         Param(key="fpp.gamma2", choices=(1.0, 2.0, 0.15)),
@@ -201,12 +202,12 @@ def test_users_points_come_first_then_the_codes_and_the_papers():
     assert space.left_out() == []
 
 
-def test_a_partial_point_is_another_than_the_full_one_it_looks_like():
+def test_a_partial_point_does_not_replace_the_full_point_that_it_resembles():
     space = of("points: [{fpp.gamma1: 1}]\nparams: {fpp.gamma1: {low: 0, high: 3}, fpp.gamma2: {low: 0.1, high: 20}}")
     assert [origin for origin, _ in space.first_points()] == ["point", "code", "paper"]
 
 
-def test_a_published_point_that_does_not_fit_is_left_out_and_told():
+def test_a_published_point_outside_the_space_is_reported_and_not_tried():
     space = of("params: {fpp.gamma2: {low: 1, high: 20}, fpp.start: [random]}")
     assert [origin for origin, _ in space.first_points()] == ["code"]
     (line,) = space.left_out()
@@ -255,7 +256,7 @@ def test_baselines_adapt_like_trials_and_pretrain_as_published():
 
 @st.composite
 def spaces(draw):
-    """Files of all kinds: mostly good ones."""
+    """Draw the documents of valid spaces."""
     params = draw(
         st.fixed_dictionaries(
             {"method": st.lists(st.sampled_from(list(METHODS)), min_size=1, unique=True)},
@@ -288,7 +289,7 @@ def spaces(draw):
 
 @given(spaces())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_plain_values_make_the_same_space_again(document):
+def test_a_space_survives_the_way_through_its_plain_values(document):
     space = of(dump(document))
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
     assert of(dump(space.plain())) == space
@@ -296,13 +297,13 @@ def test_plain_values_make_the_same_space_again(document):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_plain_values_of_the_shipped_spaces_make_them_again(path):
+def test_a_shipped_space_survives_the_way_through_its_plain_values(path):
     space = load_space(path)
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
     assert pickle.loads(pickle.dumps(space)) == space
 
 
-def test_a_difference_tells_what_decides_results_and_nothing_else():
+def test_the_difference_of_spaces_lists_what_decides_results_and_nothing_else():
     space = of(RANGE)
     same = of(
         RANGE,
@@ -327,12 +328,12 @@ def test_a_difference_tells_what_decides_results_and_nothing_else():
     ]
 
 
-def test_what_may_change_on_resume_is_there():
+def test_keys_that_may_change_on_resume_exist():
     kinds = (("search", Search), ("search.finalists", Finalists), ("work", Work))
     leaves = {f"{name}.{key}" for name, kind in kinds for key in keys(kind)} | set(keys(Space))
     assert leaves >= MAY_CHANGE
     assert "work.on_bad_image" not in MAY_CHANGE
 
 
-def test_setting_types_are_the_configs():
-    assert list(setting_types()) == list(TrialConfig().flat())
+def test_the_settings_are_the_fields_of_a_config():
+    assert list(config.settings()) == list(TrialConfig().flat())

@@ -1,4 +1,4 @@
-"""YAML that knows its lines."""
+"""YAML whose values know their lines."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,14 +12,14 @@ NUMBER_LIKE = st.from_regex(r"\A[-+.0-9eExXoO_:]{1,6}\Z") | st.sampled_from(
     ["on", "yes", "null", "~", "", "True", ".inf"]
 )
 VALUES = st.recursive(
-    SCALARS | NUMBER_LIKE, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(), each, max_size=3)
+    SCALARS | NUMBER_LIKE, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
 
 
 @given(VALUES)
-@example({"\x85": "a\u2028b"})  # line breaks of Unicode's own
+@example({"\x85": "a\u2028b"})  # line breaks that only Unicode has
 @settings(deadline=None)
-def test_what_is_dumped_is_read_back_as_the_same_values_of_the_same_types(value):
+def test_dumped_values_are_read_back_with_equal_values_and_types(value):
     again = parse(dump(value), "x.yaml").plain()
     assert again == value
     assert repr(again) == repr(value)  # 1, 1.0 and True are equal
@@ -28,13 +28,13 @@ def test_what_is_dumped_is_read_back_as_the_same_values_of_the_same_types(value)
 @given(st.text() | st.text("[]{}:,-&*!|>'\"#%@` \n\ta1"))
 @settings(deadline=None)
 def test_any_text_is_read_or_refused_with_a_line(text):
-    complaint = "x.yaml: nothing wrong"
+    line = "x.yaml: no error"
     try:
         parse(text, "x.yaml")
     except InputError as error:
-        complaint = str(error)
-    assert complaint.startswith("x.yaml")
-    assert "\n" not in complaint
+        line = str(error)
+    assert line.startswith("x.yaml")
+    assert "\n" not in line
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "line"),
     [
         (
             "a: 1\nb: !!python/object/apply:os.system [ls]",
@@ -76,13 +76,13 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
         ("a: " + "9" * 5000, "x.yaml:1: a: "),
     ],
 )
-def test_what_is_refused_is_told_with_its_line(text, complaint):
+def test_what_is_not_accepted_yaml_is_refused_with_its_line(text, line):
     with pytest.raises(InputError) as error:
         parse(text, "x.yaml")
-    assert str(error.value).startswith(complaint)
+    assert str(error.value).startswith(line)
 
 
-def test_a_value_stands_where_its_key_does_and_an_item_where_it_begins():
+def test_a_value_has_the_line_of_its_key_and_an_item_its_own():
     tree = parse("a:\n  b.c: [1,\n    2]\n  d:\n    e: 3\n", "x.yaml")
     inner = tree.value["a"].value
     assert (inner["b.c"].where, inner["b.c"].path) == ("x.yaml:2", "a.b.c")
@@ -90,15 +90,15 @@ def test_a_value_stands_where_its_key_does_and_an_item_where_it_begins():
     assert str(inner["d"].value["e"].error("is wrong")) == "x.yaml:5: a.d.e: is wrong"
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+def test_a_byte_order_mark_is_ignored(tmp_path):
     (tmp_path / "x.yaml").write_bytes(b"\xef\xbb\xbfa: 1")
     assert read(tmp_path / "x.yaml", "file").plain() == {"a": 1}
 
 
-def test_files_that_cannot_be_read_are_told_by_name(tmp_path):
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
     (tmp_path / "bad.yaml").write_bytes(b"a: 1\nb: \xff")
-    for name, complaint in (("none.yaml", "does not exist"), (".", "is a folder"), ("bad.yaml", ":2: not UTF-8 text")):
-        with pytest.raises(InputError, match=complaint):
+    for name, line in (("none.yaml", "does not exist"), (".", "is a folder"), ("bad.yaml", ":2: not UTF-8 text")):
+        with pytest.raises(InputError, match=line):
             read(tmp_path / name, "search space")
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "a\0b", "search space")
@@ -107,7 +107,7 @@ def test_files_that_cannot_be_read_are_told_by_name(tmp_path):
         read(tmp_path / "huge.yaml", "search space")
 
 
-def test_values_that_were_never_yaml_have_paths_too():
+def test_plain_values_get_paths_too():
     node = of_plain({"a": [1, {"b": (2, None)}]}, "sweep.json")
     assert node.plain() == {"a": [1, {"b": [2, None]}]}
     assert node.value["a"].value[1].value["b"].path == "a.1.b"

@@ -306,7 +306,7 @@ def test_only_one_process_delivers_a_sweep(tmp_path, database, uri):
     shipper = Shipper(folder, uri)
     shipper.start()
     wait_for(lambda: shipper.status().delivered == 5)
-    with pytest.raises(InputError, match="another process"):
+    with pytest.raises(InputError, match=f"is being delivered to MLflow by process {os.getpid()};"):
         ship(SweepFolder(folder.path), uri)
     assert shipper.close(LONG) == 0
     assert ship(folder, uri).records == 0

@@ -196,7 +196,7 @@ def test_an_interrupted_stream_continues_from_its_last_shard(worker, plan, whole
 def test_a_streams_number_of_shards_cannot_be_chosen(worker, tmp_path):
     plan = plan_of(worker, shards=2)
     for config in (CONFIG, BUFFER):
-        problem = rf"work\.shards=2: method {config.method} is stateful, its stream is not cut"
+        problem = rf"work\.shards: method {config.method} is stateful, so its stream cannot be cut \(2\)"
         with pytest.raises(InputError, match=problem):
             run_trial(plan, config, "val", inline(worker, plan, tmp_path))
 

@@ -61,7 +61,9 @@ def test_other_views_change_a_datasets_digest(make_worker, tmp_path):
 
 
 def test_a_workers_arithmetic_names_what_changes_last_bits(make_worker):
-    arithmetics = {make_worker(**spec).model_info().arithmetic for spec in ({}, {"threads": 2}, {"exact_cache": True})}
+    arithmetics = {
+        make_worker(**spec).model_info().arithmetic for spec in ({}, {"threads": 2}, {"float32_cache": True})
+    }
     assert len(arithmetics) == 3
 
 

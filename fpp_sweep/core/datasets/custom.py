@@ -17,7 +17,7 @@ from fpp_sweep.core.datasets.files import as_sample_id, read_text, require_folde
 from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Renaming, as_words
 from fpp_sweep.core.datasets.split_files import SplitJson
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.files import WRITTEN_BY_HAND
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name becomes part of file names
 _BRIEF = reprlib.Repr()
@@ -29,7 +29,7 @@ LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS,
 
 def read_custom(path: Path) -> dict[str, DatasetSpec]:
     """Return the datasets of a YAML file by name; relative paths in the file start at its folder."""
-    document = _parse(path, read_text(path, "dataset file", WRITTEN_BY_HAND))
+    document = _parse(path, read_text(path, "dataset file", MAX_HANDWRITTEN_BYTES))
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path} must map dataset names to their descriptions, see docs/datasets.md")
     specs = {}

@@ -14,18 +14,17 @@ map stays valid.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, folder_lock, written_whole
 
 MANIFEST = "manifest.json"
 
@@ -58,15 +57,18 @@ class Entry:
     def lock(self, number: int, *, blocking: bool) -> Iterator[bool]:
         """Hold the lock of a chunk while it is computed; yield False if another process has it."""
         path = self.folder / f"{number:05d}.lock"
-        descriptor = _lock_at(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, blocking)
-        if descriptor is None:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            path.unlink(missing_ok=True)
-            os.close(descriptor)
+        with ExitStack() as lock:
+            try:
+                lock.enter_context(exclusive_lock(path, wait=blocking))
+            except LockHeldError:
+                yield False
+                return
+            except OSError as error:
+                raise unwritable(path, error) from error
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
 
     def describe(self, settings: Mapping[str, object]) -> None:
         """Write the manifest, or note this use of the entry in its modification time."""
@@ -96,29 +98,32 @@ class Entry:
 def open_entry(root: Path, name: str) -> Iterator[Entry]:
     """Open the folder of an entry, create it if it is missing, and protect it from being pruned."""
     folder = root / "features" / name
-    descriptor = None
-    while descriptor is None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(folder, error) from error
-        with suppress(FileNotFoundError):  # pruned between the two lines
-            descriptor = _lock_at(folder, os.O_RDONLY, fcntl.LOCK_SH, blocking=True)
-    try:
+    with ExitStack() as lock:
+        held = False
+        while not held:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                held = lock.enter_context(folder_lock(folder, shared=True))
+            except FileNotFoundError:
+                continue  # pruned between the two lines
+            except OSError as error:  # also a file system without locks
+                raise unwritable(folder, error) from error
+            if not held:
+                lock.close()  # pruned before it was locked
         yield Entry(folder)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
 def unused(folder: Path) -> Iterator[bool]:
     """Yield True if no process fills an entry; then no process can start to fill it within the block."""
-    descriptor = _flock(folder, os.O_RDONLY, fcntl.LOCK_EX, blocking=False)
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+    with ExitStack() as lock:
+        try:
+            free = lock.enter_context(folder_lock(folder, shared=False))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        yield free
 
 
 def unwritable(path: Path, error: OSError, *, chunk: int = 0, chunks: int = 0) -> InputError:
@@ -146,43 +151,3 @@ def readable_size(size: float) -> str:
         if size < 999.95:
             return f"{size:.1f} {unit}"
     return f"{size / 1000:.1f} TB"
-
-
-def _lock_at(path: Path, flags: int, operation: int, blocking: bool) -> int | None:
-    """Lock the file or folder that is at a path; try again if another process replaced it meanwhile."""
-    while True:
-        descriptor = _flock(path, flags, operation, blocking)
-        if descriptor is None or _is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)  # the last holder has removed the file, and another process may lock a new one
-
-
-def _flock(path: Path, flags: int, operation: int, blocking: bool) -> int | None:
-    """Return a descriptor that holds a lock until it is closed or the process dies; None if another process has it."""
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise unwritable(path, error) from error
-    if not blocking:
-        operation |= fcntl.LOCK_NB
-    try:
-        fcntl.flock(descriptor, operation)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException as error:
-        os.close(descriptor)
-        if isinstance(error, OSError):  # a file system without locks
-            raise unwritable(path, error) from error
-        raise
-    return descriptor
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return True if the path still leads to the open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

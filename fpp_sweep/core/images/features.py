@@ -52,7 +52,7 @@ from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey
-from fpp_sweep.spec.progress import LOG, Bar, shares
+from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
 from fpp_sweep.spec.specs import OnBadImage, Precision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
@@ -288,8 +288,8 @@ class _Filling:
                 # other processes compute these: wait for the first, with no lock held meanwhile, then look again
                 with self.entry.lock(missing[0], blocking=True):
                     pass
-        if self.progress and perf_counter() - began > LOG and self.seconds:
-            self.progress.note(f"image features: time went to {shares(self.seconds)}")
+        if self.progress and perf_counter() - began > LOG_INTERVAL and self.seconds:
+            self.progress.note(f"image features: time went to {time_shares(self.seconds)}")
         return dict(sorted(self.chunks.items()))
 
     def cost(self) -> dict[str, float]:
@@ -306,7 +306,7 @@ class _Filling:
             return False
         self.chunks[number] = chunk
         if self.progress:
-            self.progress.found(len(digests))
+            self.progress.add_cached(len(digests))
         return True
 
     def _can_be_read(self, sample_id: str) -> bool:

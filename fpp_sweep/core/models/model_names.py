@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fpp_sweep.core.text.tower import Activation
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, similar_names, unknown
 
 EMBEDDED = "tiny"
 ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word
@@ -47,7 +47,10 @@ def parse(spec: str) -> ModelSpec:
     if not name:
         raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
     if name not in names():
-        raise unknown("model", name, [EMBEDDED, *names()])
+        known = [EMBEDDED, *names()]
+        if similar_names(spec, known, {}):  # such as ViT-B/16, as papers write it
+            raise unknown("model", spec, known)
+        raise unknown("model", name, known)
     if plus and activation not in ACTIVATIONS:
         raise InputError(f"model {spec!r}: {unknown('activation', activation, ACTIVATIONS)}")
     if not rest:

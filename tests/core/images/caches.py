@@ -21,7 +21,7 @@ class Log:
         self.computed = 0
         self.notes = []
 
-    def found(self, count):
+    def add_cached(self, count):
         self.cached += count
 
     def advance(self, count):

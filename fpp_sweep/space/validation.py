@@ -1,0 +1,295 @@
+"""Checks of dataclasses by the types of their fields, done by pydantic and reported as InputError.
+
+A field's type says what its value must be: `int | None`, `Literal["val", "test"]`, or a type with markers such as
+`Annotated[int, Limits(ge=1)]`. `check_fields` checks an object when it is built; `json_schema` describes the same types
+to editors. The markers exist so that pydantic is loaded at the first check and not at import: commands print their help
+without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from fpp_sweep.spec.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import CoreSchema, ErrorDetails
+
+MAX_SHOWN = 80  # characters of a value in a message
+
+LATER: Any = None  # the default of a field that `__post_init__` fills in
+
+# ------------------------------------------------------------ checking
+
+
+def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
+    """Check and convert the fields of a dataclass by their types; errors name the field below `key`.
+
+    Fields to `skip` are checked by the object itself.
+    """
+    from pydantic import ValidationError  # start-up time
+
+    cls: Any = type(value)
+    model = _model(cls, frozenset(skip))
+    given = {name: getattr(value, name) for name in model.model_fields}
+    try:
+        checked = model.model_validate(given)
+    except ValidationError as error:
+        raise _input_error(error, key) from None
+    for name in given:
+        set_field(value, name, getattr(checked, name))
+
+
+def check_value(cls: type, name: str, value: Any) -> Any:
+    """Return a value as a field of a class would hold it, checked."""
+    from pydantic import TypeAdapter, ValidationError  # start-up time
+
+    adapter: TypeAdapter[Any] = TypeAdapter(_field_types(cls)[name], config=_CONFIG)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise _input_error(error, "") from None
+
+
+def json_schema(cls: type, skip: Collection[str] = ()) -> dict[str, Any]:
+    """Return the JSON schema of each field of a dataclass."""
+    properties = _model(cls, frozenset(skip)).model_json_schema()["properties"]
+    for schema in properties.values():
+        del schema["title"]
+    return dict(properties)
+
+
+_CONFIG: Any = {  # pydantic.ConfigDict
+    "strict": True,  # "3" is not a number, and true is not 1
+    "allow_inf_nan": False,
+    "arbitrary_types_allowed": True,
+}
+
+
+@functools.cache
+def _model(cls: Any, skip: frozenset[str]) -> type[BaseModel]:
+    """Return the pydantic model of a dataclass's fields."""
+    from pydantic import create_model  # start-up time
+
+    types = {name: (hint, ...) for name, hint in _field_types(cls).items() if name not in skip}
+    model: type[BaseModel] = create_model(cls.__name__, __config__=_CONFIG, **types)  # type: ignore[call-overload]
+    return model
+
+
+def _field_types(cls: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; a field that is filled in later may be None until then."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    types = {}
+    for field in fields(cls):
+        types[field.name] = hints[field.name]
+        if field.default is LATER:
+            types[field.name] = hints[field.name] | None
+    return types
+
+
+# ------------------------------------------------------------ markers of types
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a number in an `Annotated` type: >= `ge`, > `gt`, <= `le`."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
+        schema: Any = handler(source)
+        for name in ("ge", "gt", "le"):
+            if getattr(self, name) is not None:
+                schema[name] = getattr(self, name)
+        return typing.cast("CoreSchema", schema)
+
+
+@dataclass(frozen=True)
+class Convert:
+    """A function in an `Annotated` type that a value goes through before the type checks it.
+
+    The function returns the value, converted or as it is, or raises InputError. `schema` describes to editors what may
+    be written.
+    """
+
+    function: Callable[[Any], Any]
+    schema: Callable[[], dict[str, Any]] | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
+        from pydantic_core import core_schema  # start-up time
+
+        return core_schema.no_info_before_validator_function(self.function, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
+        if self.schema is None:
+            return handler(core)
+        return self.schema()
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list without repetitions in an `Annotated` type, which becomes a tuple."""
+
+    at_least: int = 0
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
+        from pydantic_core import core_schema  # start-up time
+
+        as_tuple = core_schema.no_info_before_validator_function(self._as_tuple, handler(source))
+        return core_schema.no_info_after_validator_function(self._require_distinct, as_tuple)
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
+        schema = {**handler(core), "uniqueItems": True}
+        if self.at_least:
+            schema["minItems"] = self.at_least
+        return schema
+
+    def _as_tuple(self, value: Any) -> tuple[Any, ...]:
+        items = as_list(value)
+        expect(len(items) >= self.at_least, "must have at least 1 entry (none)")
+        return tuple(items)
+
+    def _require_distinct(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        require_distinct(items)
+        return items
+
+
+# ------------------------------------------------------------ messages
+
+_PROBLEMS = {  # by pydantic's type of error
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping such as {{key: value}}",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "greater_than": "must be > {gt}",
+    "greater_than_equal": "must be >= {ge}",
+    "int_type": "must be a whole number",
+    "less_than_equal": "must be <= {le}",
+    "mapping_type": "must be a mapping such as {{key: value}}",
+    "sequence_str": "must be a list",
+    "sequence_type": "must be a list",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
+}
+
+
+def _input_error(error: ValidationError, key: str) -> InputError:
+    """Return the first of pydantic's errors as ours."""
+    details = error.errors(include_url=False)[0]
+    path = [key, *(str(step) for step in details["loc"] if step != "[key]")]
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):  # of a function of ours
+        return InputError(cause.problem, _joined([*path, cause.key]))
+    return InputError(_problem(details), _joined(path))
+
+
+def _problem(details: ErrorDetails) -> str:
+    value = details["input"]
+    context = details.get("ctx", {})
+    if details["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        if isinstance(value, str):
+            return unknown(str(details["loc"][-1]), value, choices).problem
+        return f"must be one of {', '.join(choices)} ({shown(value)})"
+    wanted = _PROBLEMS.get(details["type"], details["msg"])
+    limits = {name: word(limit) for name, limit in context.items()}
+    return f"{wanted.format(**limits)} ({shown(value)})"
+
+
+def _joined(path: Sequence[str]) -> str:
+    return ".".join(step for step in path if step)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    if len(text) > MAX_SHOWN:
+        return f"{text[: MAX_SHOWN - 3]}..."
+    return text
+
+
+def word(value: Any) -> str:
+    """Return a value as a space file would have it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool | list | dict):
+        return json.dumps(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+# ------------------------------------------------------------ checks that objects make themselves
+
+
+def expect(holds: object, problem: str, key: str = "") -> None:
+    """Raise InputError unless something holds."""
+    if not holds:
+        raise InputError(problem, key)
+
+
+@contextmanager
+def under(key: str) -> Iterator[None]:
+    """Put a key before the keys of errors that the block raises."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.problem, _joined([key, error.key])) from None
+
+
+def known_name(kind: str, name: Any, names: Collection[str]) -> str:
+    """Return a name that is in a table; raise InputError with the nearest if it is not."""
+    expect(isinstance(name, str), f"must be text ({shown(name)})")
+    if name not in names:
+        raise unknown(kind, name, names)
+    checked: str = name
+    return checked
+
+
+def require_distinct(items: Sequence[Any]) -> None:
+    for index, item in enumerate(items):
+        expect(item not in items[:index], f"{shown(item)} comes twice; take one out", str(index))
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping whose keys are text; raise InputError for anything else."""
+    expect(isinstance(value, Mapping), f"must be a mapping such as {{key: value}} ({shown(value)})")
+    expect(all(isinstance(key, str) for key in value), "must have keys that are text")
+    checked: Mapping[str, Any] = value
+    return checked
+
+
+def as_list(value: Any) -> list[Any] | tuple[Any, ...]:
+    """Return a list or tuple; raise InputError for anything else."""
+    if isinstance(value, list | tuple):
+        return value
+    example = value
+    if value is None or isinstance(value, Mapping):
+        example = "..."
+    raise InputError(f"must be a list, such as [{example}] ({shown(value)})")
+
+
+def set_field(target: Any, name: str, value: Any) -> None:
+    """Set a field of an object that is being built, frozen or not."""
+    object.__setattr__(target, name, value)
+
+
+def keys(cls: Any) -> list[str]:
+    """Return the names of a dataclass's fields."""
+    return [field.name for field in fields(cls)]

@@ -1,0 +1,53 @@
+"""The tables of docs/methods.md, made from the catalogue: `python -m tools.catalogue_tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.spec import catalogue
+
+
+def markdown() -> str:
+    """Return the table of methods and the table of metrics."""
+    return "\n".join([*_method_lines(), "", *_metric_lines()])
+
+
+def _method_lines() -> list[str]:
+    lines = [
+        "| method | what it does | views | penalty's weight (on shifts) | settings that it reads |",
+        "|---|---|---|---|---|",
+    ]
+    for row in catalogue.METHODS.values():
+        views = "all"
+        if row.views is not None:
+            views = str(row.views)
+        weight = ""
+        if row.penalty:
+            weight = f"{row.weight:g} ({row.weight_on_shifts:g})"
+        reads = ", ".join(f"`{_pattern(key)}`" for key in row.reads)
+        lines.append(f"| `{row.name}` | {row.title} | {views} | {weight} | {reads} |")
+    return lines
+
+
+def _pattern(key: str) -> str:
+    """Return `views.*` for `views.`, which stands for all settings that begin so."""
+    if key.endswith("."):
+        return f"{key}*"
+    return key
+
+
+def _metric_lines() -> list[str]:
+    lines = ["| metric | what it is | goal | over datasets |", "|---|---|---|---|"]
+    for row in catalogue.METRICS.values():
+        lines.append(f"| `{row.name}` | {row.title} | {row.goal} | {row.merges} |")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser("tools.catalogue_tables", __doc__ or "").parse_args(argv)
+    print(markdown())
+
+
+if __name__ == "__main__":
+    run(main)
