@@ -95,8 +95,8 @@ class SweepFolder:
             work = _made(WorkTotals, document.get("work", {}), "work")
             return _made(SweepInfo, document | {"objectives": tuple(goals), "work": work})
 
-    def restored_info(self) -> tuple[SweepInfo, str | None]:
-        """The same, made again from its copy where it cannot be read, and what to say of that."""
+    def load_info_or_copy(self) -> tuple[SweepInfo, str | None]:
+        """Return the sweep's record and, if it was damaged and has been restored from its copy, a note of that."""
         try:
             return self.info(), None
         except InputError as error:

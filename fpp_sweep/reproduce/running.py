@@ -97,7 +97,7 @@ def make_whole(folder: SweepFolder) -> None:
     """What was damaged in the folder of a table that was begun; a row without a record is run again."""
     if folder.begun:
         with folder.locked():
-            info, problem = folder.restored_info()
+            info, problem = folder.load_info_or_copy()
             mended(folder, info, space_of(info.space, str(folder.info_file)), problem)
 
 

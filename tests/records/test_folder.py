@@ -79,10 +79,10 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
             folder.info_file.write_bytes(content)
         with pytest.raises(InputError, match=r"sweep.json: not readable .*\(--resume\) mends it"):
             SweepFolder.open(folder.path).info()
-        known, note = folder.restored_info()
+        known, note = folder.load_info_or_copy()
         assert known == folder.info() == wanted
         assert note.endswith("made again from its copy, so that nothing is lost")
-        assert folder.restored_info() == (wanted, None)
+        assert folder.load_info_or_copy() == (wanted, None)
     kept = sorted(folder.path.glob("sweep.json.damaged-*"))
     assert [path.read_bytes()[:1] for path in kept] == [b"", b"{", b"\xff", b"{"]
 
