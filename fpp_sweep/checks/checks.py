@@ -95,9 +95,7 @@ def check_equal_images(value: str, values: Sequence[str]) -> Verdict:
 
 
 def check_disk(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
-    text = (
-        f"{value['folder']}: {readable_size(value['free'])} free, written at {readable_size(int(value['speed']))}/s"
-    )
+    text = f"{value['folder']}: {readable_size(value['free'])} free, written at {readable_size(int(value['speed']))}/s"
     if value["free"] < MIN_DISK:
         return Verdict("wrong", text)
     if value["free"] < GOOD_DISK:

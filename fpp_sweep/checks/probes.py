@@ -55,7 +55,7 @@ def node_facts(spec: WorkerSpec, token_key: str | None) -> Facts:
 
 
 def all_facts(spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], split: str) -> Facts:
-    """Return all facts of this machine; with datasets, also of the model and of its predictions on their first images."""
+    """Return all facts of this machine, and of the model and its predictions if datasets are given."""
     facts = node_facts(spec, token_key)
     facts |= read_facts({"GPUs": gpus})
     if datasets:

@@ -39,6 +39,8 @@ from fpp_sweep.spec.messages import masked
 
 FORMAT = 3
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
+LOCK_ATTEMPTS = 5
+LOCK_PAUSE = 0.05  # seconds between two of them
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
@@ -187,12 +189,12 @@ class SweepFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only driver of this sweep; the lock goes with the process, however that ends."""
-        with ExitStack() as held:
+        """Be the only driver of this sweep; the lock is released with the process, however that ends."""
+        with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                file = held.enter_context(open(self.path / "lock", "a+", errors="replace", opener=no_link))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file = stack.enter_context(open(self._lock_file, "a+", errors="replace", opener=no_link))
+                _lock(file.fileno())
                 file.truncate(0)
                 os.write(file.fileno(), str(os.getpid()).encode())
             except BlockingIOError:
@@ -200,9 +202,35 @@ class SweepFolder:
                 owner = file.read(40).strip() or "another process"
                 raise InputError(f"sweep {self.path.name} is being run by process {owner}; wait, or stop it") from None
             except OSError as error:
-                problem = f"{self.path / 'lock'} cannot be written and locked ({error.strerror})"
-                raise InputError(f"{problem}; make that possible, or give another place with --out") from error
+                problem = f"{self._lock_file} cannot be written and locked ({error.strerror})"
+                raise InputError(f"{problem}; make that possible, or name another folder with --out") from error
             yield
+
+    def is_locked(self) -> bool:
+        """Return whether a driver runs this sweep."""
+        try:
+            with open(self._lock_file, opener=no_link) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # no driver has ever locked it, or its file system has no locks
+            return False
+        return False
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.path / "lock"
+
+
+def _lock(descriptor: int) -> None:
+    """Take a lock; `is_locked` in another process may hold it for a moment."""
+    for _ in range(LOCK_ATTEMPTS - 1):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _trial(file: Path) -> TrialRecord:

@@ -100,8 +100,8 @@ def status_block(status: Status, objectives: Sequence[Objective], columns: int) 
 
     cells: list[RenderableType] = [Text(f"{escaped(status.phase):<9}", "bold")]
     if status.total and columns >= MIN_COLUMNS_FOR_BAR:
-        colors = {"complete_style": "green", "finished_style": "green"}
-        cells.append(ProgressBar(status.total, status.ended, BAR_WIDTH, **colors))
+        bar = ProgressBar(status.total, status.ended, BAR_WIDTH, complete_style="green", finished_style="green")
+        cells.append(bar)
     cells.append(Text(_counts(status), no_wrap=True))
     first_line = Table.grid(padding=(0, 1, 0, 0))
     first_line.add_row(*cells)
@@ -126,11 +126,9 @@ def _counts(status: Status) -> str:
 
 
 def _rates(status: Status) -> list[str]:
-    workers = plural(status.workers, "worker")
-    if status.images_per_second is None:
-        rates = [workers]
-    else:
-        rates = [f"{status.images_per_second:.3g} images/s on {workers}"]
+    rates = [plural(status.workers, "worker")]
+    if status.images_per_second is not None:
+        rates = [f"{status.images_per_second:.3g} images/s on {rates[0]}"]
     if status.seconds_left is not None:
         rates.append(f"{duration(status.seconds_left)} left")
     return rates

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.records.records import TrialRecord, WorkTotals
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.racing import saved
 from fpp_sweep.search.searcher import SweepSearcher, conduct
@@ -74,7 +74,7 @@ class SweepDriver:
     def run(self) -> None:
         """Search to the end, or until an interrupt or a failure of the machine; report and deliver in any case."""
         try:
-            self._search()
+            self.search()
         except (KeyboardInterrupt, OSError) as error:
             self._record_interruption()
             if self.poller.lost:
@@ -83,9 +83,10 @@ class SweepDriver:
                 raise MachineError.of(error) from error
             raise InterruptedSweep from None
         finally:
-            self._close()
+            self.close()
 
-    def _search(self) -> None:
+    def search(self) -> None:
+        """Run all trials, and record how the sweep ended."""
         self.searcher.begin()
         self.shipper.start()
         self.reporter.start()
@@ -206,7 +207,7 @@ class SweepDriver:
 
     # ------------------------------------------------------------ the end
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Write the report and deliver to MLflow; a second Ctrl-C skips the report, and a third one everything."""
         try:
             self._report_and_deliver()
@@ -236,7 +237,7 @@ class SweepDriver:
     def _leave(self) -> None:
         """End the process in place of the main thread, which Ray blocks for a minute once its head is lost."""
         self._record_interruption()
-        self._close()
+        self.close()
         print(f"error: {self.poller.lost}", file=sys.stderr, flush=True)
         remove_own()
         os._exit(1)

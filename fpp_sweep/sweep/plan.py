@@ -31,8 +31,10 @@ class Inspector(Protocol):
 
 def make_plan(space: Space, inspector: Inspector) -> Plan:
     """Return the plan for the datasets as the workers have them; raise InputError if a dataset is missing."""
-    splits = {space.search.split: None, "test": None}  # the search's split first, each once
-    datasets = {split: tuple(inspector.describe(space.work.datasets, split)) for split in splits}
+    datasets: dict[str, tuple[DatasetInfo, ...]] = {}
+    for split in (space.search.split, "test"):
+        if split not in datasets:
+            datasets[split] = tuple(inspector.describe(space.work.datasets, split))
     searched = datasets[space.search.split]
     require_measured(space, [dataset.name for dataset in searched])
     ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
@@ -47,10 +49,12 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:
     """Raise InputError if a metric such as `ece/dtd` names a dataset that the sweep does not run on."""
-    for goal in (*space.objectives, *space.constraints):
-        dataset = goal.metric.partition("/")[2]
+    metrics = [objective.metric for objective in space.objectives]
+    metrics += [constraint.metric for constraint in space.constraints]
+    for metric in metrics:
+        dataset = metric.partition("/")[2]
         if dataset and dataset not in datasets:
-            raise unknown(f"dataset in metric {goal.metric}:", dataset, datasets)
+            raise unknown(f"dataset in metric {metric}:", dataset, datasets)
 
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:

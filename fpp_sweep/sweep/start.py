@@ -34,8 +34,5 @@ def start_of(space: Space, options: Options, folder: SweepFolder) -> Start:
 def _resumed_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     before = load_for_resume(space, options, folder)
     space = merge_resume_request(space, before, folder)
-    if options.tracking_uri:
-        uri = absolute(options.tracking_uri)
-    else:
-        uri = recorded(before.tracking_uri)
+    uri = absolute(options.tracking_uri or recorded(before.tracking_uri))
     return Start(space=space, info=resumed_info(before, space, uri), tracking_uri=uri, info_before=before)

@@ -51,8 +51,9 @@ def shared_results(space: Space) -> Path | None:
     Results are not shared if `work.share` is off, if the time of the work is an objective, or if images may be left
     out before a method that carries state from image to image: a later shard does not record which ones.
     """
-    metrics = [catalogue.metric(goal.metric) for goal in (*space.objectives, *space.constraints)]
-    is_timed = not all(metric.of_dataset for metric in metrics)
+    metrics = [objective.metric for objective in space.objectives]
+    metrics += [constraint.metric for constraint in space.constraints]
+    is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics)
     is_stateful = any(catalogue.method(name).stateful for name in space.methods())
     if not space.work.share or is_timed or (is_stateful and space.work.on_bad_image == "skip"):
         return None

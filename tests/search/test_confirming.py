@@ -19,7 +19,8 @@ from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, packed, united, value_of
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.preflight import make_plan, require_named
+from fpp_sweep.sweep.plan import make_plan
+from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.trial.artifacts import SUMS
 from fpp_sweep.trial.trial import Plan, Round
 from tests.names import PLAIN, TPT, named
@@ -456,9 +457,9 @@ def test_switched_on_it_has_its_defaults():
 )
 def test_what_cannot_be_confirmed_is_refused_before_ray_is_started(overrides, problem):
     with pytest.raises(InputError) as error:
-        require_named(parse_space(SPACE, "space.yaml", overrides), Options())
+        check_before_start(parse_space(SPACE, "space.yaml", overrides), Options())
     assert str(error.value).startswith(f"search.confirm: {problem}")
-    require_named(parse_space(SPACE, "space.yaml", ["work.limit=1000", "search.confirm.seeds=1"]), Options())
+    check_before_start(parse_space(SPACE, "space.yaml", ["work.limit=1000", "search.confirm.seeds=1"]), Options())
 
 
 def test_it_changes_no_task_of_the_search_and_takes_images_that_this_has_not_seen(make_worker):  # noqa: F811

@@ -8,7 +8,7 @@ import pytest
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.preflight import shared_results
+from fpp_sweep.sweep.worker_spec import shared_results
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
 from fpp_sweep.trial.worker import made_with
