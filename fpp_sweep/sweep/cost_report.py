@@ -26,11 +26,11 @@ BUSY = 0.9  # share of the time with a core; the machine was busy if the process
 def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[str]:
     """Yield the settings that all configs share, and the other settings of the first few."""
     flat = {name: relevant(config.flat()) for name, config in configs.items()}
-    values: dict[str, list[Any]] = {}
+    values: dict[str, dict[str, Any]] = {}  # key -> its values, by their text
     for settings in flat.values():
         for key, value in settings.items():
-            values.setdefault(key, []).append(value)
-    shared = {key: found[0] for key, found in values.items() if len({str(value) for value in found}) == 1}
+            values.setdefault(key, {})[str(value)] = value
+    shared = {key: next(iter(found.values())) for key, found in values.items() if len(found) == 1}
     yield f"sweep {space.name}: {len(configs)} configs, {space.search.sampler}, on {space.work.model}"
     yield _filled(f"the same in all: {_settings_text(shared)}", indent="", hanging=4)
     queue = len(space.queue())

@@ -40,14 +40,14 @@ class Costs:
 
     @classmethod
     def of(cls, sweeps: Sequence[ExpectedSweep], speeds: Mapping[str, Speed], keys: TaskKeys) -> Costs:
-        phases = [phase for sweep in sweeps for phase in sweep.phases()]
+        phases: list[Phase] = []
+        for sweep in sweeps:
+            phases += sweep.phases()
         requested: dict[Task, None] = {}
         for phase in phases:
             for trial in phase.trials:
                 requested.update(dict.fromkeys(trial))
-        key_of = _keys_of_computed(requested, keys)
-        by_own_key = {keys.of(task): task for task in requested}
-        tasks = {key: by_own_key[key] for key in key_of.values()}
+        key_of, tasks = _computed_tasks(requested, keys)
         feature_seconds, views = _feature_seconds(requested, key_of, speeds)
         return cls(
             phases=phases,
@@ -66,11 +66,15 @@ class Costs:
     @property
     def pretraining(self) -> float:
         """Seconds that a worker needs for all pretrainings."""
-        return math.fsum(self.seconds[key] for key, task in self.tasks.items() if isinstance(task, PretrainTask))
+        return self._seconds_of(PretrainTask)
 
     @property
     def adaptation(self) -> float:
-        return math.fsum(self.seconds[key] for key, task in self.tasks.items() if isinstance(task, EvalTask))
+        """Seconds that a worker needs for all evaluations, without image features."""
+        return self._seconds_of(EvalTask)
+
+    def _seconds_of(self, kind: type[Task]) -> float:
+        return math.fsum(self.seconds[key] for key, task in self.tasks.items() if isinstance(task, kind))
 
     @property
     def features(self) -> float:
@@ -90,12 +94,13 @@ class Costs:
 
     def search_seconds(self, sweep: ExpectedSweep) -> float:
         """Return the seconds that a worker needs for the search of one of the sweeps."""
-        keys: dict[str, None] = {}
+        seconds = 0.0
+        computed: set[str] = set()
         for phase in self.phases:
             if phase.sweep is sweep and phase.is_search:
                 for trial in phase.trials:
-                    keys.update(dict.fromkeys(self.key_of[task] for task in trial))
-        return math.fsum(self._total(key) for key in keys)
+                    seconds += self._new_work(trial, computed)[0]
+        return seconds
 
     def phase_times(self, workers: int) -> list[Range]:
         """Return how long each phase takes with several workers.
@@ -120,26 +125,36 @@ class Costs:
 
     def _new_work(self, trial: Sequence[Task], computed: set[str]) -> tuple[float, float]:
         """Return the work and the longest chain of a trial, without tasks that others have computed; add its own."""
-        new = {self.key_of[task]: task for task in trial if self.key_of[task] not in computed}
+        new = {}
+        for task in trial:
+            if self.key_of[task] not in computed:
+                new[self.key_of[task]] = task
         computed.update(new)
-        longest = 0.0
+        work, longest = 0.0, 0.0
         for key, task in new.items():
-            needed = [self._total(self.key_of[need]) for need in task.needs if self.key_of[need] in new]
-            longest = max(longest, self._total(key) + max(needed, default=0.0))
-        return math.fsum(self._total(key) for key in new), longest
+            chain = self._total(key)
+            for needed in task.needs:
+                if self.key_of[needed] in new:
+                    chain += self._total(self.key_of[needed])
+            work += self._total(key)
+            longest = max(longest, chain)
+        return work, longest
 
     def _total(self, key: str) -> float:
         return self.seconds[key] + self.feature_seconds.get(key, 0.0)
 
 
-def _keys_of_computed(requested: Iterable[Task], keys: TaskKeys) -> dict[Task, str]:
-    """Return for each task the key of the task that is computed for it."""
-    available = {keys.of(task) for task in requested}
+def _computed_tasks(requested: Iterable[Task], keys: TaskKeys) -> tuple[dict[Task, str], dict[str, Task]]:
+    """Return the key of the task that is computed for each task, and the computed tasks by key."""
+    by_key = {keys.of(task): task for task in requested}
+    key_of = {}
     computed = {}
     for task in requested:
-        serving = [key for key in keys.serving(task) if key in available]
-        computed[task] = serving[-1]
-    return computed
+        for key in keys.serving(task):  # the last of them that is requested has the most columns
+            if key in by_key:
+                key_of[task] = key
+        computed[key_of[task]] = by_key[key_of[task]]
+    return key_of, computed
 
 
 def _feature_seconds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fpp_sweep.search.confirming import with_rounds
@@ -12,6 +12,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import unknown
 from fpp_sweep.spec.specs import DatasetInfo, Validation
+from fpp_sweep.sweep.worker_spec import metrics_of
 from fpp_sweep.trial.trial import Plan
 
 STARTS = ("prompt", "init", "deep")  # the settings that say where adaptation starts
@@ -49,9 +50,7 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:
     """Raise InputError if a metric such as `ece/dtd` names a dataset that the sweep does not run on."""
-    metrics = [objective.metric for objective in space.objectives]
-    metrics += [constraint.metric for constraint in space.constraints]
-    for metric in metrics:
+    for metric in metrics_of(space):
         dataset = metric.partition("/")[2]
         if dataset and dataset not in datasets:
             raise unknown(f"dataset in metric {metric}:", dataset, datasets)
@@ -81,20 +80,24 @@ def _possible_starts(space: Space) -> list[TrialConfig]:
         points = [{}]
         for param in space.params:  # sorted: a parameter comes after those that its conditions name
             if param.key in STARTS:
-                points = [extended for point in points for extended in _extended(point, param)]
+                points = _extended(points, param)
     starts = []
     for point in points:
-        starts.append(space.resolve({key: point[key] for key in STARTS if key in point}))
+        start = {key: value for key, value in point.items() if key in STARTS}
+        starts.append(space.resolve(start))
     return starts
 
 
-def _extended(point: Mapping[str, Any], param: Param) -> list[dict[str, Any]]:
-    """Return the point with each choice of the parameter, and without the parameter where its conditions may fail."""
+def _extended(points: Iterable[Mapping[str, Any]], param: Param) -> list[dict[str, Any]]:
+    """Return the points with each choice of the parameter, and without the parameter where its conditions may fail."""
     known_conditions = {key: allowed for key, allowed in param.when.items() if key in STARTS}
-    for key, allowed in known_conditions.items():
-        if point.get(key) not in allowed:
-            return [dict(point)]
-    extended = [{**point, param.key: choice} for choice in param.choices]
-    if len(known_conditions) < len(param.when):  # another condition, on a setting that the point leaves out
-        extended.append(dict(point))
+    has_unknown_conditions = len(known_conditions) < len(param.when)  # on settings that the points leave out
+    extended = []
+    for point in points:
+        is_possible = all(point.get(key) in allowed for key, allowed in known_conditions.items())
+        if is_possible:
+            for choice in param.choices:
+                extended.append({**point, param.key: choice})
+        if not is_possible or has_unknown_conditions:
+            extended.append(dict(point))
     return extended

@@ -92,7 +92,11 @@ def _new_points(space: Space, first: Space, folder: SweepFolder) -> list[dict[st
     for command in folder.commands():
         if command.kind == "add":
             old.append(dict(command.values))
-    return [values for _, values in space.first_points() if values not in old]
+    new = []
+    for _, values in space.first_points():
+        if values not in old:
+            new.append(values)
+    return new
 
 
 def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Search) -> dict[str, Any]:

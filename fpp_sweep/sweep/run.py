@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import require_plugins
-from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import stage
 from fpp_sweep.spec.process import sleep_when_idle, terminable
@@ -21,7 +19,7 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.resume import undo_if_refused
-from fpp_sweep.sweep.start import Start, start_of
+from fpp_sweep.sweep.start import Start, load_plugins, start_of
 from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
 from fpp_sweep.tracking import check_address, check_store
 
@@ -53,11 +51,6 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     return Sweep(folder)
 
 
-def load_plugins(space: Space, options: Options) -> None:
-    plugins.load(options.plugins)
-    require_plugins(space.work.plugins, [file.name for file in options.plugins])
-
-
 def set_environment(options: Options) -> None:
     sleep_when_idle()
     if options.verbose:
@@ -66,16 +59,19 @@ def set_environment(options: Options) -> None:
 
 @contextmanager
 def recording_interruption(folder: SweepFolder) -> Iterator[None]:
-    """Record an interruption that comes before the driver runs; turn Ctrl-C into InterruptedSweep."""
+    """Record an interruption that comes before the driver runs.
+
+    Ctrl-C is raised as InterruptedSweep, and a failure of the machine as MachineError.
+    """
     try:
         yield
-    except (KeyboardInterrupt, MachineError) as error:
+    except (KeyboardInterrupt, OSError) as error:
         with suppress(OSError, InputError):  # the disk may be full, or the record damaged
             info = folder.info()
             if info.state == "running":
                 folder.write_info(replace(info, state="interrupted"))
-        if isinstance(error, MachineError):
-            raise
+        if isinstance(error, OSError):
+            raise MachineError.of(error) from error
         raise InterruptedSweep from None
 
 

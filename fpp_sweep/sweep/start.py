@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import require_plugins
+from fpp_sweep.spec import plugins
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import DEFAULT_URI, absolute, recorded
+
+
+def load_plugins(space: Space, options: Options) -> None:
+    """Load the plugins of the command line; raise InputError if the space needs others."""
+    plugins.load(options.plugins)
+    require_plugins(space.work.plugins, [file.name for file in options.plugins])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

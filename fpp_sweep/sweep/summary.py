@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.spec.catalogue import sign
 from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.spec.progress import shares
 from fpp_sweep.sweep.final_table import final_table
@@ -75,12 +76,8 @@ def _beside_baselines(info: SweepInfo, front: Front) -> Iterator[str]:
     for member in front.members:
         if all(_dominates(member, baseline, front) for baseline in front.baselines):
             winners.append(member.name)
-    if len(winners) > 1:
-        yield f"{', '.join(winners)} beat every baseline in {goals}, on {info.search_split}."
-    elif winners:
-        yield f"{winners[0]} beats every baseline in {goals}, on {info.search_split}."
-    else:
-        yield f"No trial beats every baseline in {goals}, on {info.search_split}."
+    verb = "beat" if len(winners) > 1 else "beats"
+    yield f"{', '.join(winners) or 'No trial'} {verb} every baseline in {goals}, on {info.search_split}."
     for member in front.members:
         better = [baseline.label for baseline in front.baselines if _dominates(baseline, member, front)]
         if better:
@@ -88,12 +85,20 @@ def _beside_baselines(info: SweepInfo, front: Front) -> Iterator[str]:
             name = f"{member.name} ({marks})" if marks else member.name
             yield f"{name} is beaten by {', '.join(better)}."
     for index, objective in enumerate(info.objectives):
-        choose = max if objective.goal == "max" else min
-        value = choose(values_of(record)[index] for record in front.compared)
-        best = next(record for record in front.compared if values_of(record)[index] == value)
+        best = best_in(front, index)
         if best.kind == "baseline":
-            shown = format_metric(objective.metric, value)
-            yield f"The best {objective.metric} is that of baseline {best.label}, {shown}."
+            value = format_metric(objective.metric, values_of(best)[index])
+            yield f"The best {objective.metric} is that of baseline {best.label}, {value}."
+
+
+def best_in(front: Front, index: int) -> TrialRecord:
+    """Return the member or baseline that is best in an objective."""
+    best = front.compared[0]
+    for record in front.compared[1:]:
+        difference = values_of(record)[index] - values_of(best)[index]
+        if difference * sign(front.goals[index]) > 0:
+            best = record
+    return best
 
 
 def _dominates(record: TrialRecord, rival: TrialRecord, front: Front) -> bool:
@@ -128,7 +133,10 @@ def work_lines(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]
 
 def features_text(records: Sequence[TrialRecord]) -> str:
     """Return how fast image features were computed for these trials, and the time by step."""
-    seconds = added(result.features for record in records for result in record.results.values())
+    results: list[SplitResult] = []
+    for record in records:
+        results += record.results.values()
+    seconds = added(result.features for result in results)
     images = seconds.pop("images", 0.0)
     if not images:
         return ""

@@ -51,13 +51,16 @@ def shared_results(space: Space) -> Path | None:
     Results are not shared if `work.share` is off, if the time of the work is an objective, or if images may be left
     out before a method that carries state from image to image: a later shard does not record which ones.
     """
-    metrics = [objective.metric for objective in space.objectives]
-    metrics += [constraint.metric for constraint in space.constraints]
-    is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics)
+    is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of(space))
     is_stateful = any(catalogue.method(name).stateful for name in space.methods())
     if not space.work.share or is_timed or (is_stateful and space.work.on_bad_image == "skip"):
         return None
     return cache_folder(space).absolute() / "tasks"
+
+
+def metrics_of(space: Space) -> list[str]:
+    """Return the metrics of the objectives and the constraints."""
+    return [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
 
 
 def cache_folder(space: Space) -> Path:

@@ -666,7 +666,7 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])
 def test_only_what_lost_a_race_can_be_finished(raced, name):
-    told = f"--finish {name}: no trial that lost a race; those are trial-0003, trial-0004, trial-0005"
+    told = f"--finish {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
     with pytest.raises(InputError, match=told):
         load_for_resume(raced.space, Options(resume=True, finish=(name,)), raced.folder)
 

@@ -38,7 +38,7 @@ STATUS = SchedulerStatus(
 @pytest.fixture
 def make_driver(monkeypatch):
     """Make a driver of a sweep's folder that has no workers and no study."""
-    monkeypatch.setattr(driver_module, "SweepStudy", lambda *_: None)
+    monkeypatch.setattr("fpp_sweep.sweep.searching.SweepStudy", lambda *_: None)
 
     def make(folder, requested):
         opened = OpenedSweep(pool=None, plan=None, gpus_per_worker=0.0)
@@ -109,7 +109,7 @@ def test_the_work_and_the_time_of_a_second_driver_are_added_to_those_of_the_firs
     twice = WorkTotals(tasks=14, cached=10, model_loads=4, workers_lost=2)
     for expected_work, expected_spent in ((once, 100.0), (twice, 200.0)):
         driver = make_driver(folder, space())
-        driver._seconds = lambda: 100.0
+        driver.recorder.seconds = lambda: 100.0
         driver._record_end("interrupted")
         assert folder.info().work == expected_work
         assert folder.info().spent == expected_spent
