@@ -22,8 +22,7 @@ from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.process import sleep_when_idle
 from fpp_sweep.spec.progress import Screen, duration
-from fpp_sweep.sweep.folders import last_change
-from fpp_sweep.sweep.state import state_text
+from fpp_sweep.sweep.state import last_change, state_text
 
 LOG = 5  # lines of a trial's log
 

@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if folder.info_file.is_file():
             told, again = "interrupted; to go on:", go_on
             if isinstance(error, KeyboardInterrupt):  # else the disk may be what failed
-                show_ending(folder)
+                with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
+                    show_ending(folder)
         print(f"{told}\n    {command_line('fpp_sweep.tune', again)}", file=sys.stderr)
         if isinstance(error, MachineError):
             raise
@@ -97,7 +98,7 @@ def announced(space: Space, options: Options) -> SweepFolder:
 def show_ending(folder: SweepFolder) -> None:
     from fpp_sweep.sweep.summary import summary_lines
 
-    print("\n".join(summary_lines(folder)))
+    print("\n".join(summary_lines(folder, resume=False)))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.checks.versions import versions
+from fpp_sweep.core.datasets import expand, read_custom
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
@@ -147,7 +148,6 @@ def gpus() -> dict[str, Any]:
 
 def data_facts(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
     """Return digests of the weights and of each dataset, and how many of its first images are classified correctly."""
-    from fpp_sweep.core.datasets import expand, read_custom  # loads numpy
     from fpp_sweep.trial.worker import Worker  # loads torch
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.folder import SweepFolder
@@ -76,9 +77,8 @@ class Sweep:
 
     def evidence(self) -> Evidence:
         """Return intervals, the support for being on the front, and differences to the baselines."""
-        from fpp_sweep.report.evidence import evidence_of  # loads numpy
-
-        return evidence_of(self.folder.artifacts, self.info, front_of(self.info, self.trials()))
+        found: Evidence = _notebook().evidence(self.folder)
+        return found
 
     def best(self, mark: str = "knee") -> TrialConfig:
         """Return the config of the front member with a mark: `knee`, or `best <metric>` of an objective."""
@@ -97,15 +97,12 @@ class Sweep:
         Columns are name, state, marks, settings, metrics (`ece`, `ece/dtd` for one dataset, `test/ece` for another
         split), and `ece low` and `ece high` for the ends of an interval.
         """
-        from fpp_sweep.sweep.notebook import record_row  # loads numpy
-
-        info, records = self.info, self.trials()
-        front, evidence = front_of(info, records), self.evidence()
-        return [record_row(info, record, front, evidence) for record in records]
+        rows: list[dict[str, Any]] = _notebook().rows(self.folder)
+        return rows
 
     def plot(self) -> dict[str, Figure]:
         """Return the figures of the sweep's page as Plotly figures, by name (`front-0`, `parallel`, ...)."""
-        from fpp_sweep.sweep.notebook import figures  # loads Plotly and Optuna
+        from fpp_sweep.sweep.notebook_figures import figures  # loads Plotly and Optuna, which takes seconds
 
         return figures(self.folder)
 
@@ -115,9 +112,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """Return the state, the front and the baselines as HTML, for a notebook."""
-        from fpp_sweep.sweep.notebook import as_html  # loads numpy
-
-        return as_html(self.folder)
+        return str(_notebook().as_html(self.folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +132,10 @@ class Trial:
 
     def predictions(self, split: str | None = None) -> DataFrame:
         """Return a row for each sample, seed and dataset of a split; the default is the split that was searched."""
-        from fpp_sweep.sweep.notebook import predictions  # loads pandas
+        return _notebook().predictions(self.folder, self.name, split or self.folder.info().search_split)
 
-        return predictions(self.folder, self.name, split or self.folder.info().search_split)
+
+def _notebook() -> ModuleType:
+    from fpp_sweep.sweep import notebook  # loads numpy, which `import fpp_sweep` must not
+
+    return notebook

@@ -5,7 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
+
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from fpp_sweep.records.front import format_metric, format_values
 from fpp_sweep.records.records import TrialRecord
@@ -14,9 +19,6 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.live_status import Status
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 REDRAW_INTERVAL = 0.2  # seconds between two states of the block on a terminal
 LOG_INTERVAL = 30.0  # seconds between two lines of status in a log
@@ -61,8 +63,6 @@ class Display:
 
     def event(self, line: str, style: str = "") -> None:
         """Write a line that stays."""
-        from rich.text import Text  # takes long to load, and only a process that draws needs it
-
         self._screen.draw([Text(escaped(line), style)])
 
     def close(self) -> None:
@@ -93,11 +93,6 @@ def status_line(status: Status, objectives: Sequence[Objective]) -> str:
 
 def status_block(status: Status, objectives: Sequence[Objective], columns: int) -> Iterator[RenderableType]:
     """Yield the lines of the status, for a terminal; the first has a bar if the total is known and there is room."""
-    # take long to load, and only a process that draws needs them
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text  # see above
-
     cells: list[RenderableType] = [Text(f"{escaped(status.phase):<9}", "bold")]
     if status.total and columns >= MIN_COLUMNS_FOR_BAR:
         bar = ProgressBar(status.total, status.ended, BAR_WIDTH, complete_style="green", finished_style="green")

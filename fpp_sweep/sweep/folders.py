@@ -1,4 +1,4 @@
-"""Where the folder of a sweep is, and when it was last written."""
+"""The folder of a new sweep, or of one to be resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
-WRITTEN = ("*.json", "trials/*", "logs/*")  # files that drivers, trials and workers write
 
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
@@ -47,12 +46,3 @@ def _newest_sweep(root: Path, name: str) -> Path:
     if not folders:
         raise InputError(f"nothing to resume: {root} has no sweep {name}-<time>; name one with --name")
     return folders[-1]
-
-
-def last_change(folder: SweepFolder) -> float:
-    """Return when the driver, a trial or a worker last wrote, on any machine."""
-    latest = 0.0
-    for pattern in WRITTEN:
-        for path in folder.path.glob(pattern):
-            latest = max(latest, path.stat().st_mtime)
-    return latest

@@ -16,7 +16,7 @@ from fpp_sweep.checks.cluster_file import missing_nodes, open_values
 from fpp_sweep.checks.probes import Facts, all_facts, read_facts
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
-from fpp_sweep.sweep.node_checks import shared_environment
+from fpp_sweep.sweep.node_checks import facts_of_nodes
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import check_store
 from fpp_sweep.tracking.uri import is_server, version_at
@@ -65,10 +65,8 @@ def look_everywhere(target: Target, address: str | None, cluster_file: Path | No
 
 def _facts_of_nodes(target: Target, address: str, token_key: str) -> dict[str, Facts]:
     with session(address, cpus=1, verbose=False):
-        from fpp_sweep.workers.nodes import on_every_node  # imports Ray, which `session` must import first
-
         arguments = (target.worker, token_key, target.datasets, target.split)
-        return on_every_node(all_facts, *arguments, env=shared_environment(), seconds=NODE_SECONDS)
+        return facts_of_nodes(all_facts, *arguments, seconds=NODE_SECONDS)
 
 
 def _open_values(cluster_text: str) -> Facts:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 from fpp_sweep.checks.checks import REQUIRED, findings
-from fpp_sweep.checks.probes import node_facts
+from fpp_sweep.checks.probes import Facts, node_facts
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import WorkerSpec
@@ -21,12 +22,17 @@ def shared_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in SHARED_ENVIRONMENT if name in os.environ}
 
 
-def check_nodes(spec: WorkerSpec, env: Mapping[str, str]) -> None:
-    """Raise InputError if results of a node would differ or fail; note whatever else `doctor` would report."""
+def facts_of_nodes(probe: Callable[..., Facts], *arguments: Any, seconds: float) -> dict[str, Facts]:
+    """Return what a function of `probes` reads on every node of the Ray cluster, by the node's address."""
     from fpp_sweep.workers.nodes import on_every_node  # imports Ray, which `session` must import first
 
+    return on_every_node(probe, *arguments, env=shared_environment(), seconds=seconds)
+
+
+def check_nodes(spec: WorkerSpec) -> None:
+    """Raise InputError if results of a node would differ or fail; note whatever else `doctor` would report."""
     token_key = secrets.token_hex()
-    nodes = on_every_node(node_facts, spec, token_key, env=env, seconds=NODE_SECONDS)
+    nodes = facts_of_nodes(node_facts, spec, token_key, seconds=NODE_SECONDS)
     driver = node_facts(spec, token_key) | {"clock": 0.0}
     for finding in findings({"driver": driver, **nodes}):
         line = f"{finding.node}: {finding.subject} {finding.text}; {finding.remedy}"

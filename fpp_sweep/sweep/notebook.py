@@ -1,4 +1,4 @@
-"""A sweep in a notebook: rows, figures, predictions and HTML, from its folder alone."""
+"""A sweep in a notebook: rows, predictions and HTML, from its folder alone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,22 @@ from fpp_sweep.sweep.summary import front_notes, state_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
-    from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
+
+
+def evidence(folder: SweepFolder) -> Evidence:
+    """Return the intervals, the support and the differences of a sweep."""
+    info = folder.info()
+    return evidence_of(folder.artifacts, info, front_of(info, folder.trials()))
+
+
+def rows(folder: SweepFolder) -> list[dict[str, Any]]:
+    """Return all records as flat rows."""
+    info, records = folder.info(), folder.trials()
+    front = front_of(info, records)
+    found = evidence_of(folder.artifacts, info, front)
+    return [record_row(info, record, front, found) for record in records]
 
 
 def record_row(info: SweepInfo, record: TrialRecord, front: Front, evidence: Evidence) -> dict[str, Any]:
@@ -54,21 +67,6 @@ def _numbers(info: SweepInfo, record: TrialRecord, split: str, evidence: Evidenc
     return numbers
 
 
-def figures(folder: SweepFolder) -> dict[str, Figure]:
-    """Return the figures of the page that have data, by name, in Plotly's own colours."""
-    # load Plotly and Optuna, which take seconds
-    from plotly.graph_objects import Figure
-
-    from fpp_sweep.report.importance import importances  # see above
-    from fpp_sweep.report.page import figures as page_figures  # see above
-
-    info, records = folder.info(), folder.trials()
-    front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front)
-    plots = page_figures(folder, info, records, front, evidence, importances(info, front.finished)).everything
-    return {plot.name: Figure(data=list(plot.traces), layout=plot.layout) for plot in plots if plot.traces}
-
-
 def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
     """Return the predictions of a trial for all datasets and seeds of a split, one below the other."""
     import pandas  # takes seconds
@@ -88,9 +86,9 @@ def as_html(folder: SweepFolder) -> str:
     """Return the state of the sweep, and its front with the baselines."""
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front)
-    notes = front_notes(info, front, has_verdicts=bool(evidence.splits))
+    found = evidence_of(folder.artifacts, info, front)
+    notes = front_notes(info, front, has_verdicts=bool(found.splits))
     parts = [paragraph(line) for line in (state_line(folder, info, records), *notes)]
     if front.compared:
-        parts.append(to_html(front_table(info, front, evidence)))
+        parts.append(to_html(front_table(info, front, found)))
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""Whether a sweep runs, and the command that resumes it."""
+"""Whether a sweep runs, when it was last written, and the command that resumes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.sweep.folders import last_change
+
+WRITTEN = ("*.json", "trials/*", "logs/*")  # files that drivers, trials and workers write
 
 
 def state_text(folder: SweepFolder, info: SweepInfo) -> str:
@@ -37,3 +38,12 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     if "--resume" not in words:
         words.append("--resume")
     return shlex.join(words)
+
+
+def last_change(folder: SweepFolder) -> float:
+    """Return when the driver, a trial or a worker last wrote, on any machine."""
+    latest = 0.0
+    for pattern in WRITTEN:
+        for path in folder.path.glob(pattern):
+            latest = max(latest, path.stat().st_mtime)
+    return latest

@@ -11,6 +11,7 @@ from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.report.evidence import evidence_of
 from fpp_sweep.spec.catalogue import sign
 from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.spec.progress import shares
@@ -24,10 +25,11 @@ FAILURES_SHOWN = 3
 WIDTH = 100  # columns, where the output is not a terminal
 
 
-def summary_lines(folder: SweepFolder, width: int | None = None) -> Iterator[str]:
-    """Yield the lines that are printed at the end of a sweep, and by `show` at any time."""
-    from fpp_sweep.report.evidence import evidence_of  # loads numpy
+def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool = True) -> Iterator[str]:
+    """Yield the lines that are printed at the end of a sweep, and by `show` at any time.
 
+    `resume` says whether the command that continues an interrupted sweep is among them.
+    """
     if width is None:
         width = shutil.get_terminal_size((WIDTH, 24)).columns
     info, records = folder.info(), folder.trials()
@@ -44,6 +46,9 @@ def summary_lines(folder: SweepFolder, width: int | None = None) -> Iterator[str
         yield printable(f"steered     {command.words}")
     for line in (*work_lines(info, records), *next_lines(folder, info)):
         yield printable(line)
+    command = resume_command(folder, info)
+    if command and resume:
+        yield printable(f"continue    {command}")
 
 
 def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> str:
@@ -145,7 +150,7 @@ def features_text(records: Sequence[TrialRecord]) -> str:
 
 
 def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
-    """Yield what there is to open, and the commands that continue the sweep or use its best config."""
+    """Yield what there is to open, and the command that uses the best config."""
     yield f"sweep       {folder.path}"
     page = folder.report / "sweep.html"
     if page.is_file():
@@ -153,8 +158,5 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     knee = folder.report / "best" / "knee.yaml"
     if knee.is_file():
         yield f"use it      {use_command(info, knee)}"
-    command = resume_command(folder, info)
-    if command:
-        yield f"continue    {command}"
     for label, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
         yield f"{label:12}{line}"

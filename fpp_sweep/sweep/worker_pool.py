@@ -80,7 +80,7 @@ def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
     spec = replace(worker_spec(space, gpus), plugins=options.plugins)
     shared = None
     if options.on_cluster:
-        check_nodes(spec, env)
+        check_nodes(spec)
     elif not options.plugins:
         shared = shared_results(space)
     pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout, shared=shared)

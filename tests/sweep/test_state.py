@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.sweep.folders import WRITTEN, last_change
-from fpp_sweep.sweep.state import is_abandoned, resume_command, state_text
+from fpp_sweep.sweep.state import WRITTEN, is_abandoned, last_change, resume_command, state_text
 from tests.sweeps import build_sweep
 
 COMMAND = "python -m fpp_sweep.tune --space small.yaml"
