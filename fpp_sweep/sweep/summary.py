@@ -46,9 +46,9 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
         yield printable(f"steered     {command.words}")
     for line in (*work_lines(info, records), *next_lines(folder, info)):
         yield printable(line)
-    command = resume_command(folder, info)
-    if command and resume:
-        yield printable(f"continue    {command}")
+    continuation = resume_command(folder, info)
+    if continuation and resume:
+        yield printable(f"continue    {continuation}")
 
 
 def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> str:
