@@ -251,7 +251,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         book = Book(os.getpid())
         book.look(0)
         before, began = book.cpu(), time.monotonic()
-        sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, 0.0), Options(), uri)
+        sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, None, 0.0), Options(), uri)
         watcher = threading.Thread(target=book.keep, args=(lambda: sweep.searcher.progress.finished,), daemon=True)
         watcher.start()
         try:

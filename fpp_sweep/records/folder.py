@@ -6,7 +6,6 @@
     tasks/                  results of tasks by key, so that no trial computes one again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
     race/<name>/            its sums after each block of a race, and what was decided there
-    confirm.json            what was decided after the search, before each round of a confirmation
     steering/<time>.json    commands to a sweep that was begun, each rewritten once it is applied
     logs/                   what each worker did when, by machine and process
     report/                 the front as table, picture and page; best configs; importances
@@ -22,14 +21,14 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from fpp_sweep.records.records import Command, SplitResult, Step, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
@@ -44,7 +43,7 @@ LOCK_PAUSE = 0.05  # seconds between two of them
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
-Made = TypeVar("Made", Command, SplitResult, Step, TrialRecord, SweepInfo, WorkTotals)
+Made = TypeVar("Made", Command, SplitResult, TrialRecord, SweepInfo, WorkTotals)
 
 
 class SweepFolder:
@@ -55,7 +54,6 @@ class SweepFolder:
         self.info_file = self.path / "sweep.json"
         self.info_copy = self.path / "sweep.json.copy"
         self.study_file = self.path / "study.db"
-        self.confirm_file = self.path / "confirm.json"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
         self._known: dict[Path, tuple[object, Any]] = {}  # records, each with what tells that its file changed
@@ -178,14 +176,6 @@ class SweepFolder:
 
     def _write_command(self, command: Command) -> None:
         write_json(self.path / "steering" / f"{command.name}.json", {"format": FORMAT, **asdict(command)})
-
-    def steps(self) -> list[Step]:
-        """What a confirmation has decided."""
-        with _reading(self.confirm_file) as document, under("steps"):
-            return [_made(Step, fields) for fields in as_list(document.get("steps"))]
-
-    def write_steps(self, steps: Sequence[Step]) -> None:
-        write_json(self.confirm_file, {"format": FORMAT, "steps": [asdict(step) for step in steps]})
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ State = Literal["waiting", "running", "stopped", "complete", "failed", "interrup
 # interrupted: the sweep ended while it ran; --resume begins it again, with the tasks that are done at hand
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
-CONFIRMED = "confirmed"  # among a trial's splits: what it was run on again after the search
+FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 
 
@@ -60,7 +60,7 @@ class TrialRecord:
     finished: float | None = None
     reason: Text | None = None  # why it failed or was interrupted, one line
     details: Text | None = None  # its traceback
-    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, test for the front, confirmed
+    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, final, test
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1
@@ -103,26 +103,6 @@ class Command:
         values = " ".join(f"{key}={word(value)}" for key, value in self.values.items())
         done = f": {self.outcome}" if self.outcome else ""
         return f"{self.kind} {values}{': waits for a driver' if self.applied is None else done}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What was decided before a round of a confirmation, or why there is none."""
-
-    settings: Settings = field(default_factory=dict)  # search.confirm
-    finished: int = 0  # trials that were chosen from
-    trials: Sequence[str] = ()  # that run in it, those first whose membership is least certain
-    baselines: Sequence[str] = ()
-    late: Sequence[str] = ()  # of both, those that have not begun
-    left: Sequence[str] = ()  # trials that do not run on: unlikely, or without a result
-    support: Mapping[str, float] | None = None
-    regret: Sequence[float] = ()  # by objective
-    best: Sequence[str] = ()  # by objective
-    front: Sequence[str] = ()
-    images: int = 0  # fresh ones of each dataset in a round
-    seconds: float = 0.0  # of a device that the round is expected to take
-    spent: float = 0.0  # of a device, on all rounds before
-    ended: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +160,6 @@ class SweepInfo:
     end_reason: Text = ""  # why no further trial was started
     work: WorkTotals = WorkTotals()
     race: Text = ""  # how many trials were stopped early, and what that saved
-    confirmed: Text = ""  # the outcome of the confirmation, in a sentence
-    confirmed_front: Sequence[Text] = ()  # names of the front's members by the confirmation
     steered: Sequence[Text] = ()  # commands to the sweep
 
     @property
@@ -220,8 +198,6 @@ class SweepInfo:
             "work_model_loads": str(self.work.model_loads),
             "work_workers_lost": str(self.work.workers_lost),
             "race": self.race,
-            "confirmed": self.confirmed,
-            "confirmed_front": _joined(self.confirmed_front),
             "steered": "; ".join(self.steered),
             "warning": SEARCHED_ON_TEST if self.search_split == "test" else "",
         }

@@ -21,8 +21,8 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.statistics.block_stats import ADDITIVE, Common, value_of
-from fpp_sweep.statistics.bootstrap import Interval, holm, needed
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value
+from fpp_sweep.statistics.old_bootstrap import Common, Interval, holm, needed
 from fpp_sweep.trial.artifacts import read_sums
 from fpp_sweep.trial.evidence import SplitEvidence, of_split
 from fpp_sweep.trial.trial import mean, measured
@@ -114,7 +114,9 @@ def _on_split(record: TrialRecord, path: Path, split: str, common: Common) -> Sp
         assert result is not None
         known = result.by_seed.get(str(seed), result.datasets)[dataset]
         whole = one.total == table[dataset, seed].total
-        datasets.setdefault(dataset, []).append(known if whole else {name: value_of(name, one) for name in ADDITIVE})
+        datasets.setdefault(dataset, []).append(
+            known if whole else {name: metric_value(name, one) for name in BLOCKWISE_METRICS}
+        )
     if result is None or not datasets:
         return None
     means = {dataset: mean(numbers) for dataset, numbers in datasets.items()}
@@ -148,7 +150,6 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> Comparison:
     paths, named = _named(kept, cut)
     everything = [record for records in named.values() for record in records]
     info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split)
-    info = replace(info, confirmed="", confirmed_front=())  # which are of one sweep
     info = replace(info, reference=_corner(goals, everything))
     front = front_of(info, everything)
     evidence = evidence_of(paths.__getitem__, info, front, common)
@@ -220,7 +221,7 @@ def _objectives(sweeps: Sequence[Given], common: Common, split: str) -> tuple[tu
         stem, _, dataset = metric.partition("/")
         if dataset and dataset not in common.datasets:
             reasons[metric] = f"{dataset} is not shared"
-        elif stem not in ADDITIVE and (cut or not (whole or catalogue.metric(stem).of_dataset)):
+        elif stem not in BLOCKWISE_METRICS and (cut or not (whole or catalogue.metric(stem).of_dataset)):
             reasons[metric] = "it does not follow from a part of the images"
     told = [f"{metric} cannot be compared: {why}" for metric, why in reasons.items()]
     goals = tuple(objective for objective in first.objectives if objective.metric not in reasons)

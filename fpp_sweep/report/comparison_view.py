@@ -35,7 +35,7 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.bootstrap import Interval
+from fpp_sweep.statistics.old_bootstrap import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

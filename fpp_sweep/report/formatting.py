@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from fpp_sweep.spec import catalogue
 
 if TYPE_CHECKING:
-    from fpp_sweep.statistics.bootstrap import Interval
+    from fpp_sweep.statistics.paired import Interval
 
 
 def format_interval(metric: str, interval: Interval) -> str:
     """Return the ends of an interval.
 
-    >>> from fpp_sweep.statistics.bootstrap import Interval
-    >>> format_interval("accuracy", Interval(70.0, 1.0))
+    >>> from fpp_sweep.statistics.paired import Interval
+    >>> format_interval("accuracy", Interval(70.0, 68.0, 72.0))
     '[68.0, 72.0]'
     """
     decimals = _decimals(metric)
@@ -24,8 +24,8 @@ def format_interval(metric: str, interval: Interval) -> str:
 def format_difference(metric: str, difference: Interval) -> str:
     """Return a difference with the ends of its interval, all with their signs.
 
-    >>> from fpp_sweep.statistics.bootstrap import Interval
-    >>> format_difference("ece", Interval(-1.9, 0.4))
+    >>> from fpp_sweep.statistics.paired import Interval
+    >>> format_difference("ece", Interval(-1.9, -2.7, -1.1))
     '-1.9 [-2.7, -1.1]'
     """
     decimals = _decimals(metric)

@@ -20,7 +20,7 @@ from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.statistics.block_stats import BlockStats
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, difference, drawn, needed, single
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, averaged, difference, drawn, needed, single
 from fpp_sweep.trial.artifacts import changed, read_sums
 
 PAPERS_MODEL = "ViT-B-16"  # the architecture, and the tag of whose weights the printed numbers are

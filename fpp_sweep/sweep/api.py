@@ -89,7 +89,7 @@ class Sweep:
                 configs[name] = member.config
         if mark not in configs:
             raise InputError(f"{self.name} has no {mark!r}; it has {', '.join(sorted(configs)) or 'no finished trial'}")
-        return TrialConfig.of_record(configs[mark])
+        return TrialConfig().replace(configs[mark])
 
     def table(self) -> list[dict[str, Any]]:
         """Return a flat row for each record, for `pandas.DataFrame`.
@@ -128,7 +128,7 @@ class Trial:
 
     @property
     def config(self) -> TrialConfig:
-        return TrialConfig.of_record(self.record.config)
+        return TrialConfig().replace(self.record.config)
 
     def predictions(self, split: str | None = None) -> DataFrame:
         """Return a row for each sample, seed and dataset of a split; the default is the split that was searched."""

@@ -7,11 +7,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fpp_sweep.search.confirming import SHARE, fresh
 from fpp_sweep.search.racing import NEVER_STOPPED
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig, relevant
-from fpp_sweep.spec.messages import plural
 from fpp_sweep.sweep.costs import Costs, Range, task_seconds
 from fpp_sweep.sweep.expected import ExpectedSweep
 from fpp_sweep.sweep.timing import Speed
@@ -98,20 +96,31 @@ def total_time(costs: Costs, workers: int) -> Range:
 
 
 def worker_table(costs: Costs, worker_counts: Sequence[int], *, view_bytes: int) -> Iterator[str]:
-    """Yield the time with several numbers of workers, and the share of it in which a worker is idle."""
+    """Yield the time with several numbers of workers, and the share of it in which a worker is idle.
+
+    After the search come the final stage and the test split.
+    """
     yield f"image features: {costs.views * view_bytes / 1e6:,.1f} MB in each cache that computes them all"
-    yield f"{'workers':>9}{'search':>20}{'test':>20}{'all':>20}{'idle':>7}"
+    yield f"{'workers':>9}{'search':>20}{'after it':>20}{'all':>20}{'idle':>7}"
     for workers in worker_counts:
-        search, test = Range(0.0, 0.0), Range(0.0, 0.0)
+        search, rest = Range(0.0, 0.0), Range(0.0, 0.0)
         for phase, time in zip(costs.phases, costs.phase_times(workers), strict=True):
             if phase.is_search:
                 search += time
             else:
-                test += time
+                rest += time
         total = total_time(costs, workers)
-        times = "".join(f"{format_range(time):>20}" for time in (search, test, total))
+        times = "".join(f"{format_range(time):>20}" for time in (search, rest, total))
         idle = 1 - costs.work / (workers * total.high)
         yield f"{workers:>9}{times}{idle:>7.0%}"
+
+
+def final_stage_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
+    """Yield what the finalists and the test split cost."""
+    finalists = sweep.space.search.finalists
+    if sweep.final_plan is not None:
+        seconds = format_seconds(costs.seconds_after_search(sweep))
+        yield f"final stage: {finalists.count} finalists with {finalists.seeds} seeds, and test: {seconds} of this"
 
 
 def race_lines(sweep: ExpectedSweep, costs: Costs, speeds: Mapping[str, Speed]) -> Iterator[str]:
@@ -130,18 +139,6 @@ def race_lines(sweep: ExpectedSweep, costs: Costs, speeds: Mapping[str, Speed]) 
     yield (
         f"race: trials after the first {first} adapt for {share:.0%} of this; {least:.0%} to {most:.0%} of that was "
         f"saved elsewhere: {least * share:.0%} to {most * share:.0%}"
-    )
-
-
-def confirm_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
-    """Yield what a confirmation may cost beside all this."""
-    if sweep.space.search.confirm is None:
-        return
-    most = SHARE * costs.search_seconds(sweep)
-    last = sweep.plan.rounds[-1]
-    yield (
-        f"confirm: at most {format_seconds(most)} more, {SHARE:.0%} of the search, on at most {fresh(last)} and "
-        f"{plural(len(last.seeds), 'seed')}"
     )
 
 

@@ -92,14 +92,15 @@ class Costs:
                 count += sum(isinstance(task, EvalTask) for task in trial)
         return count
 
-    def search_seconds(self, sweep: ExpectedSweep) -> float:
-        """Return the seconds that a worker needs for the search of one of the sweeps."""
+    def seconds_after_search(self, sweep: ExpectedSweep) -> float:
+        """Return the seconds that a worker needs for the final stage and the test split of one of the sweeps."""
         seconds = 0.0
         computed: set[str] = set()
         for phase in self.phases:
-            if phase.sweep is sweep and phase.is_search:
-                for trial in phase.trials:
-                    seconds += self._new_work(trial, computed)[0]
+            for trial in phase.trials:
+                work, _ = self._new_work(trial, computed)
+                if phase.sweep is sweep and not phase.is_search:
+                    seconds += work
         return seconds
 
     def phase_times(self, workers: int) -> list[Range]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import torch
 
+from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec.keys import TaskKeys
@@ -23,7 +24,14 @@ from fpp_sweep.spec.messages import stage
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.sweep import timing
-from fpp_sweep.sweep.cost_report import budget_lines, config_lines, confirm_lines, cost_lines, race_lines, worker_table
+from fpp_sweep.sweep.cost_report import (
+    budget_lines,
+    config_lines,
+    cost_lines,
+    final_stage_lines,
+    race_lines,
+    worker_table,
+)
 from fpp_sweep.sweep.costs import Costs
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs
 from fpp_sweep.sweep.plan import make_plan, validate
@@ -54,7 +62,7 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
     if worker_counts:
         lines += worker_table(costs, worker_counts, view_bytes=_view_bytes(worker))
     for sweep in sweeps:
-        lines += [*race_lines(sweep, costs, speeds), *confirm_lines(sweep, costs)]
+        lines += [*final_stage_lines(sweep, costs), *race_lines(sweep, costs, speeds)]
     if len(sweeps) == 1:
         lines += budget_lines(sweeps[0], costs, workers)
     return "\n".join(lines)
@@ -86,7 +94,8 @@ def _expected_sweeps(spaces: Sequence[Space], worker: Worker) -> tuple[list[Expe
     for space in spaces:
         plan = make_plan(space, worker)
         notes.update(dict.fromkeys([*validate(space, worker, plan).notes, *space.left_out()]))
-        sweeps.append(ExpectedSweep(space, plan, expected_configs(space)))
+        final = final_plan(plan, space, worker.describe)
+        sweeps.append(ExpectedSweep(space, plan, expected_configs(space), final))
     return sweeps, list(notes)
 
 
@@ -118,6 +127,8 @@ def _datasets_of(sweeps: Sequence[ExpectedSweep]) -> dict[tuple[str, str], Datas
     datasets = {}
     for sweep in sweeps:
         datasets.update(sweep.plan.known())
+        if sweep.final_plan is not None:
+            datasets.update(sweep.final_plan.known())
     return datasets
 
 

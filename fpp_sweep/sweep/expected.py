@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fpp_sweep.records.records import FINAL
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.tasks import Task
+from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.trial import Plan, with_pretrainings
 
-FRONT_SIZE = 4  # members that are expected to run on the test split
+FRONT_SIZE = 4  # members that are expected to run on the test split, without a final stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +41,37 @@ class ExpectedSweep:
     space: Space
     plan: Plan
     configs: Mapping[str, TrialConfig]
+    final_plan: Plan | None = None  # of the final stage and the test split
 
     def phases(self) -> list[Phase]:
-        """Return the search, then the test split if the search is on another one."""
+        """Return the search, the final stage if there is one, and the test split if the search is on another one."""
         split = self.space.search.split
+        baselines = [config for name, config in self.configs.items() if name.startswith("baseline")]
+        finalists = self.trial_configs()[: self.finalists()]
         phases = [self._phase(list(self.configs.values()), split)]
+        if self.final_plan is not None:
+            phases.append(self._phase([*baselines, *finalists] if split == "test" else finalists, FINAL))
         if split != "test":
-            phases.append(self._phase(self._tested(), "test"))
+            phases.append(self._phase([*baselines, *finalists], "test"))
         return phases
+
+    def finalists(self) -> int:
+        """Return how many trials run again after the search."""
+        if self.final_plan is None:
+            return FRONT_SIZE
+        return self.space.search.finalists.count
 
     def _phase(self, configs: Sequence[TrialConfig], split: str) -> Phase:
         trials = []
         for config in configs:
-            evaluations = [shard for shards in self.plan.tasks(config, split).values() for shard in shards]
+            plan = self.plan
+            if split != self.space.search.split and self.final_plan is not None:
+                plan = self.final_plan.for_config(config, self.plan.seeds)
+            evaluations: list[EvalTask] = []
+            for shards in plan.tasks(config, split).values():
+                evaluations += shards
             trials.append(with_pretrainings(evaluations))
         return Phase(self, split, trials)
-
-    def _tested(self) -> list[TrialConfig]:
-        """Return the baselines and as many trials as the front is expected to have."""
-        baselines = [config for name, config in self.configs.items() if name.startswith("baseline")]
-        return [*baselines, *self.trial_configs()[:FRONT_SIZE]]
 
     def trial_configs(self) -> list[TrialConfig]:
         return [config for name, config in self.configs.items() if name.startswith("trial")]

@@ -12,7 +12,7 @@ from fpp_sweep.report.front_table import front_table
 from fpp_sweep.report.html import paragraph
 from fpp_sweep.report.table import to_html
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.bootstrap import Interval
+from fpp_sweep.statistics.old_bootstrap import Interval
 from fpp_sweep.sweep.summary import front_notes, state_line
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
@@ -26,6 +27,7 @@ class OpenedSweep:
 
     pool: Pool
     plan: Plan
+    final_plan: Plan | None  # of the final stage and the test split; none: there is no final stage
     gpus_per_worker: float
 
 
@@ -35,6 +37,7 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> OpenedSwe
     stage("looking at datasets and prompts")
     try:
         plan = make_plan(space, pool)
+        final = final_plan(plan, space, pool.describe)
         validation = validate(space, pool, plan)
     except TaskFailed as error:
         raise InputError(error.reason) from error
@@ -42,6 +45,9 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> OpenedSwe
     info = with_inputs(before, space, model, plan, validation)
     for line in (*validation.notes, *space.left_out(), *image_changes(before, info)):
         note(line)
-    pool.begin(TaskKeys(model, plan.known(), validation.prompts))
+    datasets = plan.known()
+    if final is not None:
+        datasets.update(final.known())
+    pool.begin(TaskKeys(model, datasets, validation.prompts))
     folder.write_info(info)
-    return OpenedSweep(pool, plan, workers.gpus_per_worker)
+    return OpenedSweep(pool, plan, final, workers.gpus_per_worker)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fpp_sweep.search.confirming import with_rounds
-from fpp_sweep.search.racing import require_additive, rungs
+from fpp_sweep.search.racing import require_blockwise, rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
@@ -15,9 +14,9 @@ from fpp_sweep.spec.specs import DatasetInfo, Validation
 from fpp_sweep.sweep.worker_spec import metrics_of
 from fpp_sweep.trial.trial import Plan
 
-STARTS = ("prompt", "init", "deep")  # the settings that say where adaptation starts
+STARTS = ("prompt", "anchor_prompt", "deep_prompts")  # the settings that say where adaptation starts
 
-Prompt = tuple[str, str]  # source of a prompt and its setting of `deep`
+Prompt = tuple[str, str]  # source of a prompt and its setting of `deep_prompts`
 
 
 class Inspector(Protocol):
@@ -40,12 +39,11 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
     require_measured(space, [dataset.name for dataset in searched])
     ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
     if space.search.race:
-        require_additive(space.objectives, space.constraints)
-        ends = rungs(space.search.race, searched)
-    plan = Plan(
+        require_blockwise(space.objectives, space.constraints)
+        ends = rung_ends(space.search.race, searched)
+    return Plan(
         datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns(), rungs=ends
     )
-    return with_rounds(plan, space, inspector.describe)
 
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:
@@ -67,9 +65,9 @@ def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
 
 
 def prompts_of(space: Space) -> set[Prompt]:
-    """Return the prompts that trials and baselines may start from, each with its setting of `deep`."""
+    """Return the prompts that trials and baselines may start from, each with its setting of `deep_prompts`."""
     configs = [*space.baselines().values(), *_possible_starts(space)]
-    return {(config.source, config.deep) for config in configs}
+    return {(config.source, config.deep_prompts) for config in configs}
 
 
 def _possible_starts(space: Space) -> list[TrialConfig]:

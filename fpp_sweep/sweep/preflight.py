@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from fpp_sweep.core.datasets import require_known
 from fpp_sweep.core.models.names import require_model
-from fpp_sweep.search.confirming import require_fresh
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import require_prompt
 from fpp_sweep.spec.errors import InputError
@@ -30,7 +29,6 @@ def check_before_start(space: Space, options: Options) -> None:
     require_model(space.work.model)
     datasets = require_known(space.work.datasets, space.work.data_root, space.work.dataset_file)
     require_measured(space, datasets)
-    require_fresh(space, datasets)
     for prompt, _ in sorted(prompts_of(space)):
         require_prompt(prompt)
     if precisions(space) != ["float32"]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord, WorkTotals
-from fpp_sweep.search.racing import saved
+from fpp_sweep.search.racing import savings
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
@@ -34,12 +34,10 @@ class SweepRecorder:
         return time.monotonic() - self._began
 
     def record_outcome(self, searcher: SweepSearcher, space: Space) -> None:
-        """Record why the search ended, and what early stopping and the confirmation came to."""
+        """Record why the search ended, and what early stopping saved."""
         info = replace(self.folder.info(), end_reason=searcher.why_stopped or "")
         if space.search.race:
-            info = replace(info, race=saved(searcher.records(), space.search.split))
-        if confirmation := searcher.confirmation:
-            info = replace(info, confirmed=confirmation.told(), confirmed_front=list(confirmation.front))
+            info = replace(info, race=savings(searcher.records(), space.search.split))
         self.folder.write_info(info)
 
     def record_end(self, state: EndState, scheduler: SchedulerStatus | None) -> None:

@@ -46,7 +46,7 @@ def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
     began, processor_began = perf_counter(), process_time()
     task = EvalTask(config=start, dataset=dataset.name, split=dataset.split, seed=0, start=0, stop=dataset.size)
     method = start.method if catalogue.method(start.method).learns else catalogue.DEFAULT
-    tuned = replace(start, method=method, prompt=start.init)
+    tuned = replace(start, method=method, prompt=start.anchor_prompt)
     with worker.computing(start):
         image, begin = _time_adaptation(worker, replace(task, config=tuned))
         plain, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))

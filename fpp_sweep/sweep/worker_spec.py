@@ -48,12 +48,12 @@ def precisions(space: Space) -> list[Precision]:
 def shared_results(space: Space) -> Path | None:
     """Return the folder of the results that all sweeps on this machine share; None if this sweep must not share.
 
-    Results are not shared if `work.share` is off, if the time of the work is an objective, or if images may be left
-    out before a method that carries state from image to image: a later shard does not record which ones.
+    They are not shared if `work.reuse_results` is off, if the time of the work is an objective, or if images may be left
+    out before a method that learns from image to image: the results of later shards do not record that.
     """
     is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of(space))
     is_stateful = any(catalogue.method(name).stateful for name in space.methods())
-    if not space.work.share or is_timed or (is_stateful and space.work.on_bad_image == "skip"):
+    if not space.work.reuse_results or is_timed or (is_stateful and space.work.on_bad_image == "skip"):
         return None
     return cache_folder(space).absolute() / "tasks"
 

@@ -8,16 +8,16 @@ from tests.names import named
 from tests.trial.made import facts
 
 SPACE = named("""
-base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
   method: [tpt, otpt]
-  adapt.penalty: {low: 1, high: 30, when: {method: otpt}}
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: otpt}}
 search: {trials: 6}
 work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], workers: 2}
 """)
 LEAN = named("""
-base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}

@@ -41,7 +41,7 @@ def make_driver(monkeypatch):
     monkeypatch.setattr("fpp_sweep.sweep.searching.SweepStudy", lambda *_: None)
 
     def make(folder, requested):
-        opened = OpenedSweep(pool=None, plan=None, gpus_per_worker=0.0)
+        opened = OpenedSweep(pool=None, plan=None, final_plan=None, gpus_per_worker=0.0)
         driver = SweepDriver(requested, folder, opened, Options(), "sqlite:///none.db")
         driver.poller.look = lambda: None
         driver.poller.status = STATUS

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fpp_sweep.records.records import CONFIRMED
+from fpp_sweep.records.records import FINAL
+from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.keys import TaskKeys
@@ -18,8 +19,8 @@ from fpp_sweep.sweep.cost_report import (
     START,
     budget_lines,
     config_lines,
-    confirm_lines,
     cost_lines,
+    final_stage_lines,
     race_lines,
     total_time,
     worker_table,
@@ -29,11 +30,10 @@ from fpp_sweep.sweep.estimate import dry_run
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs, sample_point
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
-from fpp_sweep.trial.trial import Plan, Round
+from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 from tests.names import OTPT, PLAIN, TPT, named
 from tests.sweep.made import FACTS, LEAN, MODEL, SPACE, SPEED
-from tests.trial.made import facts
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_sampled_points_are_in_the_space(space):
     points = [sample_point(space.searched(), generator) for _ in range(50)]
     assert all(0.1 <= point["fpp.gamma1"] <= 10 for point in points)
     assert {point["method"] for point in points} == {TPT, OTPT}
-    assert all(("adapt.penalty" in point) == (point["method"] == OTPT) for point in points)
+    assert all(("adapt.penalty_weight" in point) == (point["method"] == OTPT) for point in points)
 
 
 def test_settings_that_no_method_reads_are_not_shown(space):
@@ -201,15 +201,30 @@ def test_a_race_may_save_a_part_of_the_adaptation_of_the_trials_that_it_may_stop
     assert list(race_lines(lean_sweep()[0], costs, {"dtd": SPEED})) == []
 
 
-def test_a_confirmation_costs_a_quarter_of_the_search_at_most():
-    rounds = (Round((100, 150), (0,)), Round((100, 150, 200), (0,)), Round((100, 150, 200), (0, 1)))
-    plan = Plan(datasets={**FACTS, CONFIRMED: (facts("dtd", "val:300", 300),)}, seeds=(0,), rounds=rounds)
-    sweep, costs = lean_sweep("search.confirm={images: 50, seeds: 1}", plan=plan)
-    # of 73 s on the split that is searched: 9 of prompts, 26 of adaptation, 38 of features
-    assert list(confirm_lines(sweep, costs)) == [
-        "confirm: at most 18 s more, 25% of the search, on at most 100 fresh images of each dataset and 2 seeds"
-    ]
-    assert list(confirm_lines(lean_sweep()[0], costs)) == []
+def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
+    space = parse_space(LEAN, "space.yaml", ["search.finalists={count: 2, seeds: 3}"])
+    plan = Plan(datasets=FACTS, seeds=(0,))
+    final = final_plan(plan, space, lambda names, split: FACTS["val"])  # no fresh images are left
+    sweep = ExpectedSweep(space, plan, expected_configs(space), final)
+    search, stage, test = sweep.phases()
+    assert (search.split, stage.split, test.split) == ("val", FINAL, "test")
+    assert [len(phase.trials) for phase in (search, stage, test)] == [8, 2, 4]
+    pretrainings = [sum(isinstance(task, PretrainTask) for task in trial) for trial in stage.trials]
+    assert pretrainings == [3, 3]
+    words, tpt, *finalists = test.trials  # a prompt of words is not pretrained: one seed
+    assert [len(trial) for trial in (words, tpt)] == [1, 1]
+    assert [len(trial) for trial in finalists] == [6, 6]
+    costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL, plan.known()))
+    (line,) = final_stage_lines(sweep, costs)
+    assert line.startswith("final stage: 2 finalists with 3 seeds, and test: ")
+    assert costs.seconds_after_search(sweep) == pytest.approx(costs.work - search_work(costs))
+    assert list(final_stage_lines(lean_sweep()[0], costs)) == []
+
+
+def search_work(costs):
+    """Seconds of the first phase."""
+    computed = set()
+    return sum(costs._new_work(trial, computed)[0] for trial in costs.phases[0].trials)
 
 
 def test_a_table_compares_numbers_of_workers():
@@ -239,7 +254,8 @@ def test_speed_is_measured_beside_as_many_busy_cores_as_there_will_be_workers(
     monkeypatch.setattr(estimate, "cores", lambda: 8)
     monkeypatch.setattr(estimate, "busy_cores", lambda count: nullcontext(busy.append(count)))
     monkeypatch.setattr(timing, "measure", lambda worker, start, dataset: SPEED)
-    overrides = ["search.split=test", "work.gpus_per_worker=0", "work.workers=null", override]
+    search = ["search.split=test", "search.finalists.seeds=1"]
+    overrides = [*search, "work.gpus_per_worker=0", "work.workers=null", override]
     text = dry_run([parse_space(SPACE, "space.yaml", overrides)])
     assert busy == [neighbours]
     assert words in text

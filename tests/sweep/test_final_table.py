@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.front import front_of
 from fpp_sweep.sweep.final_table import final_table
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, info, searched, split_result, trial
@@ -15,9 +16,12 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
     lines = final_table(info(), records, None, 100).splitlines()
     assert lines[0] == "front of perturb-20261120-185232: 2 of 3 trials, by accuracy (max) and ece (min) on val"
     assert re.search(r"-+ val -+  -+ test -+", lines[1])
-    assert lines[3].split() == ["trial-0001", "72.00±0.31", "6.00±0.12", "best", "accuracy,", "knee"]
+    marks = {name: ", ".join(found) for name, found in front_of(info(), records).marks.items()}
+    assert lines[3].split()[:3] == ["trial-0001", "72.00±0.31", "6.00±0.12"]
+    assert lines[3].endswith(f"  {marks['trial-0001']}")
     assert lines[4].split()[:5] == ["trial-0000", "70.50±0.31", "4.00±0.12", "69.80±0.31", "4.00±0.12"]
-    assert lines[4].endswith("  best ece, code")
+    assert lines[4].endswith(f"  {marks['trial-0000']}, code")
+    assert marks["trial-0000"].startswith("best ece")
     assert lines[5] == ""
     assert [line.split()[0] for line in lines[6:12]] == [PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert lines[-1] == "trial-0000  fpp.gamma2=0.15"
@@ -37,7 +41,7 @@ def test_the_table_fits_the_terminal_and_shows_every_setting(width):
     long = final_table(info(goals, name="x" * 150), records, None, width)
     table = final_table(info(goals), records, None, width)
     assert max(map(len, [*table.splitlines(), *long.splitlines()])) <= width
-    assert "adapt.penalty=" in table
+    assert "adapt.penalty_weight=" in table
     assert "…" not in table
     for remark in ("best ece", "best nll", "knee"):
         assert remark in " ".join(table.split())

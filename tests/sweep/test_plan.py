@@ -71,10 +71,10 @@ def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, comp
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["base.init=nowhere.pt"], "nowhere.pt"),
+        (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),
         (["base.prompt=nowhere.safetensors"], "nowhere.safetensors"),
         (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
-        (["base.init=fpp"], "FPP needs words"),
+        (["base.anchor_prompt=fpp"], "FPP needs words"),
         (["base.method=tpd"], "did you mean"),
     ],
 )
@@ -89,7 +89,7 @@ def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overr
 
 
 class RecordingInspector:
-    """Notes which prompts are to be checked, each with its setting of `deep`."""
+    """Notes which prompts are to be checked, each with its setting of `deep_prompts`."""
 
     def check(self, methods, prompts, datasets):
         self.prompts = prompts
@@ -97,21 +97,22 @@ class RecordingInspector:
 
 
 WORDS = ("a photo of a", "none")  # of the baselines
-LINKED = "prompt, init, deep: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
+LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
 
 
 @pytest.mark.parametrize(
     ("searched", "expected"),
     [
         ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
-        ("params: {fpp.gamma1: [1, 2]}\nbase: {init: m.pth, deep: text}", {("m.pth", "text")}),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}", {("m.pth", "text")}),
         ("params: {prompt: [fpp, x.pt]}", {WORDS, ("x.pt", "none")}),
         (
-            "params: {init: [m.pth, a photo], deep: {choices: [text, both], when: {init: m.pth}}}",
+            "params: {anchor_prompt: [m.pth, a photo],"
+            " deep_prompts: {choices: [text, both], when: {anchor_prompt: m.pth}}}",
             {WORDS, ("m.pth", "text"), ("m.pth", "both"), ("a photo", "none")},
         ),
         (
-            "params: {method: [tpt, otpt], deep: {choices: [text], when: {method: otpt}}}",
+            "params: {method: [tpt, otpt], deep_prompts: {choices: [text], when: {method: otpt}}}",
             {WORDS, ("a photo of a", "text")},
         ),
         (f"grid:\n- {LINKED}", {WORDS, ("m.pth", "text"), ("a photo", "none"), ("m.pth", "both")}),
@@ -125,7 +126,7 @@ def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, e
 
 
 def test_words_that_the_embedded_model_has_not_learned_give_a_note(worker):
-    requested = space("base.init=quixotic zeppelins")
+    requested = space("base.anchor_prompt=quixotic zeppelins")
     (note,) = validate(requested, worker, make_plan(requested, worker)).notes
     assert "quixotic" in note
     assert "never saw" in note

@@ -27,17 +27,17 @@ def test_a_trial_that_beats_every_baseline_is_named():
     assert notes(*records, trial(2, 65, 3))[0].startswith("trial-0000, trial-0002 beat every baseline in")
 
 
-def test_where_no_trial_beats_every_baseline_that_is_a_sentence_and_marks_are_not_left_alone():
+def test_a_sweep_in_which_no_trial_beats_every_baseline_says_so_and_names_the_better_baselines():
     records = (baseline(PLAIN, 60, 3), baseline(TPT, 72, 9), trial(0, 71, 10), trial(1, 65, 5))
     assert notes(*records) == [
         "No trial beats every baseline in accuracy and ece, on val.",
-        f"trial-0000 (best accuracy, knee) is beaten by {TPT}.",
+        f"trial-0000 (best accuracy) is beaten by {TPT}.",
         f"The best accuracy is that of baseline {TPT}, 72.00.",
         f"The best ece is that of baseline {PLAIN}, 3.00.",
     ]
 
 
-def test_where_no_trial_keeps_the_constraints_that_is_a_sentence():
+def test_a_front_that_is_empty_because_of_the_constraints_says_so():
     broken = trial(0, 71, 10, constraints={"accuracy": 0.5})
     sentence = "No trial that finished keeps all constraints: none is on the front."
     assert notes(baseline(PLAIN, 60, 3), broken) == [sentence]
