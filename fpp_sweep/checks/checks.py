@@ -26,7 +26,7 @@ NOTED_CLOCK_OFFSET, MAX_CLOCK_OFFSET = 2.0, 60.0  # seconds
 
 
 class Verdict(NamedTuple):
-    """What a check says of one node's fact."""
+    """The result of a check of one node's fact."""
 
     state: State
     text: str
@@ -38,7 +38,7 @@ Rule = Callable[[Any, Sequence[Any]], Verdict]  # of one node's fact and the fac
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule, and what to do if it is broken or the fact cannot be read."""
+    """A rule, with the remedy for a fact that breaks it or cannot be read."""
 
     rule: Rule
     remedy: str
@@ -77,7 +77,7 @@ def findings(nodes: Mapping[str, Facts]) -> list[Finding]:
 
 def check_equal(value: str, values: Sequence[str]) -> Verdict:
     """Require what most nodes have; builds of torch for different devices, such as 2.9.0+cpu, are one version."""
-    most_common = Counter(_release(other) for other in values).most_common(1)[0][0]
+    most_common = Counter(_release(version) for version in values).most_common(1)[0][0]
     if _release(value) == most_common:
         return Verdict("ok", value)
     return Verdict("wrong", value)
@@ -143,7 +143,7 @@ def check_gpus(value: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) ->
     text = f"{', '.join(value['listed']) or 'none'}; torch sees {value['torch']}"
     if value["torch"] < len(value["listed"]):
         return Verdict("wrong", text)
-    kinds = {gpu for other in values for gpu in other["listed"]}
+    kinds = {gpu for node in values for gpu in node["listed"]}
     if len(kinds) > 1:
         return Verdict("note", text, "expect small differences between results of different GPUs")
     return Verdict("ok", text)

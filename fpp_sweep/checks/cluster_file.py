@@ -1,4 +1,4 @@
-"""What is left to decide in a cluster file, and which of its nodes have not joined."""
+"""Open values of a cluster file, and its nodes that have not joined."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class InterruptedSweep(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to run a space: the sweep's folder, the cluster, MLflow, and how much is printed."""
+    """Options of a run: the sweep's folder, the cluster, MLflow, and how much is printed."""
 
     root: Path | str = "sweeps"
     name: str | None = None  # none: the space's name and the time
@@ -77,8 +77,8 @@ class Sweep:
 
     def evidence(self) -> Evidence:
         """Return intervals, the support for being on the front, and differences to the baselines."""
-        found: Evidence = _notebook().evidence(self.folder)
-        return found
+        evidence: Evidence = _notebook().sweep_evidence(self.folder)
+        return evidence
 
     def best(self, mark: str = "knee") -> TrialConfig:
         """Return the config of the front member with a mark: `knee`, or `best <metric>` of an objective."""
@@ -94,8 +94,8 @@ class Sweep:
     def table(self) -> list[dict[str, Any]]:
         """Return a flat row for each record, for `pandas.DataFrame`.
 
-        Columns are name, state, marks, settings, metrics (`ece`, `ece/dtd` for one dataset, `test/ece` for another
-        split), and `ece low` and `ece high` for the ends of an interval.
+        Columns are name, state, marks, settings and metrics: `ece`, `ece/dtd` for one dataset, `test/ece` for another
+        split. The ends of an interval are `ece low` and `ece high`.
         """
         rows: list[dict[str, Any]] = _notebook().rows(self.folder)
         return rows

@@ -28,7 +28,7 @@ def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[s
     for settings in flat.values():
         for key, value in settings.items():
             values.setdefault(key, {})[str(value)] = value
-    shared = {key: next(iter(found.values())) for key, found in values.items() if len(found) == 1}
+    shared = {key: next(iter(texts.values())) for key, texts in values.items() if len(texts) == 1}
     yield f"sweep {space.name}: {len(configs)} configs, {space.search.sampler}, on {space.work.model}"
     yield _filled(f"the same in all: {_settings_text(shared)}", indent="", hanging=4)
     queue = len(space.queue())

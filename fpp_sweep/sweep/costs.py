@@ -1,4 +1,4 @@
-"""What sweeps have to compute, what each task takes a worker, and how long all of it takes with several workers."""
+"""The tasks that sweeps compute, the time of each task, and the time of all with several workers."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Costs:
         """Return how long each phase takes with several workers.
 
         A phase takes at least its work divided by the workers, and at least its longest chain of tasks that wait for
-        each other. A schedule without needless gaps exceeds the first by at most the second (Graham's bound). Trials
-        that run one after the other are a chain, too. The lower bound assumes that nothing else uses the cores.
+        each other. A schedule without needless gaps takes at most the sum of both (Graham's bound). Trials that run one
+        after the other are a chain, too. The lower bound assumes that nothing else uses the cores.
         """
         times = []
         computed: set[str] = set()  # by earlier trials

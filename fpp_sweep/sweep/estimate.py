@@ -1,4 +1,4 @@
-"""What a sweep would do, and about how long it would take: `tune --dry-run`.
+"""The dry run of a sweep: its configs and tasks, and about how long it would take (`tune --dry-run`).
 
 The tasks are those of the sweep itself: baselines, published points, as many sampled trials as the budget allows, and
 the test split, with everything that trials share counted once. What a task takes is measured here, on this machine's

@@ -1,4 +1,4 @@
-"""What a sweep is going to do, printed before anything slow is loaded."""
+"""The announcement of a sweep, printed before anything slow is loaded."""
 
 from __future__ import annotations
 

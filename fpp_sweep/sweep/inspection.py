@@ -27,7 +27,7 @@ NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a sweep would use: a worker, datasets of a split, and MLflow."""
+    """The worker, the datasets and the MLflow store that a sweep would use."""
 
     worker: WorkerSpec
     datasets: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 
 
-def evidence(folder: SweepFolder) -> Evidence:
+def sweep_evidence(folder: SweepFolder) -> Evidence:
     """Return the intervals, the support and the differences of a sweep."""
     info = folder.info()
     return evidence_of(folder.artifacts, info, front_of(info, folder.trials()))
@@ -31,8 +31,8 @@ def rows(folder: SweepFolder) -> list[dict[str, Any]]:
     """Return all records as flat rows."""
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    found = evidence_of(folder.artifacts, info, front)
-    return [record_row(info, record, front, found) for record in records]
+    evidence = evidence_of(folder.artifacts, info, front)
+    return [record_row(info, record, front, evidence) for record in records]
 
 
 def record_row(info: SweepInfo, record: TrialRecord, front: Front, evidence: Evidence) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def as_html(folder: SweepFolder) -> str:
     """Return the state of the sweep, and its front with the baselines."""
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
-    found = evidence_of(folder.artifacts, info, front)
-    notes = front_notes(info, front, has_verdicts=bool(found.splits))
+    evidence = evidence_of(folder.artifacts, info, front)
+    notes = front_notes(info, front, has_verdicts=bool(evidence.splits))
     parts = [paragraph(line) for line in (state_line(folder, info, records), *notes)]
     if front.compared:
-        parts.append(to_html(front_table(info, front, found)))
+        parts.append(to_html(front_table(info, front, evidence)))
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""What a driver starts from: a new sweep, or a sweep that is resumed."""
+"""The start of a driver: of a new sweep, or of one that is resumed."""
 
 from __future__ import annotations
 

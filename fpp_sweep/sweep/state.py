@@ -1,4 +1,4 @@
-"""Whether a sweep runs, when it was last written, and the command that resumes it."""
+"""The state of a sweep by its record and its lock, the time of its last change, and the command that resumes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers of a sweep open, and which results they share with other sweeps."""
+"""The specification of a sweep's workers, and the results that they share with other sweeps."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
 
 def precisions(space: Space) -> list[Precision]:
     """Return the precisions that trials and baselines may ask for."""
-    found = {config.precision for config in [*space.baselines().values(), space.start()]}
+    requested = {config.precision for config in [*space.baselines().values(), space.start()]}
     for param in space.searched():
         if param.key == "precision":
-            found.update(param.choices)
-    return sorted(found)
+            requested.update(param.choices)
+    return sorted(requested)
 
 
 def shared_results(space: Space) -> Path | None:
-    """Return the folder of the results that all sweeps on this machine share; None if this sweep must not share.
+    """Return the folder of the results that all sweeps on this machine share; None if this sweep shares none.
 
-    They are not shared if `work.reuse_results` is off, if the time of the work is an objective, or if images may be left
-    out before a method that learns from image to image: the results of later shards do not record that.
+    A sweep shares no results if `work.reuse_results` is off, or if the time of the work is an objective. The same holds
+    if images may be left out before a method that learns from image to image: later shards do not record that.
     """
     is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of(space))
     is_stateful = any(catalogue.method(name).stateful for name in space.methods())
