@@ -1,8 +1,8 @@
-"""The estimate of `--dry-run` beside the time that the sweep takes: `python -m benchmarks.estimate [smoke perturb vit]`.
+"""The estimate of a dry run and the time of the sweep: `python -m benchmarks.estimate [smoke perturb vit]`.
 
 Each sweep is estimated and run `--rounds` times in turn, by the commands that a user types, from an empty cache. `vit`
-has the shape of ViT-B-16, with random weights, on a few of the embedded images. The goal: 0.75 to 1.33 for the middle of the
-estimate.
+has the shape of ViT-B-16, with random weights, on a few of the embedded images. The middle of the estimate should be
+0.75 to 1.33 times the time.
 """
 
 from __future__ import annotations
