@@ -34,7 +34,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.preflight import info_at_start
+from fpp_sweep.sweep.sweep_info import new_info
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.actors import Pool, SchedulerActor
@@ -144,8 +144,8 @@ def print_overhead(trials: int) -> None:
 
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()
-        folder.write_info(info_at_start(None, space, Options(), folder, ""))
         actor: Any = ray.remote(IdleScheduler)
+        folder.write_info(new_info(space, Options(), folder, ""))
         pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.tasks))
         pool.open()
         ends: list[float] = []

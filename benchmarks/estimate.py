@@ -1,7 +1,8 @@
-"""What `--dry-run` says beside what a sweep takes: `python -m benchmarks.estimate [smoke perturb vit]`.
+"""The estimate of a dry run and the time of the sweep: `python -m benchmarks.estimate [smoke perturb vit]`.
 
 Each sweep is estimated and run `--rounds` times in turn, by the commands that a user types, from an empty cache. `vit`
-has the shape of ViT-B-16, with random weights, on a few of the embedded images. The goal: 0.75 to 1.33.
+has the shape of ViT-B-16, with random weights, on a few of the embedded images. The middle of the estimate should be
+0.75 to 1.33 times the time.
 """
 
 from __future__ import annotations
@@ -39,22 +40,37 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = options.parse_args(argv)
     for name in args.sweeps or ("smoke", "perturb", "vit"):
         with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
-            found = [compared(name, Path(folder) / str(number)) for number in range(args.rounds)]
-        said, took = (Spread.of(each) for each in zip(*found, strict=True))
-        ratio = Spread.of([one / other for one, other in found])
-        print(f"{name}: said {said} s, took {took} s; said over taken {ratio:.2f}", flush=True)
+            rounds = [compared(name, Path(folder) / str(number)) for number in range(args.rounds)]
+        low, high, took = (Spread.of(column) for column in zip(*rounds, strict=True))
+        ratio = Spread.of([(least + most) / 2 / seconds for least, most, seconds in rounds])
+        print(f"{name}: estimated {low} to {high} s, took {took} s; middle over taken {ratio:.2f}", flush=True)
 
 
-def compared(name: str, folder: Path) -> tuple[float, float]:
-    """Seconds: as estimated, and as they were."""
+def compared(name: str, folder: Path) -> tuple[float, float, float]:
+    """Return the lower and the upper end of the estimate, and the time that the sweep took, in seconds."""
     folder.mkdir()
     space = checkpointed(folder) if name == "vit" else SPACES / f"{name}.yaml"
-    dry = tune(folder, "--space", str(space), "--dry-run")
-    words = re.search(r"estimate: .*, ([\d.]+) (s|min|h) with", dry)
-    assert words, dry
+    low, high = estimated(tune(folder, "--space", str(space), "--dry-run"))
     began = time.perf_counter()
     tune(folder, "--space", str(space))
-    return float(words[1]) * UNITS[words[2]], time.perf_counter() - began
+    return low, high, time.perf_counter() - began
+
+
+def estimated(text: str) -> tuple[float, float]:
+    """Return the ends of a dry run's estimate, in seconds.
+
+    >>> estimated("estimate: 2 min of CPU time, 80 s to 2.0 min with 2 workers like this one")
+    (80.0, 120.0)
+    >>> estimated("estimate: 2 min of CPU time, 1.5 to 2.0 min with 2 workers like this one")
+    (90.0, 120.0)
+    """
+    words = re.search(r"estimate: .*, (?:([\d.]+)(?: (s|min|h))? to )?([\d.]+) (s|min|h) with", text)
+    assert words, text
+    low, low_unit, high, unit = words.groups()
+    most = float(high) * UNITS[unit]
+    if low is None:
+        return most, most
+    return float(low) * UNITS[low_unit or unit], most
 
 
 def tune(folder: Path, *words: str) -> str:

@@ -35,7 +35,8 @@ from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.sweep.api import Options, Sweep
-from fpp_sweep.sweep.preflight import Opened, info_at_start
+from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.sweep.sweep_info import new_info
 from fpp_sweep.tracking import check_store, ship
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
@@ -239,7 +240,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
     uri = f"sqlite:///{root}/mlflow.db"
     check_store(uri)
     with session(None, cpus=2, verbose=False):
-        from fpp_sweep.sweep.run import Run
+        from fpp_sweep.sweep.driver import SweepDriver
 
         pool = start_light_pool(folder.tasks, workers, args)
         pool.open()
@@ -247,15 +248,15 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         while pool.status().workers < workers:
             time.sleep(0.1)
         folder.path.mkdir(parents=True)
-        folder.write_info(info_at_start(None, space, Options(), folder, uri))
+        folder.write_info(new_info(space, Options(), folder, uri))
         book = Book(os.getpid())
         book.look(0)
         before, began = book.cpu(), time.monotonic()
-        sweep = Run(space, folder, Opened(pool, plan, None, 0.0), Options(), uri)
-        watcher = threading.Thread(target=book.keep, args=(lambda: sweep.conductor.progress.finished,), daemon=True)
+        sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, None, 0.0), Options(), uri)
+        watcher = threading.Thread(target=book.keep, args=(lambda: sweep.searcher.progress.finished,), daemon=True)
         watcher.start()
         try:
-            sweep.go()
+            sweep.search()
         finally:
             wall = time.monotonic() - began
             status = pool.status()

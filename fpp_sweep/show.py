@@ -22,7 +22,7 @@ from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.process import sleep_when_idle
 from fpp_sweep.spec.progress import Screen, duration
-from fpp_sweep.sweep.api import last_change
+from fpp_sweep.sweep.state import last_change, state_text
 
 LOG = 5  # lines of a trial's log
 
@@ -61,27 +61,27 @@ def row(folder: SweepFolder) -> tuple[str, ...]:
     progress = f"{trials.count('complete')}{f'/{total}' if total else ''}{otherwise}"
     knees = [member for member in front.members if "knee" in front.marks[member.name]]
     knee = "".join(f", knee {format_values(info.objectives, values_of(member))}" for member in knees)
-    return name, info.state, progress, f"{plural(len(front.members), 'trial')}{knee}", changed
+    return name, state_text(folder, info), progress, f"{plural(len(front.members), 'trial')}{knee}", changed
 
 
 def of_sweep(folder: SweepFolder) -> Iterator[str]:
-    from fpp_sweep.sweep.display import heading
-    from fpp_sweep.sweep.summary import ending
+    from fpp_sweep.sweep.heading import heading
+    from fpp_sweep.sweep.summary import summary_lines
 
     info = folder.info()
     yield from heading(folder, info.space, info.objectives, info.search_split)
     yield f"changed   {duration(time.time() - last_change(folder))} ago\n"
-    yield from ending(folder)
+    yield from summary_lines(folder)
 
 
 def of_trial(folder: SweepFolder, name: str) -> Iterator[str]:
-    from fpp_sweep.sweep.summary import once_more
+    from fpp_sweep.sweep.repeat import repeat_command
 
     record = folder.known_trial(name)
     yield from map(printable, facts(folder, record))
     for split, result in record.results.items():
         yield f"\n{numbers(split, result)}"
-    yield printable(f"once more   {once_more(folder, folder.info(), record)}")
+    yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
 
 
 def facts(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:

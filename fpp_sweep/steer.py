@@ -25,7 +25,7 @@ from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
-from fpp_sweep.sweep.api import last_change
+from fpp_sweep.sweep.state import last_change
 
 BUDGET = {"trials": "trials", "hours": "wall_clock", "concurrency": "concurrency"}  # flag -> key of `search`
 

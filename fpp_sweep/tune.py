@@ -30,8 +30,10 @@ from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, note
 from fpp_sweep.spec.process import sleep_when_idle
 from fpp_sweep.spec.progress import Screen
-from fpp_sweep.sweep.api import Options, Sweep, require_same, sweep_folder
-from fpp_sweep.sweep.display import heading
+from fpp_sweep.sweep.api import Options, Sweep
+from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.heading import heading
+from fpp_sweep.sweep.resume import require_same
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -69,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if folder.info_file.is_file():
             told, again = "interrupted; to go on:", go_on
             if isinstance(error, KeyboardInterrupt):  # else the disk may be what failed
-                show_ending(folder)
+                with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
+                    show_ending(folder)
         print(f"{told}\n    {command_line('fpp_sweep.tune', again)}", file=sys.stderr)
         if isinstance(error, MachineError):
             raise
@@ -93,9 +96,9 @@ def announced(space: Space, options: Options) -> SweepFolder:
 
 
 def show_ending(folder: SweepFolder) -> None:
-    from fpp_sweep.sweep.summary import ending
+    from fpp_sweep.sweep.summary import summary_lines
 
-    print("\n".join(ending(folder)))
+    print("\n".join(summary_lines(folder, resume=False)))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -12,7 +12,8 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.sweep.preflight import make_plan, worker_spec
+from fpp_sweep.sweep.plan import make_plan
+from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker

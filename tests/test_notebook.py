@@ -60,7 +60,8 @@ def test_a_table_has_reasons_marks_durations_and_numbers_by_dataset(tmp_path):
 
 def test_what_a_notebook_shows_is_escaped_and_there_before_any_trial_has_ended(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=0, baselines=(), state="running")
-    assert "made is running; trials: none was begun." in Sweep(folder)._repr_html_()
+    with folder.locked():
+        assert "made is running; trials: none was begun." in Sweep(folder)._repr_html_()
     assert Sweep(folder).plot() == {}
     made = Sweep(build_sweep(tmp_path / "<b>", trials=2, failed=()))
     assert "<b>" not in made._repr_html_()

@@ -41,9 +41,19 @@ def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
 
 def test_a_running_sweep_says_when_it_last_changed(capsys, folder):
     folder.write_info(replace(folder.info(), state="running", finished=None))
-    text = shown(capsys, show.main, folder.path)
+    with folder.locked():
+        text = shown(capsys, show.main, folder.path)
     assert "\nperturb-1 is running; trials: " in text
     assert "\nchanged   " in text
+    assert "\ncontinue    " not in text
+
+
+def test_a_sweep_whose_driver_was_killed_says_so_and_how_to_continue_it(capsys, folder):
+    command = "python -m fpp_sweep.tune --space perturb.yaml"
+    folder.write_info(replace(folder.info(), state="running", finished=None, command=command))
+    text = shown(capsys, show.main, folder.path)
+    assert "\nperturb-1 stopped without notice " in text
+    assert f"\ncontinue    {command} --name here --resume\n" in text
 
 
 def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_it(capsys, folder):
@@ -57,7 +67,7 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
     assert ["average", "58.00", "8.00", "2.1500", "0.4100"] in rows
     assert ["test", "accuracy", "ece", "sce", "brier"] in rows
     command = text.splitlines()[-1]
-    assert command.startswith("once more   python -m fpp_sweep.evaluate --config ")
+    assert command.startswith("repeat      python -m fpp_sweep.evaluate --config ")
     assert f" --config {folder.path}/trials/trial-0005.json --model tiny " in command
 
 
@@ -115,8 +125,9 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     assert "\033" not in text
     header, *rows = ([cell.strip() for cell in line.split("  ") if cell] for line in text.splitlines())
     assert header == ["sweep", "state", "trials", "front", "changed"]
-    assert [row[:4] for row in rows[:2]] == [
-        ["a", "running", "2/6", "1 trial, knee accuracy 54.00, ece 10.80"],
+    assert rows[0][1].startswith("stopped without notice ")  # no driver holds its lock
+    assert [[row[0], *row[2:4]] for row in rows[:1]] + [row[:4] for row in rows[1:2]] == [
+        ["a", "2/6", "1 trial, knee accuracy 54.00, ece 10.80"],
         ["b", "finished", "2/6, 1 failed, 1 stopped", "1 trial, knee accuracy 56.00, ece 9.40"],
     ]
     assert rows[2][:4] == ["empty", "interrupted", "0/6", "0 trials"]

@@ -281,7 +281,7 @@ work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1}
     assert sorted(study_states(sweep)) == ["COMPLETE", "FAIL"]
     assert bad.reason in done.stderr
     told_failure = (
-        f"{bad.name} failed: {bad.reason}\n    traceback   {sweep.artifacts(bad.name)}/log.txt\n    once more   "
+        f"{bad.name} failed: {bad.reason}\n    traceback   {sweep.artifacts(bad.name)}/log.txt\n    repeat      "
     )
     words = shlex.split(done.stdout.partition(told_failure)[2].splitlines()[0])
     again = subprocess.run(

@@ -1,1 +1,1 @@
-"""Checks of a machine and a sweep before it starts: probes read facts, checks judge them."""
+"""Checks of the machines that a sweep runs on: `probes` reads facts, `checks` judges them."""

@@ -1,4 +1,4 @@
-"""What a machine is like, as plain values: gathered where workers run, judged elsewhere (findings.py)."""
+"""Read facts about a machine, as plain values: on every node that workers run on. `checks` judges them elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.checks.provenance import versions
+from fpp_sweep.checks.versions import versions
+from fpp_sweep.core.datasets import expand, read_custom
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
@@ -28,128 +29,125 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
 
-Facts = dict[str, Any]  # by what was looked at; where that went wrong, {"failed": the reason}
-SAMPLE = 4 * 2**20  # bytes that are written to see whether a disk takes them, and how fast
-TMPFILES = tuple(Path(folder, "tmpfiles.d") for folder in ("/etc", "/run", "/usr/lib"))  # the first with a file counts
-SYSTEMD = Path("/run/systemd/system")  # there where it runs
+Facts = dict[str, Any]  # fact by subject; the fact of a subject that cannot be read is {"failed": the reason}
+SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
+LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 
 
-def look(spec: WorkerSpec, key: str | None) -> Facts:
-    """What takes no second to see; `key` is what the digest of the cluster's token is made with, where there is one."""
+def node_facts(spec: WorkerSpec, token_key: str | None) -> Facts:
+    """Return the facts that can be read within a second.
+
+    `token_key` is the key for the digest of the cluster's token; None on a machine that is not part of a cluster.
+    """
     if spec.folder and Path(spec.folder).is_dir():
         os.chdir(spec.folder)
-    looks: dict[str, Callable[[], Any]] = {
-        "cache": lambda: _disk(_cache(spec)),
-        "temporary files": lambda: _disk(Path(tempfile.gettempdir())),
-        "memory": lambda: memory()[0],
-        "open files": lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    probes: dict[str, Callable[[], Any]] = {
+        "cache": lambda: disk(cache_folder(spec)),
+        "temporary files": lambda: disk(Path(tempfile.gettempdir())),
+        "memory": free_memory,
+        "open files": open_files,
     }
-    if key is not None:
-        asked = os.environ.get("RAY_AUTH_MODE") == "token"
-        looks |= {"clock": time.time, "token": lambda: _token()[0] if asked else "none"}
-        looks["same token"] = lambda: hmac.new(key.encode(), _token()[1].encode(), "sha256").hexdigest()[:12]
-    return {**versions(), "code": code(), **gathered(looks)}
+    if token_key is not None:
+        probes["clock"] = time.time
+        probes["token"] = token_mode
+        probes["same token"] = lambda: token_digest(token_key)
+    return {**versions(), "code": package_digest(), **read_facts(probes)}
 
 
-def look_closely(spec: WorkerSpec, key: str | None, datasets: Sequence[str], split: str) -> Facts:
-    """All of it; with datasets, also the model, and what it makes of their first images."""
-    facts = look(spec, key)
-    folders = [_cache(spec).absolute(), Path(tempfile.gettempdir())]
-    facts |= gathered({"GPUs": _gpus, "ports": _open_ports, "cleaners": lambda: cleaners(folders)})
-    return facts | (_data(spec, datasets, split) if datasets else {})
-
-
-def gathered(looks: Mapping[str, Callable[[], Any]]) -> Facts:
-    facts: Facts = {}
-    for what, see in looks.items():
-        try:
-            facts[what] = see()
-        except Exception as error:
-            facts[what] = {"failed": " ".join(str(error).split()) or type(error).__name__}
+def all_facts(spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], split: str) -> Facts:
+    """Return all facts of this machine, and of the model and its predictions if datasets are given."""
+    facts = node_facts(spec, token_key)
+    facts |= read_facts({"GPUs": gpus})
+    if datasets:
+        facts |= data_facts(spec, datasets, split)
     return facts
 
 
-def code() -> str:
-    """A digest of the package's own files: what its version does not tell."""
+def read_facts(probes: Mapping[str, Callable[[], Any]]) -> Facts:
+    """Return the fact that each probe reads, or why it cannot be read."""
+    facts: Facts = {}
+    for subject, probe in probes.items():
+        try:
+            facts[subject] = probe()
+        except Exception as error:
+            facts[subject] = {"failed": " ".join(str(error).split()) or type(error).__name__}
+    return facts
+
+
+def package_digest() -> str:
+    """Return a digest of this package's files, which may differ between nodes of one version."""
     root = Path(__file__).parents[1]
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".yaml"))
-    hashed = [(str(path.relative_to(root)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    return keys.digest(hashed, length=12)
+    digests = []
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".py", ".yaml"):
+            digests.append((str(path.relative_to(root)), hashlib.sha256(path.read_bytes()).hexdigest()))
+    return keys.digest(digests, length=12)
 
 
-def _cache(spec: WorkerSpec) -> Path:
-    return Path(spec.cache) if spec.cache else default_cache()
+def cache_folder(spec: WorkerSpec) -> Path:
+    if spec.cache:
+        return Path(spec.cache)
+    return default_cache()
 
 
-def _disk(folder: Path) -> dict[str, Any]:
+def disk(folder: Path) -> dict[str, Any]:
+    """Write a sample into the folder; return its free bytes and the bytes written per second."""
     began = time.perf_counter()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(SAMPLE))
+            file.write(bytes(SAMPLE_BYTES))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise OSError(f"{folder}: {error.strerror}") from error
-    speed = SAMPLE / (time.perf_counter() - began)
+    speed = SAMPLE_BYTES / (time.perf_counter() - began)
     return {"folder": str(folder), "free": shutil.disk_usage(folder).free, "speed": speed}
 
 
-def _token() -> tuple[str, str]:
-    """Where Ray's token is kept, and the token: in the environment, or in a file of this mode."""
-    if token := os.environ.get("RAY_AUTH_TOKEN"):
-        return "environment", token
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return f"{file.stat().st_mode & 0o777:04o}", file.read_text().strip()
+def free_memory() -> int:
+    return memory()[0]
 
 
-def _gpus() -> dict[str, Any]:
-    """As the driver lists them, and how many torch sees in a process whose GPUs Ray has not hidden."""
+def open_files() -> int:
+    """Return how many files a process may have open at a time."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def token_mode() -> str:
+    """Return where Ray's token is kept: `environment`, or the mode of its file; `none` if Ray asks for no token."""
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        return "none"
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return "environment"
+    return f"{_token_file().stat().st_mode & 0o777:04o}"
+
+
+def token_digest(key: str) -> str:
+    """Return a digest of Ray's token, made with a key that is used once: it tells no more than equality."""
+    token = os.environ.get("RAY_AUTH_TOKEN") or _token_file().read_text().strip()
+    return hmac.new(key.encode(), token.encode(), "sha256").hexdigest()[:12]
+
+
+def _token_file() -> Path:
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def gpus() -> dict[str, Any]:
+    """Return the GPUs that the driver lists, and how many torch finds in a process from which Ray hides none."""
     if shutil.which("nvidia-smi") is None:
         return {"listed": [], "torch": 0}
-    ask = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    shown = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    listed, seen = (
-        subprocess.run(words, capture_output=True, text=True, env=shown, check=True).stdout
-        for words in (ask, [sys.executable, "-c", COUNT_GPUS])
-    )
-    return {"listed": listed.splitlines(), "torch": int(seen)}
+    environment = dict(os.environ)
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    outputs = []
+    for command in (LIST_GPUS, [sys.executable, "-c", COUNT_GPUS]):
+        outputs.append(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
+    return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}
 
 
-def _open_ports() -> list[str]:
-    """Ports on all interfaces but Ray's, which want the token; of the processes that this user may look at."""
-    sockets = {}
-    for table in (path for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.is_file()):
-        for fields in (line.split() for line in table.read_text().splitlines()[1:]):
-            address, _, port = fields[1].partition(":")
-            if fields[3] == "0A" and not address.strip("0"):  # it listens
-                sockets[f"socket:[{fields[9]}]"] = int(port, 16)
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            ports = {os.readlink(file) for file in (process / "fd").iterdir()} & sockets.keys()
-            if ports and "/ray/" not in (process / "maps").read_text():
-                command = (process / "cmdline").read_text().replace("\0", " ")[:40].strip()
-                found |= {f"{sockets[port]} ({command})" for port in ports}
-        except OSError:  # another user's, or gone
-            continue
-    return sorted(found)
-
-
-def cleaners(folders: Sequence[Path], rules: Sequence[Path] = TMPFILES, running: Path = SYSTEMD) -> list[str]:
-    """systemd's rules by which what is in these folders goes after a time."""
-    files: dict[str, Path] = {}
-    for path in (file for folder in rules for file in folder.glob("*.conf") if running.is_dir()):
-        files.setdefault(path.name, path)
-    lines = [line.split() for path in files.values() for line in path.read_text().splitlines()]
-    aged = [line for line in lines if len(line) > 5 and line[0][0] in "dDeqQvC" and line[5] != "-"]
-    return [f"{folder} after {line[5]}" for folder in folders for line in aged if folder.is_relative_to(line[1])]
-
-
-def _data(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
-    """The weights, each dataset, and how many of its first images are recognised."""
-    from fpp_sweep.core.datasets import expand, read_custom
+def data_facts(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
+    """Return digests of the weights and of each dataset, and how many of its first images are classified correctly."""
     from fpp_sweep.trial.worker import Worker  # loads torch
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -158,40 +156,26 @@ def _data(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
             facts: Facts = {"weights": worker.model_info().digest[:12]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
-        for name in expand(datasets, read_custom(Path(spec.dataset_file)) if spec.dataset_file else ()):
+        custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else ()
+        for name in expand(datasets, custom):
             try:
-                facts |= _dataset(worker, name, split)
+                facts |= _dataset_facts(worker, name, split)
             except Exception as error:
                 facts[f"dataset {name}"] = {"failed": str(error)}
     return facts
 
 
-def _dataset(worker: Worker, name: str, split: str) -> Facts:
-    (facts,) = worker.describe([name], split)
-    dataset = worker.datasets.open(name, split)
+def _dataset_facts(worker: Worker, name: str, split: str) -> Facts:
+    (dataset,) = worker.describe([name], split)
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
-    size = min(BATCH, facts.size)
-    task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=size)
-    seen = worker.run(task, []).predictions
-    right = 0 if seen is None else int((seen.predicted == seen.labels).sum())
+    count = min(BATCH, dataset.size)
+    task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=count)
+    predictions = worker.run(task, []).predictions
+    correct = 0
+    if predictions is not None:
+        correct = int((predictions.predicted == predictions.labels).sum())
     return {
-        f"dataset {name}": keys.digest(facts.digest, facts.classes, length=12),
-        f"images of {name}": facts.images,
-        f"labels of {name}": misnamed(dataset.ids, dataset.labels.tolist(), facts.classes),
-        f"accuracy on {name}": {"right": right, "seen": size, "classes": len(facts.classes)},
+        f"dataset {name}": keys.digest(dataset.digest, dataset.classes, length=12),
+        f"images of {name}": dataset.images,
+        f"accuracy on {name}": {"correct": correct, "images": count, "classes": len(dataset.classes)},
     }
-
-
-def misnamed(samples: Sequence[str], labels: Sequence[int], classes: Sequence[str]) -> list[str]:
-    """The first sample whose folder or file has another class's name than its label, if there is one.
-
-    >>> misnamed(["cat/1.jpg", "dog_2.jpg"], [0, 0], ["cat", "dog"])
-    ["dog_2.jpg is labelled 'cat'"]
-    """
-    known = ["".join(filter(str.isalpha, name.lower())) for name in classes]
-    for sample, label in zip(samples, labels, strict=True):
-        parts = Path(sample).parent.name, Path(sample).stem
-        told = {"".join(filter(str.isalpha, part.lower())) for part in parts} & {*known}
-        if told - {""} and known[label] not in told:
-            return [f"{sample} is labelled {classes[label]!r}"]
-    return []

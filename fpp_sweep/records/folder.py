@@ -17,6 +17,7 @@ can be reached.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -32,11 +33,13 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, set_aside, stamp_of, write_json
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, no_link, require_inside, set_aside, stamp_of, write_json
 from fpp_sweep.spec.messages import masked
 
 FORMAT = 3
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
+LOCK_ATTEMPTS = 5
+LOCK_PAUSE = 0.05  # seconds between two of them
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
@@ -92,8 +95,8 @@ class SweepFolder:
             work = _made(WorkTotals, document.get("work", {}), "work")
             return _made(SweepInfo, document | {"objectives": tuple(goals), "work": work})
 
-    def restored_info(self) -> tuple[SweepInfo, str | None]:
-        """The same, made again from its copy where it cannot be read, and what to say of that."""
+    def load_info_or_copy(self) -> tuple[SweepInfo, str | None]:
+        """Return the sweep's record and, if it was damaged and has been restored from its copy, a note of that."""
         try:
             return self.info(), None
         except InputError as error:
@@ -176,17 +179,42 @@ class SweepFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only driver of this sweep; the lock goes with the process, however that ends."""
+        """Be the only driver of this sweep; the lock is released with the process, however that ends."""
         with ExitStack() as lock:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                lock.enter_context(exclusive_lock(self.path / "lock", wait=False))
+                _enter_lock(lock, self._lock_file)
             except LockHeldError as owner:
                 raise InputError(f"sweep {self.path.name} is being run by {owner}; wait, or stop it") from None
             except OSError as error:
-                problem = f"{self.path / 'lock'} cannot be written and locked ({error.strerror})"
-                raise InputError(f"{problem}; make that possible, or give another place with --out") from error
+                problem = f"{self._lock_file} cannot be written and locked ({error.strerror})"
+                raise InputError(f"{problem}; make that possible, or name another folder with --out") from error
             yield
+
+    def is_locked(self) -> bool:
+        """Return whether a driver runs this sweep."""
+        try:
+            with open(self._lock_file, opener=no_link) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # no driver has ever locked it, or its file system has no locks
+            return False
+        return False
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.path / "lock"
+
+
+def _enter_lock(stack: ExitStack, file: Path) -> None:
+    """Take the lock of a driver; `is_locked` in another process may hold it for a moment."""
+    for _ in range(LOCK_ATTEMPTS - 1):
+        with suppress(LockHeldError):
+            stack.enter_context(exclusive_lock(file, wait=False))
+            return
+        time.sleep(LOCK_PAUSE)
+    stack.enter_context(exclusive_lock(file, wait=False))
 
 
 def _trial(file: Path) -> TrialRecord:

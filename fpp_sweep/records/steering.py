@@ -37,7 +37,7 @@ class Queue:
 
     @classmethod
     def of(cls, folder: SweepFolder, info: SweepInfo) -> Self:
-        points = begun(folder, info).queue()
+        points = space_at_start(folder, info).queue()
         return cls(points, {one.number: dict(one.values) for one in folder.commands() if one.number is not None})
 
     def __len__(self) -> int:
@@ -50,6 +50,6 @@ class Queue:
         return self.points[place] if place < len(self.points) else None
 
 
-def begun(folder: SweepFolder, info: SweepInfo) -> Space:
-    """The space as it was when the sweep began."""
+def space_at_start(folder: SweepFolder, info: SweepInfo) -> Space:
+    """Return the space as it was when the sweep began."""
     return space_of(info.begun or info.space, str(folder.info_file))

@@ -47,7 +47,7 @@ def front_table(
     >>> from fpp_sweep.space.objectives import Objective
     >>> from fpp_sweep.spec.config import TrialConfig
     >>> goals = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
-    >>> info = SweepInfo(name="s", created=0, state="finished", space={}, objectives=goals, search_split="val", tags={})
+    >>> info = SweepInfo(name="s", created=0, state="finished", space={}, objectives=goals, search_split="val")
     >>> numbers = {"average": {"accuracy": 71.0, "ece": 4.0}, "datasets": {}, "deviation": {}}
     >>> result = SplitResult(**numbers, samples=200, seconds={}, device_seconds=0)
     >>> done = {"kind": "trial", "state": "complete", "values": [71.0, 4.0], "config": TrialConfig().flat()}

@@ -16,14 +16,15 @@ from fpp_sweep.reproduce.cells import Table, remember, table_of
 from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
-from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.messages import note
-from fpp_sweep.sweep.api import Options, require_same
-from fpp_sweep.sweep.preflight import Workers, mended, open_workers, require_named
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.preflight import check_before_start
+from fpp_sweep.sweep.resume import repair_folder, require_same
 from fpp_sweep.sweep.run import run_sweep
+from fpp_sweep.sweep.worker_pool import Workers, open_workers
 from fpp_sweep.tracking import one_line, recorded, ship, ship_whole
 
 
@@ -71,8 +72,10 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             experiment, space = whole.experiments[name]
             folder = whole.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
-            make_whole(folder)
-            forget_failed(folder)
+            if folder.begun:
+                with folder.locked():
+                    repair_folder(folder)
+            drop_failed(folder)
             resume = folder.info_file.is_file()
             own = replace(options, root=whole.folder, name=name, resume=resume, group=whole.identity())
             if _is_done(folder, space, own):
@@ -82,7 +85,7 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
                 run_sweep(space, own)
             else:
                 if shared is None:
-                    require_named(space, own)
+                    check_before_start(space, own)
                     shared = opened.enter_context(open_workers(space, own, whole.tasks))
                 run_sweep(space, own, shared)
             notes = whole.notes.get(name, ())
@@ -93,15 +96,7 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             yield name, table
 
 
-def make_whole(folder: SweepFolder) -> None:
-    """What was damaged in the folder of a table that was begun; a row without a record is run again."""
-    if folder.begun:
-        with folder.locked():
-            info, problem = folder.restored_info()
-            mended(folder, info, space_of(info.space, str(folder.info_file)), problem)
-
-
-def forget_failed(folder: SweepFolder) -> None:
+def drop_failed(folder: SweepFolder) -> None:
     """A table whose rows failed begins again; what did not fail is at hand among the results that tables share."""
     if folder.info_file.is_file() and folder.info().state in ("finished", "failed"):
         failed = [record.name for record in folder.trials() if record.state == "failed"]

@@ -1,7 +1,7 @@
 """The final stage: after the search its finalists run again, with more pretraining seeds and on fresh images.
 
 The search picks trials by one seed, so that a lucky seed can win. Finalists therefore run with other seeds, which had
-no part in the choice: first on images of the search split that had no part in it either (where there are some), then the
+no part in the choice: first on images of the search split that the search did not use (if there are any), then the
 best of them on the test split. A seed draws the pretraining only: views stay as drawn, so that image features and
 baselines that start from words are computed once.
 

@@ -99,7 +99,7 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
     except Timeout:
         raise LockHeldError(_lock_owner(path)) from None
     try:
-        with open(path, "w", opener=_open_unless_link) as file:
+        with open(path, "w", opener=no_link) as file:
             file.write(str(os.getpid()))
         yield
     finally:
@@ -108,14 +108,14 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
 
 def _lock_owner(path: Path) -> str:
     """Return the process that holds a lock, as a message names it."""
-    with suppress(OSError), open(path, errors="replace", opener=_open_unless_link) as file:
+    with suppress(OSError), open(path, errors="replace", opener=no_link) as file:
         owner = file.read(MAX_OWNER_BYTES).strip()
         if owner:
             return f"process {owner}"
     return "another process"
 
 
-def _open_unless_link(path: str, flags: int) -> int:
+def no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
 
 

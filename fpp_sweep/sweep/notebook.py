@@ -1,69 +1,80 @@
-"""A sweep as a notebook shows it: rows, figures, predictions and HTML, from its folder alone."""
+"""A sweep in a notebook: rows, predictions and HTML, from its folder alone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_result, front_of, metrics_shown, splits_of
+from fpp_sweep.records.front import Front, front_of, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.evidence import Evidence, evidence_of
-from fpp_sweep.report.html import Plot, paragraph, table_of_words
-from fpp_sweep.report.words import beside
+from fpp_sweep.report.front_table import front_table
+from fpp_sweep.report.html import paragraph
+from fpp_sweep.report.table import to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.old_bootstrap import Interval
-from fpp_sweep.sweep.summary import sentences
+from fpp_sweep.sweep.summary import front_notes, state_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
-    from plotly.graph_objects import Figure  # type: ignore[import-untyped]
+
+COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 
 
-def row_of(info: SweepInfo, record: TrialRecord, front: Front, evidence: Evidence) -> dict[str, Any]:
-    """A record, flat."""
-    row: dict[str, Any] = {name: getattr(record, name) for name in ("name", "kind", "state", "origin", "reason")}
-    row["marks"] = ", ".join(front.remarks(record))
-    row["on_front"] = record in front.members
-    row["seconds"] = record.finished - record.started if record.finished and record.started else None
-    row |= record.params
-    for split, result in record.results.items():
-        prefix = "" if split == info.search_split else f"{split}/"
-        row |= {f"{prefix}{metric}": value for metric, value in result.average.items()}
-        for dataset, values in result.datasets.items():
-            row |= {f"{prefix}{metric}/{dataset}": value for metric, value in values.items()}
-        for metric in metrics_shown(info.objectives) if split in evidence.splits else ():
-            interval = evidence.splits[split].interval(record.name, metric)
-            if isinstance(interval, Interval):
-                row |= {f"{prefix}{metric} low": interval.low, f"{prefix}{metric} high": interval.high}
-    return row
+def sweep_evidence(folder: SweepFolder) -> Evidence:
+    """Return the intervals, the support and the differences of a sweep."""
+    info = folder.info()
+    return evidence_of(folder.artifacts, info, front_of(info, folder.trials()))
 
 
-def figures(folder: SweepFolder) -> dict[str, Figure]:
-    """Those of the page; its script gives them the reader's colours, plotly's own are used here."""
-    from plotly.graph_objects import Figure
-
-    return {plot.name: Figure(data=list(plot.traces), layout=plot.layout) for plot in _plots(folder) if plot.traces}
-
-
-def _plots(folder: SweepFolder) -> list[Plot]:
-    from fpp_sweep.report.importance import importances
-    from fpp_sweep.report.page import figures as drawn
-
+def rows(folder: SweepFolder) -> list[dict[str, Any]]:
+    """Return all records as flat rows."""
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
     evidence = evidence_of(folder.artifacts, info, front)
-    return drawn(folder, info, records, front, evidence, importances(info, front.finished)).everything
+    return [record_row(info, record, front, evidence) for record in records]
+
+
+def record_row(info: SweepInfo, record: TrialRecord, front: Front, evidence: Evidence) -> dict[str, Any]:
+    """Return a record as a flat row."""
+    row: dict[str, Any] = {name: getattr(record, name) for name in COPIED}
+    row["marks"] = ", ".join(front.remarks(record))
+    row["on_front"] = record in front.members
+    row["seconds"] = None
+    if record.finished and record.started:
+        row["seconds"] = record.finished - record.started
+    row |= record.params
+    for split in record.results:
+        prefix = "" if split == info.search_split else f"{split}/"
+        for name, value in _numbers(info, record, split, evidence).items():
+            row[f"{prefix}{name}"] = value
+    return row
+
+
+def _numbers(info: SweepInfo, record: TrialRecord, split: str, evidence: Evidence) -> dict[str, float]:
+    """Return a record's averages on a split, then its numbers by dataset, then the ends of its intervals."""
+    result = record.results[split]
+    numbers = dict(result.average)
+    for dataset, values in result.datasets.items():
+        for metric, value in values.items():
+            numbers[f"{metric}/{dataset}"] = value
+    if split in evidence.splits:
+        for metric in metrics_shown(info.objectives):
+            interval = evidence.splits[split].interval(record.name, metric)
+            if isinstance(interval, Interval):
+                numbers[f"{metric} low"] = interval.low
+                numbers[f"{metric} high"] = interval.high
+    return numbers
 
 
 def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
-    """Of all datasets and seeds, one below the other."""
-    import pandas
+    """Return the predictions of a trial for all datasets and seeds of a split, one below the other."""
+    import pandas  # takes seconds
 
     files = sorted((folder.artifacts(name) / split).glob("*.seed*.predictions.parquet"))
     if not files:
-        raise InputError(
-            f"{name} of {folder.path.name} has no predictions on {split}; it is {folder.trial(name).state}"
-        )
+        state = folder.trial(name).state
+        raise InputError(f"{name} of {folder.path.name} has no predictions on {split}; it is {state}")
     parts = []
     for file in files:
         dataset, _, seed = file.name.removesuffix(".predictions.parquet").rpartition(".seed")
@@ -72,23 +83,12 @@ def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
 
 
 def as_html(folder: SweepFolder) -> str:
+    """Return the state of the sweep, and its front with the baselines."""
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
     evidence = evidence_of(folder.artifacts, info, front)
-    columns = [
-        (split, metric) for split in splits_of(info, front.compared) for metric in metrics_shown(info.objectives)
-    ]
-    heads = ["", *(metric if split == info.search_split else f"{split}/{metric}" for split, metric in columns), ""]
-    rows = [
-        [
-            record.label,
-            *(
-                f"{format_result(metric, record.results.get(split))} {beside(evidence, record.name, split, metric)}"
-                for split, metric in columns
-            ),
-            ", ".join(filter(None, [evidence.standing(record.name), *front.remarks(record)])),
-        ]
-        for record in front.compared
-    ]
-    told = map(paragraph, sentences(info, records, judged=bool(evidence.splits)))
-    return "\n".join([*told, table_of_words(heads, rows) if rows else ""])
+    notes = front_notes(info, front, has_verdicts=bool(evidence.splits))
+    parts = [paragraph(line) for line in (state_line(folder, info, records), *notes)]
+    if front.compared:
+        parts.append(to_html(front_table(info, front, evidence)))
+    return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""Keeps `report/` and MLflow up to date from a thread, at intervals: reports take CPU from trials."""
+"""Keep `report/` and MLflow up to date from a thread, at intervals: a report takes CPU time from trials."""
 
 from __future__ import annotations
 
@@ -15,48 +15,52 @@ from fpp_sweep.tracking import Shipper
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence
 
-TABLES_EVERY, PAGES_EVERY = 2.0, 60.0  # seconds
-SHARE = 20  # times what the last pages took must pass before the next
+TABLE_INTERVAL, PAGE_INTERVAL = 2.0, 60.0  # seconds
+PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
 
 
 class Reporter:
+    """Writes the tables after each change, and the page from time to time."""
+
     def __init__(self, folder: SweepFolder, shipper: Shipper) -> None:
         self._folder, self._shipper = folder, shipper
         self._changed = threading.Event()
-        self._over = threading.Event()
-        self._evidence: Evidence | None = None  # of the last report that had any
-        self._next_pages = time.monotonic() + PAGES_EVERY
+        self._closing = threading.Event()
+        self._evidence: Evidence | None = None  # of the last page
+        self._next_page = time.monotonic() + PAGE_INTERVAL
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def nudge(self) -> None:
+        """Say that a record has changed."""
         self._changed.set()
 
     def close(self) -> None:
-        """The last report, with everything."""
-        self._over.set()
+        """Write the last report, with everything."""
+        self._closing.set()
         self._changed.set()
         if self._thread.is_alive():
             self._thread.join()
         self._write(pages=True)
 
     def _work(self) -> None:
-        while self._changed.wait() and not self._over.is_set():
+        while self._changed.wait() and not self._closing.is_set():
             self._changed.clear()
             began = time.monotonic()
-            pages = began >= self._next_pages
+            pages = began >= self._next_page
             self._write(pages=pages)
             if pages:
-                self._next_pages = began + max(PAGES_EVERY, SHARE * (time.monotonic() - began))
-            self._over.wait(TABLES_EVERY)
+                seconds = time.monotonic() - began
+                self._next_page = began + max(PAGE_INTERVAL, PAUSE_FACTOR * seconds)
+            self._closing.wait(TABLE_INTERVAL)
 
     def _write(self, *, pages: bool) -> None:
-        """Evidence is worked out again with the pages only."""
+        """Write the tables, and the page if asked; evidence takes long and is computed for the page only."""
+        evidence = None if pages else self._evidence
         try:
-            known = None if pages else self._evidence
-            self._evidence = write_report(self._folder, pages=pages, evidence=known)
-        except Exception as error:  # a report can be made again; a sweep goes on
+            self._evidence = write_report(self._folder, pages=pages, evidence=evidence)
+        except Exception as error:  # a report can be written again; the sweep continues
             print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         self._shipper.nudge()

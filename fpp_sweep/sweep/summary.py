@@ -1,119 +1,129 @@
-"""What a sweep comes to, from its folder: sentences, the table, what failed, and what to do next."""
+"""The summary of a sweep, from its folder: state, front and baselines, failures, work, and what to open next."""
 
 from __future__ import annotations
 
 import math
-import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.report.evidence import evidence_of
+from fpp_sweep.spec.catalogue import sign
 from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.spec.progress import time_shares
-from fpp_sweep.sweep.display import final_table
+from fpp_sweep.sweep.final_table import final_table
+from fpp_sweep.sweep.repeat import repeat_command, use_command
+from fpp_sweep.sweep.state import resume_command, state_text
 from fpp_sweep.tracking import to_look
 from fpp_sweep.trial.trial import sum_by_stage
 
-FAILURES = 3  # that are told; of more, how many
+FAILURES_SHOWN = 3
+WIDTH = 100  # columns, where the output is not a terminal
 
 
-def ending(folder: SweepFolder) -> Iterator[str]:
-    """Lines, for the end of a sweep or for whoever looks at it."""
-    from fpp_sweep.report.evidence import evidence_of  # loads numpy
+def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool = True) -> Iterator[str]:
+    """Yield the lines that are printed at the end of a sweep, and by `show` at any time.
 
+    `resume` says whether the command that continues an interrupted sweep is among them.
+    """
+    if width is None:
+        width = shutil.get_terminal_size((WIDTH, 24)).columns
     info, records = folder.info(), folder.trials()
-    evidence = evidence_of(folder.artifacts, info, front_of(info, records))
-    yield from map(printable, sentences(info, records, judged=bool(evidence.splits)))
+    front = front_of(info, records)
+    evidence = evidence_of(folder.artifacts, info, front)
+    yield printable(state_line(folder, info, records))
+    for line in front_notes(info, front, has_verdicts=bool(evidence.splits)):
+        yield printable(line)
     if records:
-        yield f"\n{final_table(info, records, evidence)}\n"
-    asked = (f"steered     {command.words}" for command in folder.commands())
-    work = work_done(info, records)
-    yield from map(printable, (*failures(folder, info, records), *asked, *work, *to_open(folder, info)))
+        yield f"\n{final_table(info, records, evidence, width)}\n"
+    for line in failure_lines(folder, info, records):
+        yield printable(line)
+    for command in folder.commands():
+        yield printable(f"steered     {command.words}")
+    for line in (*work_lines(info, records), *next_lines(folder, info)):
+        yield printable(line)
+    continuation = resume_command(folder, info)
+    if continuation and resume:
+        yield printable(f"continue    {continuation}")
 
 
-def sentences(info: SweepInfo, records: Sequence[TrialRecord], *, judged: bool) -> Iterator[str]:
-    """How it ended, and how its trials stand beside the baselines; where that is `judged`, the table says it."""
+def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> str:
+    """Return the state of the sweep, with the number of trials in each state."""
     states = Counter(record.state for record in records if record.kind == "trial")
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none was begun"
-    why = f" ({info.end_reason})" if info.end_reason and info.finished else ""
-    yield f"{info.name} is {info.state}{why}; trials: {counts}."
-    front = front_of(info, records)
+    state = state_text(folder, info)
+    line = f"{info.name} is {state}" if state == info.state else f"{info.name} {state}"
+    if info.end_reason and info.finished:
+        line += f" ({info.end_reason})"
+    return f"{line}; trials: {counts}."
+
+
+def front_notes(info: SweepInfo, front: Front, *, has_verdicts: bool) -> Iterator[str]:
+    """Yield what to know of the front; comparisons with the baselines only if there are no verdicts on them."""
     if front.infeasible and not front.members:
         yield "No trial that finished keeps all constraints: none is on the front."
-    if front.members and front.baselines and not judged:
+    if front.members and front.baselines and not has_verdicts:
         yield from _beside_baselines(info, front)
     if front.members and info.reference is not None:
-        corner = format_values(info.objectives, info.reference)
-        if not pareto.hypervolume([values_of(member) for member in front.members], front.goals, info.reference):
+        points = [values_of(member) for member in front.members]
+        if not pareto.hypervolume(points, front.goals, info.reference):
+            corner = format_values(info.objectives, info.reference)
             yield f"Hypervolume 0: no trial is better in every objective than the corner it is measured from, {corner}."
 
 
 def _beside_baselines(info: SweepInfo, front: Front) -> Iterator[str]:
     goals = " and ".join(objective.metric for objective in info.objectives)
-
-    def beats(one: TrialRecord, other: TrialRecord) -> bool:
-        return pareto.front([values_of(one), values_of(other)], front.goals) == [0]
-
-    winners = [one.name for one in front.members if all(beats(one, baseline) for baseline in front.baselines)]
-    most = f"{', '.join(winners)} beat{'s' * (len(winners) == 1)}" if winners else "No trial beats"
-    yield f"{most} every baseline in {goals}, on {info.search_split}."
+    winners = []
     for member in front.members:
-        if better := [baseline.label for baseline in front.baselines if beats(baseline, member)]:
+        if all(_dominates(member, baseline, front) for baseline in front.baselines):
+            winners.append(member.name)
+    verb = "beat" if len(winners) > 1 else "beats"
+    yield f"{', '.join(winners) or 'No trial'} {verb} every baseline in {goals}, on {info.search_split}."
+    for member in front.members:
+        better = [baseline.label for baseline in front.baselines if _dominates(baseline, member, front)]
+        if better:
             marks = ", ".join(front.marks[member.name])
-            yield f"{member.name}{f' ({marks})' * bool(marks)} is beaten by {', '.join(better)}."
-    for place, objective in enumerate(info.objectives):
-        best = max if objective.goal == "max" else min
-        first = best(front.compared, key=lambda record: values_of(record)[place])
-        if first.kind == "baseline":
-            value = format_metric(objective.metric, values_of(first)[place])
-            yield f"The best {objective.metric} is that of baseline {first.label}, {value}."
+            name = f"{member.name} ({marks})" if marks else member.name
+            yield f"{name} is beaten by {', '.join(better)}."
+    for index, objective in enumerate(info.objectives):
+        best = best_in(front, index)
+        if best.kind == "baseline":
+            value = format_metric(objective.metric, values_of(best)[index])
+            yield f"The best {objective.metric} is that of baseline {best.label}, {value}."
 
 
-def failures(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
-    """Each with its cause, its traceback, and the command that runs what failed again."""
+def best_in(front: Front, index: int) -> TrialRecord:
+    """Return the member or baseline that is best in an objective."""
+    best = front.compared[0]
+    for record in front.compared[1:]:
+        difference = values_of(record)[index] - values_of(best)[index]
+        if difference * sign(front.goals[index]) > 0:
+            best = record
+    return best
+
+
+def _dominates(record: TrialRecord, rival: TrialRecord, front: Front) -> bool:
+    return pareto.front([values_of(record), values_of(rival)], front.goals) == [0]
+
+
+def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
+    """Yield the cause of each failure, its traceback, and the command that runs the failed part again."""
     failed = [record for record in records if record.state == "failed" or (record.reason and record.details)]
-    for record in failed[:FAILURES]:
+    for record in failed[:FAILURES_SHOWN]:
         yield f"{record.name} failed: {record.reason}"
         yield f"    traceback   {folder.artifacts(record.name) / 'log.txt'}"
-        yield f"    once more   {once_more(folder, info, record)}"
-    if len(failed) > FAILURES:
-        yield f"and {len(failed) - FAILURES} more failed: {command_line('fpp_sweep', ['show', str(folder.path)])}"
+        yield f"    repeat      {repeat_command(folder, info, record)}"
+    if len(failed) > FAILURES_SHOWN:
+        show = command_line("fpp_sweep", ["show", str(folder.path)])
+        yield f"and {len(failed) - FAILURES_SHOWN} more failed: {show}"
 
 
-def once_more(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
-    """The command that evaluates a trial again: of one that failed, only the dataset and seed that its reason names."""
-    datasets, seeds = list(info.datasets), [str(seed) for seed in info.seeds]
-    reason = record.reason or ""
-    if named := re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason):
-        datasets, seeds = [named[1]], [named[2]]
-    split = next((one for one in ("val", "test") if f"{one} samples" in reason), info.search_split)
-    work = as_mapping(info.space.get("work", {}))
-    threads = work.get("threads") or max(1, int(work.get("cpus_per_worker", 1)))
-    words = ["--split", split, "--seed", *seeds, "--threads", str(threads)]
-    plugins = [f"{name}.py" for name in info.plugins]
-    words += ["--plugin", *plugins] if plugins else []
-    return _evaluate(
-        info, folder.trial_file(record.name), datasets, words, ("limit", "cache", "on_bad_image", "loaders")
-    )
-
-
-def _evaluate(
-    info: SweepInfo, config: Path, datasets: Sequence[str], words: Sequence[str] = (), keys: Sequence[str] = ()
-) -> str:
-    work = as_mapping(info.space.get("work", {}))
-    words = ["--config", str(config), "--model", work.get("model", "tiny"), *words]
-    words += ["--datasets", *datasets] if datasets else []
-    for key in ("data_root", "dataset_file", *keys):
-        words += [] if work.get(key) is None else [f"--{key.replace('_', '-')}", str(work[key])]
-    return command_line("fpp_sweep.evaluate", words)
-
-
-def work_done(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
+def work_lines(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
+    """Yield what the workers have done, and what early stopping has saved."""
     if info.race:
         yield f"race        {info.race}"
     work = info.work
@@ -121,26 +131,32 @@ def work_done(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
         tasks, results = plural(work.tasks, "task"), plural(work.cached, "cached result")
         loads, lost = plural(work.model_loads, "model load"), plural(work.workers_lost, "worker")
         yield f"work        {tasks} run, {results}, {loads}, {lost} lost"
-    if features := features_line(records):
+    features = features_text(records)
+    if features:
         yield f"features    {features}"
 
 
-def features_line(records: Sequence[TrialRecord]) -> str:
-    """How fast image features were computed for these trials, and what that waited for."""
-    cost = sum_by_stage(result.features for record in records for result in record.results.values())
-    images = cost.pop("images", 0.0)
+def features_text(records: Sequence[TrialRecord]) -> str:
+    """Return how fast image features were computed for these trials, and the time by step."""
+    results: list[SplitResult] = []
+    for record in records:
+        results += record.results.values()
+    seconds = sum_by_stage(result.features for result in results)
+    images = seconds.pop("images", 0.0)
     if not images:
         return ""
-    rate = images / math.fsum(cost.values())
-    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(cost)}"
+    rate = images / math.fsum(seconds.values())
+    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(seconds)}"
 
 
-def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
-    """What there is to look at, and the command that uses the best config."""
+def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
+    """Yield what there is to open, and the command that uses the best config."""
     yield f"sweep       {folder.path}"
-    if (page := folder.report / "sweep.html").is_file():
+    page = folder.report / "sweep.html"
+    if page.is_file():
         yield f"page        {page.as_uri()}"
-    if (knee := folder.report / "best" / "knee.yaml").is_file():
-        yield f"use it      {_evaluate(info, knee, list(info.datasets))}"
-    for head, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
-        yield f"{head:12}{line}"
+    knee = folder.report / "best" / "knee.yaml"
+    if knee.is_file():
+        yield f"use it      {use_command(info, knee)}"
+    for label, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
+        yield f"{label:12}{line}"

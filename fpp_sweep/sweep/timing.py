@@ -1,10 +1,10 @@
-"""What the steps of a trial cost on this machine, measured with a few steps and a few images of a dataset."""
+"""Measure what the steps of a trial take on this machine, with a few steps and a few images of a dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, process_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +25,7 @@ from fpp_sweep.trial.worker import Worker
 
 STEPS = 6  # of pretraining that are timed, after a first one
 IMAGES = 8  # whose views are drawn
-ENOUGH = 0.5  # seconds after which nothing more is timed: of a large model on a CPU a step takes many
+ENOUGH = 0.5  # seconds after which no more is timed: a step of a large model takes many on a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +33,45 @@ class Speed:
     """Seconds that a worker needs on one dataset."""
 
     step: float  # of pretraining
-    image: float  # adapted to, with one step
-    plain: float  # zero-shot
-    begin: float  # to set a method up
-    draw: float  # of an image: to make all its views
-    tower: float  # of a view: through the image tower
+    image: float  # adaptation to an image, with one step
+    plain: float  # zero-shot prediction for an image
+    begin: float  # preparation of a method
+    draw: float  # all views of an image
+    tower: float  # a view in the image tower
+    running: float = 1.0  # share of the time of measuring in which this process had a core; less on a busy machine
 
 
-def measure(worker: Worker, start: TrialConfig, facts: DatasetInfo) -> Speed:
+def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
     """Time a few steps and images of a dataset."""
-    task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
-    learns = catalogue.method(start.method).learns
-    tuned = replace(start, method=start.method if learns else catalogue.DEFAULT, prompt=start.anchor_prompt)
+    began, processor_began = perf_counter(), process_time()
+    task = EvalTask(config=start, dataset=dataset.name, split=dataset.split, seed=0, start=0, stop=dataset.size)
+    method = start.method if catalogue.method(start.method).learns else catalogue.DEFAULT
+    tuned = replace(start, method=method, prompt=start.anchor_prompt)
     with worker.model.computing(start):
-        image, begin = _adaptation(worker, replace(task, config=tuned))
-        plain, _ = _adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
-        draw, tower = _features(worker, replace(task, config=tuned))
-    step = _pretraining_step(worker, replace(start, prompt="fpp"), facts.name)
-    return Speed(step=step, image=image, plain=plain, begin=begin, draw=draw, tower=tower)
+        image, begin = _time_adaptation(worker, replace(task, config=tuned))
+        plain, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
+        draw, tower = _time_features(worker, replace(task, config=tuned))
+    step = _time_pretraining_step(worker, replace(start, prompt="fpp"), dataset.name)
+    running = 1.0
+    if not torch.cuda.is_initialized():  # a process that waits for its GPU has no core, either
+        running = min(1.0, (process_time() - processor_began) / max(perf_counter() - began, 1e-9))
+    return Speed(step=step, image=image, plain=plain, begin=begin, draw=draw, tower=tower, running=running)
 
 
-def _pretraining_step(worker: Worker, config: TrialConfig, dataset: str) -> float:
+def _time_pretraining_step(worker: Worker, config: TrialConfig, dataset: str) -> float:
     def seconds(steps: int) -> float:
         task = PretrainTask(config=replace(config, fpp=replace(config.fpp, steps=steps)), dataset=dataset, seed=0)
-        return _timed(lambda: worker.run(task, ()))
+        return _seconds(lambda: worker.run(task, ()))
 
-    seconds(1)  # whatever is done once
+    seconds(1)  # includes what is done once
     first = seconds(1)
-    return first if first > ENOUGH else max(0.0, seconds(1 + STEPS) - first) / STEPS
+    if first > ENOUGH:
+        return first
+    return max(0.0, seconds(1 + STEPS) - first) / STEPS
 
 
-def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
-    """Seconds for an image, and to set the method up, with random features."""
+def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
+    """Return the seconds for an image and for the preparation of the method, with random features."""
     dataset = worker.datasets.open(task.dataset, task.split)
     images = min(SAMPLES, len(dataset))
     size = len(worker.clip.text.projection[0])
@@ -73,40 +80,50 @@ def _adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     clip = worker.model.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
     adapters: list[Adapter] = []
-    begin = _timed(lambda: adapters.append(worker.adapter(task, prompt)))
+    begin = _seconds(lambda: adapters.append(worker.adapter(task, prompt)))
 
     def adapt(count: int) -> object:
         return evaluate(clip, replace(task, stop=count), dataset, stand_in, adapters[0])
 
-    return _of_one(adapt, images) / effort(task.config), begin
+    return _seconds_of_one(adapt, images) / effort(task.config), begin
 
 
-def _features(worker: Worker, task: EvalTask) -> tuple[float, float]:
-    """Seconds to draw the views of an image, and of a view in the image tower."""
+def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
+    """Return the seconds for drawing all views of an image, and for a view in the image tower."""
     dataset, config = worker.datasets.open(task.dataset, task.split), task.config.views
     clip = worker.model.clip_for(task.config)
     reader = Reader.of(dataset, config, clip.preprocess, task.seed)
     images = min(IMAGES, len(dataset) - 1) or 1
-    reader[0]  # whatever is read once
-    draw = _of_one(lambda count: [reader[position] for position in range(len(dataset) - count, len(dataset))], images)
+    reader[0]  # includes what is read once
+
+    def draw(count: int) -> object:
+        return [reader[index] for index in range(len(dataset) - count, len(dataset))]
+
+    seconds_per_image = _seconds_of_one(draw, images)
     size = clip.preprocess.size
     pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size, device=clip.device)
     at_once = clip.text.memory.batch_size(len(pixels), view_bytes(clip))
     clip.image_features(pixels[:1])
-    return draw, _of_one(lambda count: run_in_batches(clip.image_features, pixels[:count], at_once), len(pixels))
+
+    def encode(count: int) -> object:
+        return run_in_batches(clip.image_features, pixels[:count], at_once)
+
+    return seconds_per_image, _seconds_of_one(encode, len(pixels))
 
 
-def _of_one(work: Callable[[int], object], most: int) -> float:
-    """Seconds for one of them, where so many are done in one go as take a while."""
+def _seconds_of_one(work: Callable[[int], object], most: int) -> float:
+    """Return the seconds for one item, timed with as many items as take long enough."""
     count = 1
-    while (seconds := _timed(work, count)) < ENOUGH and count < most:
+    seconds = _seconds(work, count)
+    while seconds < ENOUGH and count < most:
         count = min(8 * count, most)
+        seconds = _seconds(work, count)
     return seconds / count
 
 
-def _timed(work: Callable[..., object], *given: int) -> float:
+def _seconds(work: Callable[..., object], *arguments: int) -> float:
     began = perf_counter()
-    work(*given)
-    if torch.cuda.is_initialized():  # a GPU may have only been given it
+    work(*arguments)
+    if torch.cuda.is_initialized():  # the GPU may only have been given the work
         torch.cuda.synchronize()
     return perf_counter() - began

@@ -5,6 +5,17 @@
 """
 
 from fpp_sweep.tracking.sync import Shipper, ship, ship_whole, to_look
-from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_store, one_line, recorded
+from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_address, check_store, one_line, recorded
 
-__all__ = ["DEFAULT_URI", "Shipper", "absolute", "check_store", "one_line", "recorded", "ship", "ship_whole", "to_look"]
+__all__ = [
+    "DEFAULT_URI",
+    "Shipper",
+    "absolute",
+    "check_address",
+    "check_store",
+    "one_line",
+    "recorded",
+    "ship",
+    "ship_whole",
+    "to_look",
+]

@@ -68,11 +68,26 @@ def check_store(uri: str, *, experiment: str = EXPERIMENT) -> None:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); start it, or leave --tracking-uri out "
-            f"to write {DEFAULT_URI}"
-        ) from error
+        raise _unusable(uri, error) from error
     _remember(uri)
+
+
+def _unusable(uri: str, error: Exception) -> InputError:
+    remedy = f"start it, or leave --tracking-uri out to write {DEFAULT_URI}"
+    return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {remedy}")
+
+
+def check_address(uri: str) -> None:
+    """Raise InputError if a store cannot be reached or written, as far as can be told without importing MLflow."""
+    _check_scheme(uri)
+    path = sqlite_file(uri)
+    if path is not None:
+        _check_sqlite(path)
+    elif is_server(uri):
+        try:
+            _check_answer(uri)
+        except OSError as error:
+            raise _unusable(uri, error) from error
 
 
 def recorded(uri: str) -> str:

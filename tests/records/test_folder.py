@@ -50,7 +50,7 @@ def refusal(path):
 
 
 def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path, monkeypatch):
-    advice = "; make that possible, or give another place with --out"
+    advice = "; make that possible, or name another folder with --out"
     with mounted(tmp_path / "forbidden", "size=64k,ro") as disk:
         assert refusal(disk / "one") == f"{disk}/one/lock cannot be written and locked (Read-only file system){advice}"
     with mounted(tmp_path / "full", "size=64k") as disk:
@@ -79,10 +79,10 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
             folder.info_file.write_bytes(content)
         with pytest.raises(InputError, match=r"sweep.json: not readable .*\(--resume\) mends it"):
             SweepFolder.open(folder.path).info()
-        known, note = folder.restored_info()
+        known, note = folder.load_info_or_copy()
         assert known == folder.info() == wanted
         assert note.endswith("made again from its copy, so that nothing is lost")
-        assert folder.restored_info() == (wanted, None)
+        assert folder.load_info_or_copy() == (wanted, None)
     kept = sorted(folder.path.glob("sweep.json.damaged-*"))
     assert [path.read_bytes()[:1] for path in kept] == [b"", b"{", b"\xff", b"{"]
 

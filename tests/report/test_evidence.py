@@ -16,7 +16,7 @@ from fpp_sweep.report.evidence import evidence_of
 from fpp_sweep.report.words import remarks, sentences
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
-from fpp_sweep.sweep.display import WIDTH, final_table
+from fpp_sweep.sweep.final_table import final_table
 from fpp_sweep.tracking.desired import sweep_run
 from fpp_sweep.trial import evidence as below
 from fpp_sweep.trial.artifacts import read_sums, write_predictions
@@ -68,7 +68,7 @@ def test_who_is_on_the_confirmed_front_alone_has_a_row_a_config_and_a_mark(tmp_p
     assert sorted(path.stem for path in best.glob("*.yaml")) == [
         "best-accuracy", "best-ece", "knee", "trial-0002", "trial-0004"
     ]  # fmt: skip
-    rows = final_table(folder.info(), folder.trials(), evidence).splitlines()
+    rows = final_table(folder.info(), folder.trials(), evidence, 100).splitlines()
     (row,) = [line for line in rows if line.startswith("trial-0004 ") and "confirmed" in line]
     (member,) = [place for place, line in enumerate(rows) if line.startswith("trial-0002 ") and "clear" in line]
     assert member < rows.index(row) < next(place for place, line in enumerate(rows) if line.startswith(PLAIN))
@@ -137,8 +137,8 @@ def test_tables_page_picture_terminal_and_mlflow_show_it(far):
     row = dict(zip(head.split(","), first.split(","), strict=True))
     assert float(row["accuracy (val) low"]) == interval["low"]
     assert float(row["support"]) == 1
-    table = final_table(far.info(), far.trials(), read(far)[1])
-    assert max(map(len, table.splitlines())) <= WIDTH
+    table = final_table(far.info(), far.trials(), read(far)[1], 100)
+    assert max(map(len, table.splitlines())) <= 100
     assert "clear 1.00" in table
     assert f"better than {PLAIN} in accuracy" in " ".join(table.split())
     note = sweep_run(far.info(), far.trials(), document).tags["mlflow.note.content"]

@@ -10,7 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.cells import SPREAD, WITHOUT, Cell
 from fpp_sweep.reproduce.experiments import AVERAGE, find
 from fpp_sweep.reproduce.output import as_csv, as_latex, as_markdown, as_text
-from fpp_sweep.reproduce.running import forget_failed
+from fpp_sweep.reproduce.running import drop_failed
 from tests.reproduce.made import ran, result
 
 SETS = ("dtd", "eurosat", "pets")
@@ -108,11 +108,11 @@ def test_a_table_with_a_failed_row_begins_again_and_another_does_not(tmp_path, c
     good = {"tpt": result(SETS, metrics(46.6, 21.0))}
     for name, found in (("whole", good), ("failed", {**good, "otpt": "out of memory"})):
         ran(tmp_path / name, MAIN, SETS, found)
-        forget_failed(SweepFolder(tmp_path / name))
+        drop_failed(SweepFolder(tmp_path / name))
     assert (tmp_path / "whole" / "sweep.json").is_file()
     assert not (tmp_path / "failed").exists()
     assert capsys.readouterr().err == "note: 1 trials failed last time; they are tried again\n"
-    forget_failed(SweepFolder(tmp_path / "none"))
+    drop_failed(SweepFolder(tmp_path / "none"))
 
 
 def test_deviations_and_costs_have_columns_of_their_own(tmp_path):

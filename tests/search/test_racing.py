@@ -36,7 +36,8 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import BlockStats, block_contributions, from_bytes, metric_value
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.preflight import known_info, make_plan
+from fpp_sweep.sweep.plan import make_plan
+from fpp_sweep.sweep.resume import load_for_resume
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.tune import parse
@@ -680,9 +681,9 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])
 def test_only_what_lost_a_race_can_be_finished(raced, name):
-    told = f"--finish {name}: no trial that lost a race; those are trial-0003, trial-0004, trial-0005"
+    told = f"--finish {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
     with pytest.raises(InputError, match=told):
-        known_info(raced.space, Options(resume=True, finish=(name,)), raced.folder)
+        load_for_resume(raced.space, Options(resume=True, finish=(name,)), raced.folder)
 
 
 def test_a_study_is_made_again_with_the_estimates(raced, tmp_path):

@@ -19,7 +19,8 @@ from fpp_sweep.search.trial_runner import TrialContext, run_job
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.preflight import going_on, info_at_start, known_info
+from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
+from fpp_sweep.sweep.sweep_info import resumed_info
 from fpp_sweep.trial.trial import Plan
 from tests.search.test_conductor import SPACE, Sweep
 from tests.trial.made import facts
@@ -39,9 +40,9 @@ class Steered(Sweep):
         """As `run_sweep` goes on."""
         space = parse_space(text, "space.yaml", overrides)
         options = Options(resume=True)
-        known = known_info(space, options, self.folder)
-        self.space = going_on(space, known, self.folder)
-        self.folder.write_info(info_at_start(known, self.space, options, self.folder, ""))
+        before = load_for_resume(space, options, self.folder)
+        self.space = merge_resume_request(space, before, self.folder)
+        self.folder.write_info(resumed_info(before, self.space, ""))
         self.conductor = SweepSearcher(
             self.space,
             self.folder,

@@ -1,4 +1,4 @@
-"""A sweep on a terminal, in a log and in its last table."""
+"""A running sweep on a terminal and in a log."""
 
 import fcntl
 import io
@@ -12,10 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.sweep import display
-from fpp_sweep.sweep.display import WIDTH, Display, Status, final_table, trial_line
-from tests.names import CTPT, OTPT, PLAIN, TPT
-from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, info, searched, split_result, trial
+from fpp_sweep.sweep.display import Display, split_line, trial_line
+from fpp_sweep.sweep.live_status import Status
+from tests.report.made import ACCURACY, ECE, failed, split_result, trial
 
 GOALS = (ACCURACY, ECE)
 STATUS = Status(
@@ -96,7 +95,7 @@ def terminal():
         each.stream.close()
 
 
-def test_a_terminal_keeps_one_block_that_is_redrawn_in_place(terminal):
+def test_a_terminal_has_one_block_that_is_redrawn(terminal):
     screen = terminal()
     clock = Clock()
     display = Display(screen.stream, objectives=GOALS, clock=clock)
@@ -144,7 +143,7 @@ def test_a_block_fits_a_narrow_terminal_and_one_that_was_narrowed(terminal):
     assert narrow[-1].endswith("…")
 
 
-def test_a_terminal_without_such_letters_gets_plain_ones(terminal):
+def test_a_terminal_that_lacks_the_letters_gets_plain_ones(terminal):
     screen = terminal(62, encoding="ascii")
     display = Display(screen.stream, objectives=GOALS)
     display.update(replace(STATUS, note="façade " * 20))
@@ -155,7 +154,7 @@ def test_a_terminal_without_such_letters_gets_plain_ones(terminal):
     assert rows[-1] == f"          {'fa?ade ' * 20}"[:61]
 
 
-def test_a_log_gets_every_event_and_a_status_now_and_then():
+def test_a_log_gets_every_event_and_a_status_every_half_minute():
     stream = io.StringIO()
     clock = Clock()
     display = Display(stream, objectives=GOALS, clock=clock)
@@ -174,7 +173,7 @@ def test_a_log_gets_every_event_and_a_status_now_and_then():
     ]
 
 
-def test_what_is_not_known_is_not_shown():
+def test_unknown_rates_and_values_are_left_out():
     stream = io.StringIO()
     bare = Status("search", 0, 0, 1, None, None, [], None, None, 1, None)
     Display(stream, objectives=GOALS).update(bare)
@@ -195,7 +194,7 @@ def test_closing_leaves_the_last_state(interactive):
     assert "40/40" not in stream.getvalue()[len(before) :]
 
 
-def test_texts_cannot_steer_the_terminal(terminal):
+def test_texts_cannot_control_the_terminal(terminal):
     screen = terminal()
     display = Display(screen.stream, objectives=GOALS)
     display.update(replace(STATUS, note="\033[2Jgone\r\nmore"))
@@ -213,7 +212,7 @@ def test_texts_cannot_steer_the_terminal(terminal):
 
 
 @pytest.mark.parametrize("interactive", [None, True, False])
-def test_a_stream_that_is_closed_is_left_alone(interactive):
+def test_a_closed_stream_is_not_written_to(interactive):
     stream = io.StringIO()
     stream.close()
     display = Display(stream, interactive, objectives=GOALS)
@@ -222,7 +221,7 @@ def test_a_stream_that_is_closed_is_left_alone(interactive):
     display.close()
 
 
-def test_a_pipe_whose_reader_went_away_is_left_alone():
+def test_a_pipe_without_a_reader_is_not_written_to_again():
     read, write = os.pipe()
     stream = os.fdopen(write, "w")
     display = Display(stream, objectives=GOALS)
@@ -266,7 +265,7 @@ def test_stopped_trials_are_counted_once_there_are_any(terminal):
     assert line == "trial-0004  stopped: lower after 2 of 5 datasets"
 
 
-def test_lines_of_several_threads_stay_whole(terminal):
+def test_lines_of_several_threads_are_not_mixed(terminal):
     stream = io.StringIO()
     display = Display(stream, True, objectives=GOALS, clock=iter(range(10_000)).__next__)
 
@@ -285,7 +284,7 @@ def test_lines_of_several_threads_stay_whole(terminal):
     assert lines[-1].strip() == STATUS.note
 
 
-def test_a_baseline_that_is_better_stands_beside_the_best_of_the_front():
+def test_a_baseline_that_is_better_than_the_front_is_named_beside_its_best():
     stream = io.StringIO()
     known = {"tpt": (70.5, 3.5), "zero_shot": (60.0, 3.0)}
     Display(stream, objectives=GOALS).update(replace(STATUS, baselines=known, hypervolume=0.0))
@@ -294,14 +293,14 @@ def test_a_baseline_that_is_better_stands_beside_the_best_of_the_front():
     )
 
 
-def test_what_takes_workers_long_is_told_and_of_many_how_many_more():
+def test_long_tasks_are_listed_and_further_ones_counted():
     stream = io.StringIO()
     doing = [f"set{number}: features: 30/100 images, 2.0/s, 35 s left" for number in range(5)]
     Display(stream, objectives=GOALS).update(replace(STATUS, doing=doing))
     assert f"; {'; '.join(doing[:3])}; and 2 tasks more; front" in stream.getvalue()
 
 
-def test_a_trials_line_tells_values_time_and_place():
+def test_a_trials_line_has_values_time_and_whether_it_joins_the_front():
     assert trial_line(trial(1, 70.123, 4.5), GOALS, on_front=True) == (
         "trial-0001  accuracy 70.12, ece 4.50  8 s  joins the front"
     )
@@ -309,48 +308,9 @@ def test_a_trials_line_tells_values_time_and_place():
     assert trial_line(failed(3, "ValueError:\nbad"), GOALS) == r"trial-0003  failed: ValueError:\nbad"
 
 
-def test_the_last_table_has_the_front_and_the_baselines_on_every_split():
-    records = [*baselines(), trial(0, 70.5, 4.0, test=True, origin="code"), trial(1, 72.0, 6.0), trial(2, 60, 9)]
-    lines = final_table(info(), records).splitlines()
-    assert lines[0] == "front of perturb-20261120-185232: 2 of 3 trials, by accuracy (max) and ece (min) on val"
-    assert re.search(r"-+ val -+  -+ test -+", lines[1])
-    assert lines[3].split() == ["trial-0001", "72.00±0.31", "6.00±0.12", "-", "-", "best", "accuracy,", "knee"]
-    assert lines[4].split()[:5] == ["trial-0000", "70.50±0.31", "4.00±0.12", "69.80±0.31", "4.00±0.12"]
-    assert lines[4].endswith("  best ece, code")
-    assert lines[5] == ""
-    assert [line.split()[0] for line in lines[6:12]] == [PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
-    assert lines[-1] == "trial-0000  fpp.gamma2=0.15"
-    assert "trial-0002" not in "\n".join(lines)
-
-
-def test_the_last_table_fits_a_hundred_columns(monkeypatch):
-    goals = (ACCURACY, ECE, NLL)
-    trials = [
-        replace(each, results={"val": each.results["val"], "test": split_result(70, 5)})
-        for each in searched()
-        if each.results
-    ]
-    complete = [replace(each, values=(*each.values, each.results["val"].average["nll"])) for each in trials]
-    table = final_table(info(goals, name="x" * 150), [*baselines(goals), *complete])
-    assert max(map(len, table.splitlines())) <= WIDTH
-    assert "adapt.penalty_weight" in table
-    assert "±" not in table
-    monkeypatch.setattr(display, "WIDTH", 82)
-    lines = final_table(info(goals), [*baselines(goals), *complete]).splitlines()
-    (place,) = (place for place, line in enumerate(lines) if line.endswith("  best ece, best nll,"))
-    assert lines[place + 1].strip() == "knee"  # not cut off
-    monkeypatch.setattr(display, "WIDTH", 60)
-    lines = final_table(info(goals), [*baselines(goals), *complete]).splitlines()
-    heads = [lines.index(line) for line in lines if re.fullmatch(r" +-+ (val|test) -+", line)]
-    assert len(heads) == 2  # splits that do not fit side by side stand one below the other
-    assert [lines[head + 2].split()[0] for head in heads] == ["trial-0006"] * 2
-    assert "…" not in "".join(lines)
-
-
-@pytest.mark.parametrize("records", [[], [failed(0)]])
-def test_a_sweep_without_results_is_told_so(records):
-    assert f"0 of {len(records)} trials" in final_table(info(), records)
-
-
-def test_only_baselines_make_a_table_too():
-    assert PLAIN in final_table(info(), baselines())
+def test_a_line_about_another_split_has_the_objectives_or_the_reason():
+    tested = trial(1, test=True)
+    assert split_line(tested, "test", GOALS) == "trial-0001  on test: accuracy 69.30, ece 5.00"
+    partial = replace(tested, results={"test": replace(split_result(70, 5), average={"accuracy": 70.0})})
+    assert split_line(partial, "test", GOALS) == "trial-0001  on test: accuracy 70.00"
+    assert split_line(failed(2, "on test: no memory"), "test", GOALS) == "trial-0002  on test: no memory"

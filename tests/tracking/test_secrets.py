@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from fpp_sweep import sync
 from fpp_sweep.cli.command import run
-from fpp_sweep.doctor import mlflow_versions
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, masked
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.preflight import info_at_start
+from fpp_sweep.sweep.inspection import mlflow_versions
+from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import check_store, ship
 from fpp_sweep.tracking.uri import one_line, ui_command, version_at, view_url
 from tests.drivers import environment, only_sweep, started
@@ -64,9 +64,9 @@ def test_a_record_has_a_password_in_one_place_that_its_owner_alone_reads(tmp_pat
     space = parse_space(SPACE, "space.yaml", [f"work.tracking_uri={uri}"])
     folder = build_sweep(tmp_path_factory.mktemp("sweep") / "perturb-1", trials=0, baselines=())
     options = Options(command=command_line("fpp_sweep.tune", ["--tracking-uri", uri]))
-    folder.write_info(info_at_start(None, space, options, folder, uri))
-    for known in (folder.info(), None):
-        folder.write_info(info_at_start(known, space, options, folder, uri))
+    new = new_info(space, options, folder, uri)
+    for info in (new, resumed_info(folder.info(), space, uri)):
+        folder.write_info(info)
         assert folder.info().tracking_uri == uri
         assert quote(password, safe="") not in repr(replace(folder.info(), tracking_uri=""))
         assert stat.S_IMODE(folder.info_file.stat().st_mode) == 0o600

@@ -10,7 +10,7 @@ import pytest
 import fpp_sweep
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.preflight import shared_results
+from fpp_sweep.sweep.worker_spec import shared_results
 from fpp_sweep.trial import worker_model
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole

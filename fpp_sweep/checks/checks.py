@@ -1,0 +1,215 @@
+"""Judge the facts that `probes` reads: each check is a function of one node's fact and the facts of all nodes.
+
+A check returns a verdict with its state, and a remedy where the general remedy of the check does not fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Any, Literal, NamedTuple
+
+from fpp_sweep.checks.probes import Facts
+from fpp_sweep.checks.versions import LIBRARIES
+from fpp_sweep.core.images.cache import readable_size
+
+State = Literal["ok", "note", "wrong"]
+
+GUESSING_PROBABILITY = 0.001  # an accuracy that guessing reaches more rarely is not called guessing
+MIN_DISK, GOOD_DISK = 1e8, 2e9  # free bytes
+MIN_DISK_SPEED = 1e6  # bytes a second; a worker on a CPU writes features at about this rate
+MIN_MEMORY, GOOD_MEMORY = 1.5e9, 4e9  # free bytes
+MIN_OPEN_FILES, GOOD_OPEN_FILES = 1024, 4096
+NOTED_CLOCK_OFFSET, MAX_CLOCK_OFFSET = 2.0, 60.0  # seconds
+
+
+class Verdict(NamedTuple):
+    """The result of a check of one node's fact."""
+
+    state: State
+    text: str
+    remedy: str = ""  # empty: the general remedy of the check
+
+
+Rule = Callable[[Any, Sequence[Any]], Verdict]  # of one node's fact and the facts of all nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule, with the remedy for a fact that breaks it or cannot be read."""
+
+    rule: Rule
+    remedy: str
+
+
+class Finding(NamedTuple):
+    """The verdict on a subject of a node."""
+
+    node: str
+    subject: str
+    state: State
+    text: str
+    remedy: str
+
+
+def findings(nodes: Mapping[str, Facts]) -> list[Finding]:
+    """Judge the facts of all nodes, in the order in which they were read."""
+    judged = []
+    for subject in dict.fromkeys(subject for facts in nodes.values() for subject in facts):
+        check = CHECKS[subject.partition(" ")[0]]
+        readable = {}
+        for node, facts in nodes.items():
+            fact = facts.get(subject)
+            if isinstance(fact, dict) and "failed" in fact:
+                judged.append(Finding(node, subject, "wrong", fact["failed"], check.remedy))
+            elif subject in facts:
+                readable[node] = fact
+        for node, fact in readable.items():
+            verdict = check.rule(fact, list(readable.values()))
+            judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or check.remedy))
+    return judged
+
+
+# --- rules
+
+
+def check_equal(value: str, values: Sequence[str]) -> Verdict:
+    """Require what most nodes have; builds of torch for different devices, such as 2.9.0+cpu, are one version."""
+    most_common = Counter(_release(version) for version in values).most_common(1)[0][0]
+    if _release(value) == most_common:
+        return Verdict("ok", value)
+    return Verdict("wrong", value)
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def check_equal_images(value: str, values: Sequence[str]) -> Verdict:
+    verdict = check_equal(value, values)
+    if verdict.state == "wrong":
+        return verdict._replace(state="note")
+    return verdict
+
+
+def check_disk(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+    text = f"{value['folder']}: {readable_size(value['free'])} free, written at {readable_size(int(value['speed']))}/s"
+    if value["free"] < MIN_DISK:
+        return Verdict("wrong", text)
+    if value["free"] < GOOD_DISK:
+        return Verdict("note", text)
+    if value["speed"] < MIN_DISK_SPEED:
+        return Verdict("note", text, "use a faster disk: workers wait for it")
+    return Verdict("ok", text)
+
+
+def check_memory(free: float, _: Sequence[Any]) -> Verdict:
+    return Verdict(_state_of(free, MIN_MEMORY, GOOD_MEMORY), readable_size(int(free)))
+
+
+def check_open_files(limit: int, _: Sequence[Any]) -> Verdict:
+    return Verdict(_state_of(limit, MIN_OPEN_FILES, GOOD_OPEN_FILES), f"{limit} at a time")
+
+
+def _state_of(value: float, minimum: float, good: float) -> State:
+    if value < minimum:
+        return "wrong"
+    if value < good:
+        return "note"
+    return "ok"
+
+
+def check_clock(offset: float, _: Sequence[Any]) -> Verdict:
+    text = f"{offset:+.1f} s"
+    if abs(offset) > MAX_CLOCK_OFFSET:
+        return Verdict("wrong", text)
+    if abs(offset) > NOTED_CLOCK_OFFSET:
+        return Verdict("note", text)
+    return Verdict("ok", text)
+
+
+def check_token(mode: str, _: Sequence[Any]) -> Verdict:
+    """Require a token that only its owner can read: a process that has the token can run code on the cluster."""
+    if mode in ("environment", "0600", "0400"):
+        return Verdict("ok", mode)
+    if mode == "none":
+        return Verdict("wrong", mode, "start Ray with RAY_AUTH_MODE=token; without a token anybody can run code")
+    return Verdict("wrong", mode)
+
+
+def check_gpus(value: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Verdict:
+    text = f"{', '.join(value['listed']) or 'none'}; torch sees {value['torch']}"
+    if value["torch"] < len(value["listed"]):
+        return Verdict("wrong", text)
+    kinds = {gpu for node in values for gpu in node["listed"]}
+    if len(kinds) > 1:
+        return Verdict("note", text, "expect small differences between results of different GPUs")
+    return Verdict("ok", text)
+
+
+def check_accuracy(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
+    """Require more correct predictions than guessing gives but rarely."""
+    images, classes = value["images"], value["classes"]
+    text = f"{value['correct']} of {images} images classified correctly, {images / classes:.0f} by guessing"
+    if classes > 1 and _probability_of_guessing(value["correct"], images, classes) > GUESSING_PROBABILITY:
+        return Verdict("wrong", text)
+    return Verdict("ok", text)
+
+
+def _probability_of_guessing(correct: int, images: int, classes: int) -> float:
+    """Return how probable this many correct predictions, or more, are by guessing."""
+    share = 1 / classes
+    return sum(comb(images, hits) * share**hits * (1 - share) ** (images - hits) for hits in range(correct, images + 1))
+
+
+def check_mlflow(value: tuple[str, str], _: Sequence[Any]) -> Verdict:
+    server, ours = value
+    text = f"{server}, ours {ours}"
+    if server == ours:
+        return Verdict("ok", text)
+    return Verdict("note", text, "use the same version on both sides")
+
+
+def check_joined(missing: Sequence[str], _: Sequence[Any]) -> Verdict:
+    if missing:
+        return Verdict("wrong", "; ".join(missing))
+    return Verdict("ok", "all nodes")
+
+
+def check_open_value(value: str, _: Sequence[Any]) -> Verdict:
+    """Require other addresses and images than those shipped, which exist nowhere; the rest may stay."""
+    if not value:
+        return Verdict("ok", "every value is decided")
+    if "192.0.2." in value or "ami-0000" in value:
+        return Verdict("wrong", value)
+    return Verdict("note", value, "keep this value if it suits you, or put your own into the cluster file")
+
+
+# --- all checks
+
+SAME_CODE = Check(check_equal, "bring every node to the same commit, and start Ray there again")
+SAME_LIBRARIES = Check(check_equal, "install the same versions everywhere, from one list of them")
+REQUIRED = ("fpp_sweep", "code", "python", *LIBRARIES, "cache")  # a sweep does not begin if one of these is wrong
+CHECKS: dict[str, Check] = {  # by the first word of the subject
+    "fpp_sweep": SAME_CODE,
+    "code": SAME_CODE,
+    **dict.fromkeys(("python", *LIBRARIES), SAME_LIBRARIES),
+    "answer": Check(check_equal, "see with `ray status` whether the node is up"),
+    "cache": Check(check_disk, "make room, or name another folder with work.cache or FPP_SWEEP_CACHE"),
+    "temporary": Check(check_disk, "make room, or name another folder with TMPDIR"),
+    "memory": Check(check_memory, "free memory, or raise the limit of the user, job or container"),
+    "open": Check(check_open_files, "ulimit -n 65536, before `ray start`"),
+    "clock": Check(check_clock, "set the clock, with a service such as chrony"),
+    "token": Check(check_token, "chmod 600 of the token's file: a user who can read the token can run code"),
+    "same": Check(check_equal, "copy one token to every node, and start Ray there again"),
+    "GPUs": Check(check_gpus, "install a driver for torch's CUDA, or torch for the driver's CUDA"),
+    "weights": Check(check_equal, "put the same file where work.model names it, on every node"),
+    "dataset": Check(check_equal, "copy the same dataset to the same folder on every node"),
+    "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
+    "accuracy": Check(check_accuracy, "check that class names and labels have the same order, and the model fits"),
+    "MLflow": Check(check_mlflow, "start the server, or name another one with --tracking-uri"),
+    "joined": Check(check_joined, "see logs/monitor.* of Ray's session on the head, and start the node"),
+    "CHANGE": Check(check_open_value, "put your own value into this line of the cluster file"),
+}

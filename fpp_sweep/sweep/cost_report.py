@@ -1,0 +1,164 @@
+"""The lines of a dry run: configs, tasks, worker time, and how long the sweep takes with several workers."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fpp_sweep.search.racing import NEVER_STOPPED
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.config import TrialConfig, relevant
+from fpp_sweep.sweep.costs import Costs, Range, task_seconds
+from fpp_sweep.sweep.expected import ExpectedSweep
+from fpp_sweep.sweep.timing import Speed
+
+WIDTH = 110  # columns
+START = 24.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
+TRIALS_SHOWN = 8
+RACE_SAVINGS = 0.14, 0.62  # of adaptation, by races on 200 to 5,000 images a dataset (docs/sweep.md)
+BUSY = 0.9  # share of the time with a core; the machine was busy if the process had one for less
+
+
+def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[str]:
+    """Yield the settings that all configs share, and the other settings of the first few."""
+    flat = {name: relevant(config.flat()) for name, config in configs.items()}
+    values: dict[str, dict[str, Any]] = {}  # key -> its values, by their text
+    for settings in flat.values():
+        for key, value in settings.items():
+            values.setdefault(key, {})[str(value)] = value
+    shared = {key: next(iter(texts.values())) for key, texts in values.items() if len(texts) == 1}
+    yield f"sweep {space.name}: {len(configs)} configs, {space.search.sampler}, on {space.work.model}"
+    yield _filled(f"the same in all: {_settings_text(shared)}", indent="", hanging=4)
+    queue = len(space.queue())
+    shown = list(flat)[: len(space.baselines()) + min(queue, TRIALS_SHOWN) + 1]
+    for name in shown:
+        own = {key: value for key, value in flat[name].items() if key not in shared}
+        text = f"{name}: {_settings_text(own)}"
+        if name.startswith("trial") and int(name[-4:]) >= queue:
+            text += " (drawn at random here)"
+        yield _filled(text, indent="  ", hanging=6)
+    if len(flat) > len(shown):
+        yield f"  ... and {len(flat) - len(shown)} more"
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    parts = []
+    for key, value in settings.items():
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        parts.append(f"{key}={text}")
+    return ", ".join(parts)
+
+
+def _filled(text: str, *, indent: str, hanging: int) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=" " * hanging, break_on_hyphens=False)
+
+
+def cost_lines(costs: Costs, sweeps: Sequence[ExpectedSweep], workers: int, *, device: str) -> Iterator[str]:
+    """Yield the number of tasks, the time of one worker, and the time with several workers."""
+    evaluations = costs.evaluations
+    images = sum(task.stop - task.start for task in evaluations)
+    shared = costs.requested_evaluations() - len(evaluations)
+    more = f" ({shared} more are shared)" if shared else ""
+    pretrainings = len(costs.tasks) - len(evaluations)
+    yield f"tasks: {pretrainings} pretrainings, {len(evaluations)} evaluations of shards{more}, {images} images"
+    parts = [
+        f"pretraining {format_seconds(costs.pretraining)}",
+        f"adaptation {format_seconds(costs.adaptation)}",
+        f"image features {format_seconds(costs.features)}",
+    ]
+    yield f"worker time, measured here ({device}): {', '.join(parts)} (features once, less where cached)"
+    total = total_time(costs, workers)
+    yield (
+        f"estimate: {format_seconds(costs.work)} of {device} time, {format_range(total)} with {workers} workers like "
+        "this one"
+    )
+    if costs.running < BUSY:
+        yield (
+            f"note: other work took {1 - costs.running:.0%} of a core while this was measured; the lower number of the "
+            "estimate is for a machine without other work"
+        )
+
+
+def budget_lines(sweep: ExpectedSweep, costs: Costs, workers: int) -> Iterator[str]:
+    budget = sweep.space.search.wall_clock
+    if budget is not None and budget < total_time(costs, workers).high:
+        yield f"the budget of {format_seconds(budget)} may end it earlier"
+
+
+def total_time(costs: Costs, workers: int) -> Range:
+    """Return how long the sweeps take with several workers, with their start and end."""
+    total = Range(START, START)
+    for time in costs.phase_times(workers):
+        total += time
+    return total
+
+
+def worker_table(costs: Costs, worker_counts: Sequence[int], *, view_bytes: int) -> Iterator[str]:
+    """Yield the time with several numbers of workers, and the share of it in which a worker is idle.
+
+    After the search come the final stage and the test split.
+    """
+    yield f"image features: {costs.views * view_bytes / 1e6:,.1f} MB in each cache that computes them all"
+    yield f"{'workers':>9}{'search':>20}{'after it':>20}{'all':>20}{'idle':>7}"
+    for workers in worker_counts:
+        search, rest = Range(0.0, 0.0), Range(0.0, 0.0)
+        for phase, time in zip(costs.phases, costs.phase_times(workers), strict=True):
+            if phase.is_search:
+                search += time
+            else:
+                rest += time
+        total = total_time(costs, workers)
+        times = "".join(f"{format_range(time):>20}" for time in (search, rest, total))
+        idle = 1 - costs.work / (workers * total.high)
+        yield f"{workers:>9}{times}{idle:>7.0%}"
+
+
+def final_stage_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
+    """Yield what the finalists and the test split cost."""
+    finalists = sweep.space.search.finalists
+    if sweep.final_plan is not None:
+        seconds = format_seconds(costs.seconds_after_search(sweep))
+        yield f"final stage: {finalists.count} finalists with {finalists.seeds} seeds, and test: {seconds} of this"
+
+
+def race_lines(sweep: ExpectedSweep, costs: Costs, speeds: Mapping[str, Speed]) -> Iterator[str]:
+    """Yield how much early stopping may save: a part of the adaptation of the trials that it may stop."""
+    race = sweep.space.search.race
+    if race is None:
+        return
+    listed = sum(origin in NEVER_STOPPED for origin, _ in sweep.space.queue())
+    first = max(race.reserve, listed)
+    seconds = 0.0
+    for config in sweep.trial_configs()[first:]:
+        for shards in sweep.plan.tasks(config, sweep.space.search.split).values():
+            seconds += math.fsum(task_seconds(task, speeds[task.dataset]) for task in shards)
+    share = seconds / costs.work
+    least, most = RACE_SAVINGS
+    yield (
+        f"race: trials after the first {first} adapt for {share:.0%} of this; {least:.0%} to {most:.0%} of that was "
+        f"saved elsewhere: {least * share:.0%} to {most * share:.0%}"
+    )
+
+
+def format_range(time: Range) -> str:
+    """
+    >>> format_range(Range(60.0, 62.0)), format_range(Range(61.0, 400.0)), format_range(Range(100.0, 290.0))
+    ('60 to 62 s', '61 s to 6.7 min', '1.7 to 4.8 min')
+    """
+    low, high = format_seconds(time.low), format_seconds(time.high)
+    if low == high:
+        return low
+    number, unit = low.split()
+    if unit == high.split()[1]:
+        return f"{number} to {high}"
+    return f"{low} to {high}"
+
+
+def format_seconds(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"

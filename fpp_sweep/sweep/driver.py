@@ -1,0 +1,161 @@
+"""The driver of a sweep: search, display, report, notifications and MLflow, kept in order however it ends.
+
+To import it takes seconds and loads Ray, which reads its environment when it is loaded: `session` must have set that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.messages import stage
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.display import Display, split_line, trial_line
+from fpp_sweep.sweep.live_status import live_status
+from fpp_sweep.sweep.notify import Notifier
+from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.sweep.recording import EndState, SweepRecorder
+from fpp_sweep.sweep.reporter import Reporter
+from fpp_sweep.sweep.searching import new_searcher, run_search
+from fpp_sweep.tracking import Shipper
+from fpp_sweep.workers.session import kill_session
+from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
+
+DELIVERY_SECONDS = 60.0  # for MLflow at the end of a sweep
+INTERRUPTED_DELIVERY_SECONDS = 10.0  # the same after an interrupt
+HURRIED_DELIVERY_SECONDS = 3.0  # the same after a second interrupt
+
+
+class SweepDriver:
+    """A running sweep: the searcher, and everything that reports on it."""
+
+    def __init__(self, space: Space, folder: SweepFolder, opened: OpenedSweep, options: Options, uri: str) -> None:
+        self.space, self.folder, self.opened, self.options = space, folder, opened, options
+        self.delivery_seconds = DELIVERY_SECONDS
+        self.tune_folder = ""
+        self.recorder = SweepRecorder(folder)
+        self.shipper = Shipper(folder, uri)
+        self.display = Display(sys.stderr, objectives=space.objectives)
+        self.reporter = Reporter(folder, self.shipper)
+        self.notifier = Notifier(space.search.notify, folder.path)
+        self.poller = StatusPoller(opened.pool, self._show_status, self._note_restart, self._leave)
+        self.searcher = new_searcher(space, folder, opened, options, self.poller, self._on_change)
+
+    def run(self) -> None:
+        """Search to the end, or until an interrupt or a failure of the machine; report and deliver in any case."""
+        try:
+            self.search()
+        except (KeyboardInterrupt, OSError):
+            self._record_interruption()
+            if self.poller.failure:
+                raise self.poller.failure from None
+            raise
+        finally:
+            self.close()
+
+    def search(self) -> None:
+        """Run all trials, and record how the sweep ended."""
+        self.searcher.begin()
+        self.shipper.start()
+        self.reporter.start()
+        self.poller.start()
+        self.tune_folder = tempfile.mkdtemp(prefix="fpp_sweep-")
+        run_search(self.searcher, self.space, self.folder, self.opened, self.options, self.tune_folder)
+        self.recorder.record_outcome(self.searcher, self.space)
+        states = {record.state for record in self.folder.trials() if record.kind == "trial"}
+        self._record_end("finished" if "complete" in states else "failed")
+
+    def _record_interruption(self) -> None:
+        self.delivery_seconds = INTERRUPTED_DELIVERY_SECONDS
+        with suppress(KeyboardInterrupt):  # the poller may interrupt as well
+            self.poller.close()
+        self.recorder.record_interrupted_trials()
+        with suppress(OSError):
+            self._record_end("interrupted")
+
+    def _record_end(self, state: EndState) -> None:
+        self.poller.poll()
+        self.recorder.record_end(state, self.poller.status)
+        self.notifier.send(state, front=self._front_values())
+
+    def _front_values(self) -> dict[str, dict[str, float]]:
+        metrics = [objective.metric for objective in self.space.objectives]
+        values = {}
+        for member in self.searcher.front():
+            values[member.name] = dict(zip(metrics, member.values or (), strict=True))
+        return values
+
+    # ------------------------------------------------------------ called by the searcher and the poller
+
+    def _on_change(self, record: TrialRecord, split: str) -> None:
+        """Report that the searcher has started or ended a trial or baseline on a split."""
+        self.reporter.nudge()
+        if record.name in self.searcher.progress.running:
+            return
+        if split != self.space.search.split:
+            self.display.event(split_line(record, split, self.space.objectives))
+            return
+        self.recorder.record_reference(self.searcher.records())
+        style = ""
+        joins_front = record.kind == "trial" and record.name in self._front_values()
+        if record.state == "failed":
+            style = "red"
+            self.notifier.send("trial failed", trial=record.name, reason=record.reason)
+        elif joins_front:
+            style = "green"
+            self.notifier.send("new front", trial=record.name, front=self._front_values())
+        self.display.event(trial_line(record, self.space.objectives, on_front=joins_front), style)
+
+    def _show_status(self, scheduler: SchedulerStatus) -> None:
+        info = replace(self.folder.info(), spent=self.recorder.spent_before)
+        error = self.shipper.status().error
+        seconds = self.recorder.seconds()
+        self.display.update(live_status(self.searcher, scheduler, info, seconds=seconds, mlflow_error=error))
+
+    def _note_restart(self) -> None:
+        self.display.event("note: the scheduler died and was restarted; it continues from the results on disk")
+
+    # ------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Write the report and deliver to MLflow; a second Ctrl-C skips the report, and a third one everything."""
+        try:
+            self._report_and_deliver()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            stage("interrupted: leaving without the report, closing MLflow's run")
+            self._deliver(HURRIED_DELIVERY_SECONDS)
+            raise
+        finally:
+            shutil.rmtree(self.tune_folder, ignore_errors=True)
+
+    def _report_and_deliver(self) -> None:
+        self.poller.close()
+        self.display.close()
+        stage("writing the report, bringing MLflow up to date")
+        self.reporter.close()
+        self.notifier.close()
+        self._deliver(self.delivery_seconds)
+
+    def _deliver(self, seconds: float) -> None:
+        left = self.shipper.close(seconds)
+        if left:
+            error = self.shipper.status().error or "it was too slow"
+            print(f"MLflow lacks {left} records ({error}); deliver them later with:", file=sys.stderr)
+            print(f"    python -m fpp_sweep.sync {self.folder.path}", file=sys.stderr)
+
+    def _leave(self) -> None:
+        """End the process in place of the main thread, which Ray blocks for a minute once its head is lost."""
+        self._record_interruption()
+        self.close()
+        print(f"error: {self.poller.failure}", file=sys.stderr, flush=True)
+        kill_session()
+        os._exit(1)

@@ -1,0 +1,113 @@
+"""The configs and tasks that a sweep is expected to run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fpp_sweep.records.records import FINAL
+from fpp_sweep.space.params import Param
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.tasks import EvalTask, Task
+from fpp_sweep.trial.trial import Plan, with_pretrainings
+
+FRONT_SIZE = 4  # members that are expected to run on the test split, without a final stage
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The trials of a sweep on one split, each with its tasks."""
+
+    sweep: ExpectedSweep
+    split: str
+    trials: Sequence[Sequence[Task]]
+
+    @property
+    def is_search(self) -> bool:
+        return self.split == self.sweep.space.search.split
+
+    def trials_at_once(self, workers: int) -> int:
+        return self.sweep.plan.concurrent_trials(self.sweep.space.search, workers)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpectedSweep:
+    """A sweep with the configs that it is expected to run, by name."""
+
+    space: Space
+    plan: Plan
+    configs: Mapping[str, TrialConfig]
+    final_plan: Plan | None = None  # of the final stage and the test split
+
+    def phases(self) -> list[Phase]:
+        """Return the search, the final stage if there is one, and the test split if the search is on another one."""
+        split = self.space.search.split
+        baselines = [config for name, config in self.configs.items() if name.startswith("baseline")]
+        finalists = self.trial_configs()[: self.finalists()]
+        phases = [self._phase(list(self.configs.values()), split)]
+        if self.final_plan is not None:
+            phases.append(self._phase([*baselines, *finalists] if split == "test" else finalists, FINAL))
+        if split != "test":
+            phases.append(self._phase([*baselines, *finalists], "test"))
+        return phases
+
+    def finalists(self) -> int:
+        """Return how many trials run again after the search."""
+        if self.final_plan is None:
+            return FRONT_SIZE
+        return self.space.search.finalists.count
+
+    def _phase(self, configs: Sequence[TrialConfig], split: str) -> Phase:
+        trials = []
+        for config in configs:
+            plan = self.plan
+            if split != self.space.search.split and self.final_plan is not None:
+                plan = self.final_plan.for_config(config, self.plan.seeds)
+            evaluations: list[EvalTask] = []
+            for shards in plan.tasks(config, split).values():
+                evaluations += shards
+            trials.append(with_pretrainings(evaluations))
+        return Phase(self, split, trials)
+
+    def trial_configs(self) -> list[TrialConfig]:
+        return [config for name, config in self.configs.items() if name.startswith("trial")]
+
+
+def expected_configs(space: Space) -> dict[str, TrialConfig]:
+    """Return baselines and trials by name; random points stand for the sampler's."""
+    configs = {f"baseline-{name}": config for name, config in space.baselines().items()}
+    queue = space.queue()
+    generator = random.Random(space.search.seed)
+    total = space.search.trials or len(queue)
+    if space.search.sampler == "grid":
+        total = min(total, len(queue))
+    for number in range(total):
+        if number < len(queue):
+            _, values = queue[number]
+        else:
+            values = sample_point(space.searched(), generator)
+        configs[f"trial-{number:04d}"] = space.resolve(values)
+    return configs
+
+
+def sample_point(params: Iterable[Param], generator: random.Random) -> dict[str, Any]:
+    """Draw a point of the space."""
+    point: dict[str, Any] = {}
+    for param in params:
+        if not param.exists(point):
+            continue
+        if param.kind == "choice":
+            point[param.key] = generator.choice(param.choices)
+            continue
+        low, high = param.bounds
+        if param.log:
+            value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        else:
+            value = generator.uniform(low, high)
+        value = min(max(value, low), high)
+        point[param.key] = round(value) if param.kind == "int" else value
+    return point

@@ -1,0 +1,40 @@
+"""The announcement of a sweep, printed before anything slow is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.progress import duration
+
+
+def heading(folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[Objective], split: str) -> list[str]:
+    """Return lines that begin with their subject; `space` has plain values, as it is recorded."""
+    work, search = as_mapping(space.get("work", {})), as_mapping(space.get("search", {}))
+    goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in objectives)
+    datasets = ", ".join(work.get("datasets", ())) or work.get("dataset_file", "")
+    rows = {
+        "sweep": folder.path.name,
+        "question": " ".join(str(space.get("question", "")).split()),
+        "searches": f"{goals} on {split}",
+        "work": f"{work.get('model', '')} on {datasets}",
+        "budget": ", ".join(_budgets(search)),
+        "folder": str(folder.path),
+        "page": (folder.report / "sweep.html").as_uri(),
+    }
+    return [escaped(f"{subject:<9} {text}") for subject, text in rows.items() if text]
+
+
+def _budgets(search: Mapping[str, Any]) -> list[str]:
+    budgets = []
+    if search.get("trials"):
+        budgets.append(f"{search['trials']} trials")
+    if search.get("wall_clock"):
+        budgets.append(f"{duration(search['wall_clock'])} of wall clock")
+    if search.get("gpu_hours"):
+        budgets.append(f"{search['gpu_hours']} GPU-hours")
+    return budgets

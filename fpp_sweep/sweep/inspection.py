@@ -1,0 +1,89 @@
+"""Facts about this machine, or about every node of a Ray cluster, for `doctor`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fpp_sweep.checks.cluster_file import missing_nodes, open_values
+from fpp_sweep.checks.probes import Facts, all_facts, read_facts
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.specs import PluginFile, WorkerSpec
+from fpp_sweep.sweep.node_checks import facts_of_nodes
+from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.tracking import check_store
+from fpp_sweep.tracking.uri import is_server, version_at
+from fpp_sweep.workers.session import session
+
+NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The worker, the datasets and the MLflow store that a sweep would use."""
+
+    worker: WorkerSpec
+    datasets: tuple[str, ...] = ()
+    split: str = ""
+    tracking_uri: str | None = None
+
+
+def target_of(space: Space | None, files: Sequence[PluginFile], tracking_uri: str | None) -> Target:
+    """Return what a sweep of a space would use; without a space, the machine alone."""
+    if space is None:
+        return Target(worker=WorkerSpec(model="tiny", folder=os.getcwd()), tracking_uri=tracking_uri)
+    return Target(
+        worker=replace(worker_spec(space, gpus=0.0), plugins=tuple(files)),
+        datasets=space.work.datasets or ("custom",),
+        split=space.search.split,
+        tracking_uri=tracking_uri or space.work.tracking_uri,
+    )
+
+
+def look_everywhere(target: Target, address: str | None, cluster_file: Path | None) -> dict[str, Facts]:
+    """Return the facts of this machine, or those of the driver and of every node of a cluster."""
+    cluster_text = "" if cluster_file is None else cluster_file.read_text()
+    if address is None:
+        facts = all_facts(target.worker, None, target.datasets, target.split)
+        return {"here": facts | _tracking_facts(target) | _open_values(cluster_text)}
+    token_key = secrets.token_hex()
+    nodes = _facts_of_nodes(target, address, token_key)
+    driver = all_facts(target.worker, token_key, (), "") | {"clock": 0.0}
+    driver |= _tracking_facts(target) | _open_values(cluster_text)
+    if cluster_text:
+        cluster = yaml.safe_load(cluster_text)
+        driver |= read_facts({"joined": lambda: missing_nodes(cluster, list(nodes))})
+    return {"driver": driver, **nodes}
+
+
+def _facts_of_nodes(target: Target, address: str, token_key: str) -> dict[str, Facts]:
+    with session(address, cpus=1, verbose=False):
+        arguments = (target.worker, token_key, target.datasets, target.split)
+        return facts_of_nodes(all_facts, *arguments, seconds=NODE_SECONDS)
+
+
+def _open_values(cluster_text: str) -> Facts:
+    return dict(open_values(cluster_text)) if cluster_text else {}
+
+
+def _tracking_facts(target: Target) -> Facts:
+    probes: dict[str, Callable[[], Any]] = {}
+    if uri := target.tracking_uri:
+        probes["MLflow"] = lambda: mlflow_versions(uri)
+    return read_facts(probes)
+
+
+def mlflow_versions(uri: str) -> tuple[str, str]:
+    """Return the versions of MLflow on the server and here; a database has no version of its own."""
+    check_store(uri)
+    ours = version("mlflow")
+    if is_server(uri):
+        return version_at(uri), ours
+    return ours, ours

@@ -1,0 +1,93 @@
+"""The state of a running sweep as one value, from the searcher, the scheduler and MLflow's shipper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fpp_sweep.records.pareto import hypervolume
+from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.space.work import Search
+
+if TYPE_CHECKING:
+    from fpp_sweep.search.searcher import Progress, SweepSearcher  # loads Ray
+    from fpp_sweep.workers.status import SchedulerStatus
+
+
+@dataclass(frozen=True)
+class Status:
+    """Progress, rates, front and troubles of a running sweep."""
+
+    phase: str  # baselines, search, test, ...
+    finished: int  # trials that are complete
+    failed: int
+    running: int
+    total: int | None  # trials; none: until the time is used up
+    images_per_second: float | None
+    front: Sequence[Sequence[float]]  # values of its members
+    hypervolume: float | None
+    seconds_left: float | None
+    workers: int
+    note: str | None  # such as MLflow's delay
+    stopped: int = 0
+    baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
+    doing: Sequence[str] = ()  # long tasks of the workers
+
+    @property
+    def ended(self) -> int:
+        return self.finished + self.failed + self.stopped
+
+
+def live_status(
+    searcher: SweepSearcher, scheduler: SchedulerStatus, info: SweepInfo, *, seconds: float, mlflow_error: str | None
+) -> Status:
+    """Return the state of a sweep whose driver has worked for `seconds`."""
+    progress = searcher.progress
+    baselines = {}
+    for record in searcher.records():
+        if record.kind == "baseline" and record.values:
+            baselines[record.label] = record.values
+    front = [list(record.values or ()) for record in searcher.front()]
+    notes = [f"MLflow is behind: {mlflow_error}"] if mlflow_error else []
+    return Status(
+        phase=progress.phase,
+        finished=progress.finished,
+        failed=progress.failed,
+        running=len(progress.running),
+        total=progress.total,
+        images_per_second=scheduler.counts.images / seconds if scheduler.counts.images else None,
+        front=front,
+        hypervolume=_hypervolume(front, info),
+        seconds_left=seconds_left(progress, searcher.search, spent=info.spent + seconds),
+        workers=scheduler.workers,
+        note="; ".join([*notes, *scheduler.notes]) or None,
+        stopped=progress.stopped,
+        baselines=baselines,
+        doing=scheduler.doing,
+    )
+
+
+def _hypervolume(front: Sequence[Sequence[float]], info: SweepInfo) -> float | None:
+    if info.reference is None or not front:
+        return None
+    return hypervolume(front, [objective.goal for objective in info.objectives], info.reference)
+
+
+def seconds_left(progress: Progress, search: Search, *, spent: float) -> float | None:
+    """Return the time that the budget and the remaining trials leave, or None if neither is known.
+
+    `spent` are the seconds that all drivers have worked on the sweep.
+    """
+    limits = []
+    if search.wall_clock is not None:
+        limits.append(search.wall_clock - spent)
+    if progress.total is not None and progress.seconds:
+        seconds_per_trial = math.fsum(progress.seconds) / len(progress.seconds)
+        remaining = progress.total - progress.finished - progress.failed - progress.stopped
+        at_once = max(1, min(len(progress.running) or 1, remaining))
+        limits.append(seconds_per_trial * remaining / at_once)
+    if not limits:
+        return None
+    return max(0.0, min(limits))

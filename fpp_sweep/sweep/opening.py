@@ -1,0 +1,53 @@
+"""Check the datasets, methods and prompts of a sweep with its workers, and record what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.finalists import final_plan
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.messages import note, stage
+from fpp_sweep.sweep.plan import make_plan, validate
+from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
+from fpp_sweep.sweep.worker_pool import Workers
+from fpp_sweep.trial.results import TaskFailed
+from fpp_sweep.trial.trial import Plan
+
+if TYPE_CHECKING:
+    from fpp_sweep.workers.actors import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSweep:
+    """The workers and the plan of a sweep, checked."""
+
+    pool: Pool
+    plan: Plan
+    final_plan: Plan | None  # of the final stage and the test split; none: there is no final stage
+    gpus_per_worker: float
+
+
+def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> OpenedSweep:
+    """Check that all inputs exist and are those of the start, record them, and tell the workers the tasks' keys."""
+    pool, model = workers.pool, workers.model
+    stage("looking at datasets and prompts")
+    try:
+        plan = make_plan(space, pool)
+        final = final_plan(plan, space, pool.describe)
+        validation = validate(space, pool, plan)
+    except TaskFailed as error:
+        raise InputError(error.reason) from error
+    before = folder.info()
+    info = with_inputs(before, space, model, plan, validation)
+    for line in (*validation.notes, *space.left_out(), *image_changes(before, info)):
+        note(line)
+    datasets = plan.datasets_by_key()
+    if final is not None:
+        datasets.update(final.datasets_by_key())
+    pool.begin(TaskKeys(model, datasets, validation.prompts))
+    folder.write_info(info)
+    return OpenedSweep(pool, plan, final, workers.gpus_per_worker)

@@ -1,0 +1,101 @@
+"""The plan of a sweep: its datasets, seeds, shards and rungs, checked by a worker against model and data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fpp_sweep.search.racing import require_blockwise, rung_ends
+from fpp_sweep.space.params import Param
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import unknown
+from fpp_sweep.spec.specs import DatasetInfo, Validation
+from fpp_sweep.sweep.worker_spec import metrics_of
+from fpp_sweep.trial.trial import Plan
+
+STARTS = ("prompt", "anchor_prompt", "deep_prompts")  # the settings that say where adaptation starts
+
+Prompt = tuple[str, str]  # source of a prompt and its setting of `deep_prompts`
+
+
+class Inspector(Protocol):
+    """Worker, or pool of workers, that describes datasets and checks prompts."""
+
+    def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]: ...
+
+    def check(
+        self, methods: Sequence[str], prompts: Sequence[Prompt], datasets: Sequence[DatasetInfo]
+    ) -> Validation: ...
+
+
+def make_plan(space: Space, inspector: Inspector) -> Plan:
+    """Return the plan for the datasets as the workers have them; raise InputError if a dataset is missing."""
+    datasets: dict[str, tuple[DatasetInfo, ...]] = {}
+    for split in (space.search.split, "test"):
+        if split not in datasets:
+            datasets[split] = tuple(inspector.describe(space.work.datasets, split))
+    searched = datasets[space.search.split]
+    require_measured(space, [dataset.name for dataset in searched])
+    ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
+    if space.search.race:
+        require_blockwise(space.objectives, space.constraints)
+        ends = rung_ends(space.search.race, searched)
+    return Plan(
+        datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns(), rung_ends=ends
+    )
+
+
+def require_measured(space: Space, datasets: Sequence[str]) -> None:
+    """Raise InputError if a metric such as `ece/dtd` names a dataset that the sweep does not run on."""
+    for metric in metrics_of(space):
+        dataset = metric.partition("/")[2]
+        if dataset and dataset not in datasets:
+            raise unknown(f"dataset in metric {metric}:", dataset, datasets)
+
+
+def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
+    """Check every method and prompt that trials may use against the model and the class names."""
+    methods = {config.method for config in [*space.baselines().values(), space.start()]}
+    for param in space.searched():
+        if param.key == "method":
+            methods.update(param.choices)
+    datasets = [dataset for split in plan.datasets.values() for dataset in split]
+    return inspector.check(sorted(methods), sorted(prompts_of(space)), datasets)
+
+
+def prompts_of(space: Space) -> set[Prompt]:
+    """Return the prompts that trials and baselines may start from, each with its setting of `deep_prompts`."""
+    configs = [*space.baselines().values(), *_possible_starts(space)]
+    return {(config.source, config.deep_prompts) for config in configs}
+
+
+def _possible_starts(space: Space) -> list[TrialConfig]:
+    """Return a config for each combination of the settings that say where adaptation starts."""
+    if space.grid:
+        points = space.grid_points()
+    else:
+        points = [{}]
+        for param in space.params:  # sorted: a parameter comes after those that its conditions name
+            if param.key in STARTS:
+                points = _extended(points, param)
+    starts = []
+    for point in points:
+        start = {key: value for key, value in point.items() if key in STARTS}
+        starts.append(space.resolve(start))
+    return starts
+
+
+def _extended(points: Iterable[Mapping[str, Any]], param: Param) -> list[dict[str, Any]]:
+    """Return the points with each choice of the parameter, and without the parameter where its conditions may fail."""
+    known_conditions = {key: allowed for key, allowed in param.when.items() if key in STARTS}
+    has_unknown_conditions = len(known_conditions) < len(param.when)  # on settings that the points leave out
+    extended = []
+    for point in points:
+        is_possible = all(point.get(key) in allowed for key, allowed in known_conditions.items())
+        if is_possible:
+            for choice in param.choices:
+                extended.append({**point, param.key: choice})
+        if not is_possible or has_unknown_conditions:
+            extended.append(dict(point))
+    return extended

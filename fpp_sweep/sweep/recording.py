@@ -1,0 +1,94 @@
+"""Write a sweep's own record while it runs: its outcome, its end, and the corner of its hypervolume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord, WorkTotals
+from fpp_sweep.search.racing import savings
+from fpp_sweep.search.searcher import SweepSearcher
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.space import Space
+from fpp_sweep.workers.status import SchedulerStatus
+
+EndState = Literal["finished", "failed", "interrupted"]
+
+
+class SweepRecorder:
+    """Writes sweep.json for one driver; time and work of earlier drivers are added."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        info = folder.info()
+        self.folder = folder
+        self.spent_before = info.spent  # seconds that earlier drivers have worked
+        self._work_before = info.work
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return how long this driver has worked."""
+        return time.monotonic() - self._began
+
+    def record_outcome(self, searcher: SweepSearcher, space: Space) -> None:
+        """Record why the search ended, and what early stopping saved."""
+        info = replace(self.folder.info(), end_reason=searcher.why_stopped or "")
+        if space.search.race:
+            info = replace(info, race=savings(searcher.records(), space.search.split))
+        self.folder.write_info(info)
+
+    def record_end(self, state: EndState, scheduler: SchedulerStatus | None) -> None:
+        """Record the state in which this driver leaves the sweep, with its time and the work of its workers."""
+        work = self._work_before
+        if scheduler is not None:
+            counts = scheduler.counts
+            work += WorkTotals(
+                tasks=counts.done, cached=counts.cached, model_loads=counts.loads, workers_lost=counts.lost
+            )
+        finished = None if state == "interrupted" else time.time()
+        spent = self.spent_before + self.seconds()
+        self.folder.write_info(replace(self.folder.info(), state=state, finished=finished, spent=spent, work=work))
+
+    def record_interrupted_trials(self) -> None:
+        """Mark trials that were running, as far as the disk allows; a resumed sweep starts them again."""
+        with suppress(OSError):
+            for record in self.folder.trials():
+                if record.state == "running":
+                    reason = "the sweep was interrupted"
+                    self.folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))
+
+    def record_reference(self, records: Sequence[TrialRecord]) -> None:
+        """Record the corner of the hypervolume once all baselines have ended."""
+        info = self.folder.info()
+        if info.reference is not None:
+            return
+        baselines = [record for record in records if record.kind == "baseline"]
+        reference = hypervolume_reference(info.objectives, baselines)
+        if reference is not None:
+            self.folder.write_info(replace(info, reference=reference))
+
+
+def hypervolume_reference(objectives: Sequence[Objective], baselines: Sequence[TrialRecord]) -> list[float] | None:
+    """Return the corner from which hypervolume is measured: each objective's reference, or else the worst baseline.
+
+    Return None as long as a baseline has not ended, or if an objective has neither.
+    """
+    measured = []
+    for record in baselines:
+        if record.state in ("waiting", "running", "interrupted"):
+            return None
+        if record.values is not None:
+            measured.append(record.values)
+    corner = []
+    for index, objective in enumerate(objectives):
+        if objective.reference is not None:
+            corner.append(objective.reference)
+        elif measured:
+            values = [point[index] for point in measured]
+            corner.append(min(values) if objective.goal == "max" else max(values))
+        else:
+            return None
+    return corner

@@ -1,0 +1,137 @@
+"""Resume a sweep: load its record, repair its folder, and add what is requested now to what was requested before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.steering import budget_in_force, space_at_start
+from fpp_sweep.space.reading import space_of
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import STEERED, Search
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import note, stage
+from fpp_sweep.sweep.api import Options
+
+
+def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
+    """Return the record of a sweep that is to be resumed, and repair its folder."""
+    info, problem = folder.load_info_or_copy()
+    require_same(info, space, options, folder)
+    _repair(folder, info, space, problem)
+    _require_stopped_early(folder, options.finish)
+    return info
+
+
+def repair_folder(folder: SweepFolder) -> None:
+    """Repair the folder of a sweep, by the space that is recorded there."""
+    info, problem = folder.load_info_or_copy()
+    _repair(folder, info, space_of(info.space, str(folder.info_file)), problem)
+
+
+def _repair(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
+    stage("reading what is done")
+    from fpp_sweep.search.repair import mend  # loads Optuna, which takes a second
+
+    if problem is not None:
+        note(problem)
+    for repaired in mend(folder, info, space):
+        note(repaired)
+
+
+def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepFolder) -> None:
+    """Raise InputError if a setting that decides results has changed; budgets and machines may change."""
+    plugins = options.plugin_digests()
+    if info.plugins != plugins:
+        changes = [f"plugins: {_plugins_text(info.plugins)} -> {_plugins_text(plugins)}"]
+    else:
+        changes = space_of(info.space, str(folder.info_file)).difference(space)
+    if changes:
+        changed = "; ".join(changes)
+        raise InputError(
+            f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin another with --name"
+        )
+
+
+def _plugins_text(digests: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {digest}" for name, digest in sorted(digests.items())) or "none"
+
+
+def _require_stopped_early(folder: SweepFolder, names: Sequence[str]) -> None:
+    """Raise InputError unless all these trials were stopped early; only such trials can be run to their end."""
+    stopped = [record.name for record in folder.trials() if record.state == "stopped" and record.estimate is not None]
+    for name in names:
+        if name not in stopped:
+            choices = ", ".join(stopped) or "none"
+            raise InputError(f"--finish {name}: not a trial that was stopped early; those are {choices}")
+
+
+def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> Space:
+    """Return the space of a resumed sweep: as it was at the start, with all requests since then.
+
+    Points and budgets that are new in `space` are written as commands, as `steer` writes them.
+    """
+    first = space_at_start(folder, info)
+    for point in _new_points(space, first, folder):
+        folder.ask("add", point)
+    budget = budget_in_force(info, space.search, folder.commands())
+    changes = _budget_changes(space, first, folder, budget)
+    if changes:
+        folder.ask("budget", changes)
+    return replace(space, points=first.points, search=replace(budget, **changes))
+
+
+def _new_points(space: Space, first: Space, folder: SweepFolder) -> list[dict[str, Any]]:
+    """Return the points of the space that the sweep did not have before."""
+    old = [values for _, values in first.first_points()]
+    for command in folder.commands():
+        if command.kind == "add":
+            old.append(dict(command.values))
+    new = []
+    for _, values in space.first_points():
+        if values not in old:
+            new.append(values)
+    return new
+
+
+def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Search) -> dict[str, Any]:
+    """Return the budgets that are requested now for the first time.
+
+    A budget that the space had at the start, or that an earlier command asked for, is not a new request: the same
+    command line may have been used before.
+    """
+    commands = [command for command in folder.commands() if command.kind == "budget"]
+    changes = {}
+    for key in STEERED:
+        requested = getattr(space.search, key)
+        if requested in (getattr(first.search, key), getattr(budget, key)):
+            continue
+        if any(key in command.values and command.values[key] == requested for command in commands):
+            continue
+        changes[key] = requested
+    return changes
+
+
+@contextmanager
+def undo_if_refused(folder: SweepFolder, before: SweepInfo | None) -> Iterator[None]:
+    """If bad input ends a sweep before its first trial, remove a new folder, or restore a resumed sweep's record."""
+    try:
+        yield
+    except InputError:
+        if before is not None:
+            folder.write_info(before)
+        elif not folder.trial_files():
+            _remove_new_folder(folder)
+        raise
+
+
+def _remove_new_folder(folder: SweepFolder) -> None:
+    for path in (folder.info_file, folder.info_copy):
+        path.unlink(missing_ok=True)
+    if not folder.tasks.exists():  # the user may have put another sweep's results there
+        shutil.rmtree(folder.path, ignore_errors=True)

@@ -1,0 +1,58 @@
+"""The searcher of a sweep, and the run of Ray Tune that it directs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.steering import Queue
+from fpp_sweep.search.searcher import SweepSearcher, conduct
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.trial_runner import TrialContext
+from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.workers.status import StatusPoller
+
+
+def new_searcher(
+    space: Space,
+    folder: SweepFolder,
+    opened: OpenedSweep,
+    options: Options,
+    poller: StatusPoller,
+    on_change: Callable[[TrialRecord, str], None],
+) -> SweepSearcher:
+    """Return the searcher of a sweep's study; it calls `on_change` when a trial starts or ends on a split."""
+    info = folder.info()
+    study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info))
+    return SweepSearcher(
+        space,
+        folder,
+        study,
+        plan=opened.plan,
+        final_plan=opened.final_plan,
+        watch=poller,
+        gpus_per_worker=opened.gpus_per_worker,
+        on_change=on_change,
+        finish=options.finish,
+    )
+
+
+def run_search(
+    searcher: SweepSearcher, space: Space, folder: SweepFolder, opened: OpenedSweep, options: Options, tune_folder: str
+) -> None:
+    """Run trials until the searcher has no more; `tune_folder` is for Tune's own records, which nothing reads."""
+    context = TrialContext(
+        folder=folder,
+        executor=opened.pool,
+        plan=opened.plan,
+        final_plan=opened.final_plan,
+        objectives=space.objectives,
+        constraints=space.constraints,
+        search_split=space.search.split,
+        plugins=options.plugins,
+        race=space.search.race,
+    )
+    conduct(searcher, context, tune_folder)

@@ -1,0 +1,38 @@
+"""The start of a driver: of a new sweep, or of one that is resumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.space.space import Space
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
+from fpp_sweep.sweep.sweep_info import new_info, resumed_info
+from fpp_sweep.tracking import DEFAULT_URI, absolute, recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The space, the record and the MLflow store that a driver starts with."""
+
+    space: Space  # with all requests since the sweep began
+    info: SweepInfo
+    tracking_uri: str
+    info_before: SweepInfo | None  # of a resumed sweep, as it was
+
+
+def start_of(space: Space, options: Options, folder: SweepFolder) -> Start:
+    """Return the start of a new sweep; or repair the folder of a sweep to be resumed, and return its start."""
+    if options.resume:
+        return _resumed_start(space, options, folder)
+    uri = absolute(options.tracking_uri or space.work.tracking_uri or DEFAULT_URI)
+    return Start(space=space, info=new_info(space, options, folder, uri), tracking_uri=uri, info_before=None)
+
+
+def _resumed_start(space: Space, options: Options, folder: SweepFolder) -> Start:
+    before = load_for_resume(space, options, folder)
+    space = merge_resume_request(space, before, folder)
+    uri = absolute(options.tracking_uri or recorded(before.tracking_uri))
+    return Start(space=space, info=resumed_info(before, space, uri), tracking_uri=uri, info_before=before)

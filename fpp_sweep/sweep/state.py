@@ -1,0 +1,49 @@
+"""The state of a sweep by its record and its lock, the time of its last change, and the command that resumes it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.spec.progress import duration
+
+WRITTEN = ("*.json", "trials/*", "logs/*")  # files that drivers, trials and workers write
+
+
+def state_text(folder: SweepFolder, info: SweepInfo) -> str:
+    """Return the state; of a sweep whose driver was killed, such as `stopped without notice 1:02 ago`."""
+    if is_abandoned(folder, info):
+        return f"stopped without notice {duration(time.time() - last_change(folder))} ago"
+    return info.state
+
+
+def is_abandoned(folder: SweepFolder, info: SweepInfo) -> bool:
+    """Return whether the record says that the sweep runs, although no driver holds its lock."""
+    if info.state != "running" or folder.is_locked():
+        return False
+    return folder.info().state == "running"  # else a driver has ended it since the record was read
+
+
+def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
+    """Return the command that resumes the sweep; empty if it runs, or has come to its end."""
+    if info.state != "interrupted" and not is_abandoned(folder, info):
+        return ""
+    words = shlex.split(info.command)
+    if info.group or not words:  # the command of a reproduction continues it; of a library call no command is known
+        return info.command
+    if "--name" not in words:
+        words += ["--name", folder.path.name]
+    if "--resume" not in words:
+        words.append("--resume")
+    return shlex.join(words)
+
+
+def last_change(folder: SweepFolder) -> float:
+    """Return when the driver, a trial or a worker last wrote, on any machine."""
+    latest = 0.0
+    for pattern in WRITTEN:
+        for path in folder.path.glob(pattern):
+            latest = max(latest, path.stat().st_mtime)
+    return latest

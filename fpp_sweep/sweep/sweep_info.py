@@ -1,0 +1,89 @@
+"""A sweep's own record (sweep.json): at the start, at a resume, and once a worker has opened model and data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from fpp_sweep.checks.versions import git_state, versions
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import masked
+from fpp_sweep.spec.specs import ModelInfo, Validation
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.trial.trial import Plan
+
+
+def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: str) -> SweepInfo:
+    """Return the record of a sweep that starts now."""
+    commit, has_changes = git_state()
+    return SweepInfo(
+        name=folder.path.name,
+        created=time.time(),
+        state="running",
+        space=recorded_space(space),
+        objectives=space.objectives,
+        search_split=space.search.split,
+        tracking_uri=tracking_uri,
+        command=options.command,
+        group=options.group,
+        plugins=options.plugin_digests(),
+        versions=versions(),
+        git_commit=commit,
+        git_dirty=has_changes,
+    )
+
+
+def resumed_info(info: SweepInfo, space: Space, tracking_uri: str) -> SweepInfo:
+    """Return the record of a sweep that is resumed now; it keeps the space as it was at the start."""
+    plain = recorded_space(space)
+    begun = info.begun
+    if not begun and plain != info.space:
+        begun = info.space
+    return replace(info, state="running", finished=None, tracking_uri=tracking_uri, space=plain, begun=begun)
+
+
+def recorded_space(space: Space) -> dict[str, Any]:
+    """Return the space as plain values, without the password of its MLflow."""
+    if space.work.tracking_uri is not None:
+        masked_work = replace(space.work, tracking_uri=masked(space.work.tracking_uri))
+        space = replace(space, work=masked_work)
+    return space.plain()
+
+
+def with_inputs(info: SweepInfo, space: Space, model: ModelInfo, plan: Plan, validation: Validation) -> SweepInfo:
+    """Return the record with the digests of model, datasets and prompts.
+
+    Raise InputError if the sweep is resumed and one of them has changed.
+    """
+    datasets = plan.datasets[space.search.split]
+    opened = replace(
+        info,
+        model=model.name,
+        model_digest=model.digest,
+        embedding_scale=model.embedding_scale,
+        device=model.device,
+        datasets={dataset.name: dataset.digest for dataset in datasets},
+        images={dataset.name: dataset.images for dataset in datasets},
+        prompts=dict(sorted(validation.prompts.items())),
+    )
+    if not info.model:  # no driver has opened them before
+        return opened
+    for before, now, problem in (
+        (info.model_digest, opened.model_digest, f"model {model.name} has other weights"),
+        (info.datasets, opened.datasets, "its data differ"),
+        (info.prompts, opened.prompts, "a prompt file differs"),
+    ):
+        if before != now:
+            raise InputError(f"{info.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
+    return opened
+
+
+def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
+    """Return a note if image files have another size or time than when the sweep began."""
+    if not before.model or before.images == now.images:
+        return []
+    return ["image files have changed (size or time) since the sweep began; further trials use the changed files"]

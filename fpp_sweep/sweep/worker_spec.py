@@ -1,0 +1,70 @@
+"""The specification of a sweep's workers, and the results that they share with other sweeps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fpp_sweep.core.images.cache import default_cache
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.process import cores
+from fpp_sweep.spec.specs import Precision, WorkerSpec
+
+
+def worker_spec(space: Space, gpus: float) -> WorkerSpec:
+    """Return what a worker opens for a space; `gpus` is the worker's share of the GPUs, 0 for a worker on CPUs."""
+    work = space.work
+    if gpus:
+        device, share = "cuda", min(1.0, gpus)
+    else:
+        device, share = "cpu", min(1.0, work.cpus_per_worker / cores())
+    return WorkerSpec(
+        model=work.model,
+        data_root=work.data_root,
+        dataset_file=work.dataset_file,
+        limit=work.limit,
+        cache=work.cache,
+        float32_cache=work.float32_cache,
+        on_bad_image=work.on_bad_image,
+        loaders=work.loaders,
+        device=device,
+        threads=work.threads or max(1, int(work.cpus_per_worker)),
+        share=share,
+        precisions=tuple(precisions(space)),
+        compile=work.compile,
+        folder=os.getcwd(),
+    )
+
+
+def precisions(space: Space) -> list[Precision]:
+    """Return the precisions that trials and baselines may ask for."""
+    requested = {config.precision for config in [*space.baselines().values(), space.start()]}
+    for param in space.searched():
+        if param.key == "precision":
+            requested.update(param.choices)
+    return sorted(requested)
+
+
+def shared_results(space: Space) -> Path | None:
+    """Return the folder of the results that all sweeps on this machine share; None if this sweep shares none.
+
+    A sweep shares no results if `work.reuse_results` is off, or if the time of the work is an objective. The same holds
+    if images may be left out before a method that learns from image to image: later shards do not record that.
+    """
+    is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of(space))
+    is_stateful = any(catalogue.method(name).stateful for name in space.methods())
+    if not space.work.reuse_results or is_timed or (is_stateful and space.work.on_bad_image == "skip"):
+        return None
+    return cache_folder(space).absolute() / "tasks"
+
+
+def metrics_of(space: Space) -> list[str]:
+    """Return the metrics of the objectives and the constraints."""
+    return [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
+
+
+def cache_folder(space: Space) -> Path:
+    if space.work.cache:
+        return Path(space.work.cache)
+    return default_cache()

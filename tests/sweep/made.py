@@ -1,0 +1,29 @@
+"""Spaces, datasets and speeds for the tests of a dry run."""
+
+from typing import Any
+
+from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.sweep.timing import Speed
+from tests.names import named
+from tests.trial.made import facts
+
+SPACE = named("""
+base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
+params:
+  fpp.gamma1: {low: 0.1, high: 10, log: true}
+  method: [tpt, otpt]
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: otpt}}
+search: {trials: 6}
+work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], workers: 2}
+""")
+LEAN = named("""
+base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
+params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
+search: {trials: 6}
+work: {datasets: [dtd], baselines: [zero_shot, tpt]}
+""")
+HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
+MODEL = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
+FACTS = {"val": (facts("dtd", "val", 100),), "test": (facts("dtd", "test", 60),)}
+# powers and round numbers, so that each sum can be taken apart
+SPEED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)

@@ -1,0 +1,26 @@
+"""The public interface: a sweep read from its folder."""
+
+import pytest
+
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.api import Sweep
+from tests.sweeps import build_sweep
+
+
+def test_a_sweep_is_read_from_its_folder_as_a_table_and_a_front(tmp_path):
+    sweep = Sweep.open(build_sweep(tmp_path / "made", trials=6, failed=(3,)).path)
+    rows = {row["name"]: row for row in sweep.table()}
+    assert len(rows) == len(sweep.trials())
+    assert rows["trial-0003"]["state"] == "failed"
+    assert "ece" not in rows["trial-0003"]
+    members = sweep.front()
+    assert members
+    assert keys.of_config(sweep.best("knee")) in {member.key for member in members}
+    with pytest.raises(InputError, match="has no 'best f1'; it has best accuracy"):
+        sweep.best("best f1")
+
+
+def test_a_folder_without_a_sweep_is_refused(tmp_path):
+    with pytest.raises(InputError, match="not a sweep's folder"):
+        Sweep.open(tmp_path)

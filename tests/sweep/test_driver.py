@@ -1,0 +1,129 @@
+"""The driver: the sweep's own record, the time that it expects to take, and its end."""
+
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import WorkTotals
+from fpp_sweep.search.searcher import Progress
+from fpp_sweep.sweep import driver as driver_module
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.driver import SweepDriver
+from fpp_sweep.sweep.live_status import seconds_left
+from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
+from tests.sweep.spaces import space
+from tests.sweeps import baseline, sweep_info, trial
+
+COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, held=9.0)
+STATUS = SchedulerStatus(scheduler="first", workers=2, pids=(1, 2), counts=COUNTS)
+
+
+@pytest.fixture
+def make_driver(monkeypatch):
+    """Make a driver of a sweep's folder that has no workers and no study."""
+    monkeypatch.setattr("fpp_sweep.sweep.searching.SweepStudy", lambda *_: None)
+
+    def make(folder, requested):
+        opened = OpenedSweep(pool=None, plan=None, final_plan=None, gpus_per_worker=0.0)
+        driver = SweepDriver(requested, folder, opened, Options(), "sqlite:///none.db")
+        driver.poller.poll = lambda: None
+        driver.poller.status = STATUS
+        return driver
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("objectives", "ends", "reference"),
+    [
+        ("[accuracy, ece]", [(60.0, 12.0), (55.0, 8.0)], [55.0, 12.0]),
+        ("[accuracy, {metric: ece, reference: 100}]", [(60.0, 12.0), (55.0, 8.0)], [55.0, 100.0]),
+        ("[accuracy, ece]", [(60.0, 12.0), "failed"], [60.0, 12.0]),
+        ("[accuracy, ece]", [(60.0, 12.0), "running"], None),
+        ("[accuracy, ece]", [(60.0, 12.0), "waiting"], None),
+        ("[accuracy, ece]", [(60.0, 12.0), "interrupted"], None),  # --resume runs it again
+        ("[accuracy, ece]", ["failed"], None),
+    ],
+)
+def test_hypervolume_is_measured_from_the_worst_of_the_baselines_unless_the_space_says_otherwise(
+    tmp_path, make_driver, objectives, ends, reference
+):
+    requested = space(f"objectives={objectives}")
+    folder = SweepFolder(tmp_path)
+    folder.write_info(replace(sweep_info("sweep"), objectives=requested.objectives, reference=None))
+    for number, end in enumerate(ends):
+        changes = {"state": end, "values": None} if isinstance(end, str) else {"values": end}
+        folder.write_trial(replace(baseline(f"number_{number}", number), **changes))
+    make_driver(folder, requested)._on_change(folder.trial("baseline-number_0"), "val")
+    assert folder.info().reference == reference
+
+
+@pytest.mark.parametrize(
+    ("wall_clock", "total", "finished", "running", "left"),
+    [
+        ("null", None, 0, 2, None),
+        ("null", 10, 0, 2, None),  # no trial has ended: their time is unknown
+        ("1000", None, 0, 2, 850.0),
+        ("120", None, 0, 2, 0.0),
+        ("null", 10, 3, 2, 90.0),  # six trials of 30 s, two at a time
+        ("null", 10, 3, 0, 180.0),
+        ("null", 5, 3, 4, 30.0),  # the last one, alone
+        ("null", 4, 3, 0, 0.0),
+        ("1000", 10, 3, 2, 90.0),
+        ("160", 10, 3, 2, 10.0),
+    ],
+)
+def test_the_time_left_is_the_smaller_of_budget_and_remaining_trials(wall_clock, total, finished, running, left):
+    progress = Progress(
+        total=total,
+        finished=finished,
+        failed=1 if finished else 0,
+        running=set(map(str, range(running))),
+        seconds=[20.0, 40.0, 30.0][:finished],
+    )
+    search = space(f"search.wall_clock={wall_clock}").search
+    assert seconds_left(progress, search, spent=150.0) == left
+
+
+def test_the_work_and_the_time_of_a_second_driver_are_added_to_those_of_the_first(tmp_path, make_driver):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info("sweep"))
+    once = WorkTotals(tasks=7, cached=5, model_loads=2, workers_lost=1)
+    twice = WorkTotals(tasks=14, cached=10, model_loads=4, workers_lost=2)
+    for expected_work, expected_spent in ((once, 100.0), (twice, 200.0)):
+        driver = make_driver(folder, space())
+        driver.recorder.seconds = lambda: 100.0
+        driver._record_end("interrupted")
+        assert folder.info().work == expected_work
+        assert folder.info().spent == expected_spent
+
+
+def test_an_interrupt_marks_the_trials_that_were_running(tmp_path, make_driver):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info("sweep", state="running"))
+    folder.write_trial(trial(0))
+    folder.write_trial(trial(1, running=True))
+    make_driver(folder, space())._record_interruption()
+    assert [record.state for record in folder.trials()] == ["complete", "interrupted"]
+    assert folder.info().state == "interrupted"
+
+
+def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path, make_driver):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info("sweep", state="running"))
+    driver = make_driver(folder, space())
+    deliveries = []
+    driver.reporter = SimpleNamespace(close=lambda: signal.raise_signal(signal.SIGINT))
+    driver.shipper = SimpleNamespace(close=lambda seconds: deliveries.append(seconds))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            driver.close()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a third one ends the process
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert deliveries == [driver_module.HURRIED_DELIVERY_SECONDS]

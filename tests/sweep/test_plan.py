@@ -1,0 +1,159 @@
+"""Plans: what the workers open, which datasets and prompts they check, and what a resumed sweep must share."""
+
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.core.prompt import open_prompt, save_prompt
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import Validation
+from fpp_sweep.sweep.plan import make_plan, validate
+from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
+from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.trial.worker import Worker
+from tests.sweep.spaces import space
+from tests.sweeps import sweep_info
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    return Worker(worker_spec(space(f"work.cache={tmp_path_factory.mktemp('cache')}"), gpus=0.0))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "share"), [(1.0, 1, 1.0), (0.25, 1, 0.25), (2.0, 1, 1.0), (0.0, 1, 0.25), (0.0, 8, 1.0)]
+)
+def test_workers_get_the_share_of_the_memory_that_they_have_of_the_device(monkeypatch, gpus, cpus, share):
+    monkeypatch.setattr("fpp_sweep.sweep.worker_spec.cores", lambda: 4)
+    assert worker_spec(space(f"work.cpus_per_worker={cpus}"), gpus).share == share
+
+
+def test_baselines_use_the_precision_of_the_base():
+    assert {config.precision for config in space("base.precision=fp16").baselines().values()} == {"fp16"}
+
+
+@pytest.mark.parametrize("setting", ["base.precision=tf32", "params.precision=[float32, tf32]"])
+def test_a_worker_refuses_a_precision_that_its_device_lacks(worker, setting):
+    requested = space(setting, "work.gpus_per_worker=0")
+    line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
+    with pytest.raises(InputError, match=line):
+        validate(requested, Worker(worker_spec(requested, gpus=0.0)), make_plan(requested, worker))
+
+
+def test_a_plan_has_the_datasets_of_both_splits(worker):
+    plan = make_plan(space(), worker)
+    names = {split: [dataset.name for dataset in datasets] for split, datasets in plan.datasets.items()}
+    assert names == {"val": ["scenes", "digits"], "test": ["scenes", "digits"]}
+    assert {dataset.size for datasets in plan.datasets.values() for dataset in datasets} == {5}
+    assert plan.datasets["val"][0].digest != plan.datasets["test"][0].digest
+
+
+def test_a_search_on_the_test_split_opens_no_other_split(worker):
+    assert list(make_plan(space("search.split=test"), worker).datasets) == ["test"]
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("work.datasets=[scenes, scenez]", "did you mean 'scenes'"),
+        ("work.datasets=[scenes, dtd]", "dtd: "),
+        ("objectives=[{metric: ece/letters}]", "'letters'"),
+        ("constraints=[{metric: accuracy/letters, at_least: 3}]", "'letters'"),
+    ],
+)
+def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, complaint):
+    with pytest.raises(InputError) as error:
+        make_plan(space(override), worker)
+    assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),
+        (["base.prompt=nowhere.safetensors"], "nowhere.safetensors"),
+        (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
+        (["base.anchor_prompt=fpp"], "FPP needs words"),
+        (["base.method=tpd"], "did you mean"),
+    ],
+)
+def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overrides, complaint):
+    def open_and_validate():
+        requested = space(*overrides)
+        validate(requested, worker, make_plan(requested, worker))
+
+    with pytest.raises(InputError) as error:
+        open_and_validate()
+    assert complaint in str(error.value)
+
+
+class RecordingInspector:
+    """Notes which prompts are to be checked, each with its setting of `deep_prompts`."""
+
+    def check(self, methods, prompts, datasets):
+        self.prompts = prompts
+        return Validation()
+
+
+WORDS = ("a photo of a", "none")  # of the baselines
+LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
+
+
+@pytest.mark.parametrize(
+    ("searched", "expected"),
+    [
+        ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}", {("m.pth", "text")}),
+        ("params: {prompt: [fpp, x.pt]}", {WORDS, ("x.pt", "none")}),
+        (
+            "params: {anchor_prompt: [m.pth, a photo],"
+            " deep_prompts: {choices: [text, both], when: {anchor_prompt: m.pth}}}",
+            {WORDS, ("m.pth", "text"), ("m.pth", "both"), ("a photo", "none")},
+        ),
+        (
+            "params: {method: [tpt, otpt], deep_prompts: {choices: [text], when: {method: otpt}}}",
+            {WORDS, ("a photo of a", "text")},
+        ),
+        (f"grid:\n- {LINKED}", {WORDS, ("m.pth", "text"), ("a photo", "none"), ("m.pth", "both")}),
+    ],
+)
+def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, expected):
+    requested = parse_space(f"{searched}\nwork: {{datasets: [scenes], limit: 5}}", "space.yaml", ())
+    inspector = RecordingInspector()
+    validate(requested, inspector, make_plan(requested, worker))
+    assert set(inspector.prompts) == expected
+
+
+def test_words_that_the_embedded_model_has_not_learned_give_a_note(worker):
+    requested = space("base.anchor_prompt=quixotic zeppelins")
+    (note,) = validate(requested, worker, make_plan(requested, worker)).notes
+    assert "quixotic" in note
+    assert "never saw" in note
+
+
+def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(worker, tmp_path):
+    file = tmp_path / "prompt.safetensors"
+    requested = space(f"base.prompt={file}")
+    model, plan = worker.model_info(), make_plan(requested, worker)
+
+    def opened(words, info, model=model):
+        save_prompt(open_prompt(worker.clip, words), worker.clip, file, {})
+        return with_inputs(info, requested, model, plan, validate(requested, worker, plan))
+
+    started = opened("a photo of a", replace(sweep_info("sweep"), model=""))
+    assert opened("a photo of a", started) == started
+    with pytest.raises(InputError, match="a prompt file differs"):
+        opened("a picture of a", started)
+    with pytest.raises(InputError, match="tiny has other weights"):
+        opened("a photo of a", started, replace(model, digest="another"))
+    with pytest.raises(InputError, match="its data differ"):
+        opened("a photo of a", replace(started, datasets={"scenes": "another", "digits": "another"}))
+
+
+def test_changed_image_files_give_a_note():
+    before = replace(sweep_info("sweep"), images={"dtd": "a"})
+    assert image_changes(before, before) == []
+    assert image_changes(replace(before, model=""), replace(before, images={"dtd": "b"})) == []  # the first driver
+    (note,) = image_changes(before, replace(before, images={"dtd": "b"}))
+    assert note.startswith("image files have changed (size or time)")

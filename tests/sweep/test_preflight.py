@@ -1,0 +1,103 @@
+"""Checks that end before Ray starts: each names the key or flag, the value, and what to do."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.notify import Notifier
+from fpp_sweep.sweep.preflight import check_before_start
+from fpp_sweep.tracking import check_address
+from tests.disks import mounted
+from tests.sweep.spaces import space
+from tests.tracking.stores import free_port
+
+ON_CLUSTER = Options(address="auto")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["work.model=ViT-B-61/openai"], "unknown model 'ViT-B-61', did you mean 'ViT-B-16'?"),
+        (["work.model=tinny"], "did you mean 'tiny'?"),
+        (
+            ["work.model=ViT-B-16:/nowhere/b16.pt"],
+            "model 'ViT-B-16:/nowhere/b16.pt': /nowhere/b16.pt is not a file; give the path of a checkpoint",
+        ),
+        (["work.datasets=[scenez]"], "did you mean 'scenes'?"),
+        (["objectives=[{metric: ece/letters}]"], "unknown dataset in metric ece/letters"),
+        (["params.prompt=[fpp, gone.pt]"], "prompt file gone.pt does not exist"),
+        (["base.precision=tf32", "work.gpus_per_worker=0"], "precision tf32: needs a GPU with compute capability 8.0"),
+        (["params.precision=[float32, tf32]", "work.gpus_per_worker=0"], "precision tf32: needs a GPU"),
+    ],
+)
+def test_a_space_that_cannot_run_here_is_refused_and_left_to_the_workers_on_a_cluster(overrides, complaint):
+    with pytest.raises(InputError) as refusal:
+        check_before_start(space(*overrides), Options())
+    assert complaint in str(refusal.value)
+    check_before_start(space(*overrides), ON_CLUSTER)
+
+
+def test_checking_a_model_imports_neither_torch_nor_open_clip():
+    code = (
+        "from fpp_sweep.core.models.names import require_model; require_model('ViT-B-16/openai'); "
+        "import sys; print({'torch', 'open_clip'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("model", ["tiny", "ViT-B-16/openai", "ViT-B-16+quickgelu/openai"])
+def test_a_known_model_passes(model):
+    check_before_start(space(f"work.model={model}", "work.datasets=[scenes]"), Options())
+
+
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(InputError, match=f"^work.cache: {file}/cache: Not a directory; name a folder that can be"):
+        check_before_start(space(f"work.cache={file}/cache"), Options())
+    with pytest.raises(InputError, match=f"^--out {file}/sweeps: Not a directory; name a folder that can be written"):
+        sweep_folder(space(), Options(root=file / "sweeps"))
+
+
+def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
+    with mounted(tmp_path / "forbidden", "size=64k,ro") as disk:
+        with pytest.raises(InputError, match=f"^work.cache: {disk}: Read-only file system; "):
+            check_before_start(space(f"work.cache={disk}"), Options())
+        with pytest.raises(InputError, match=f"^--out {disk}: the folder cannot be written; name one that can"):
+            sweep_folder(space(), Options(root=disk))
+
+
+@pytest.mark.parametrize(
+    ("uri", "complaint"),
+    [
+        ("gopher://host", "--tracking-uri: give sqlite:///FILE, http"),
+        ("sqlite:////proc/none/mlflow.db", "--tracking-uri /proc/none/mlflow.db: not usable as MLflow's database"),
+        (
+            "http://127.0.0.1:PORT",
+            "MLflow at http://127.0.0.1:PORT cannot be used (connection refused); start it, or leave --tracking-uri",
+        ),
+    ],
+)
+def test_a_store_that_cannot_be_reached_is_refused_without_importing_mlflow(uri, complaint, monkeypatch):
+    port = str(free_port())
+    monkeypatch.setattr("fpp_sweep.tracking.uri.load", lambda: pytest.fail("imports MLflow"))
+    with pytest.raises(InputError) as refusal:
+        check_address(uri.replace("PORT", port))
+    assert str(refusal.value).startswith(complaint.replace("PORT", port))
+
+
+@pytest.mark.parametrize("command", ["no-such-command --now", "'"])
+def test_a_notify_command_that_cannot_be_run_is_noted_and_harms_nothing(command, tmp_path, capsys):
+    check_before_start(space(f"search.notify={json.dumps(command)}"), Options())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("note: search.notify: cannot ")
+    assert line.endswith("; notifications are off")
+    notifier = Notifier(command, tmp_path)
+    notifier.send("finished")
+    notifier.close()

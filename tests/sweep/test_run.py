@@ -1,0 +1,161 @@
+"""How a sweep starts, is refused, resumed and interrupted; without Ray, with which tests/test_tune.py runs."""
+
+import signal
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.process import terminable
+from fpp_sweep.sweep.api import InterruptedSweep, Options
+from fpp_sweep.sweep.run import run_sweep
+from fpp_sweep.trial.results import TaskFailed
+from tests.sweep.spaces import space
+from tests.sweeps import build_sweep, trial
+from tests.tracking.stores import free_port
+
+
+@pytest.fixture
+def run_with(monkeypatch):
+    """Run a sweep without Ray, up to its first worker; the test's function stands in for loading the model."""
+
+    def run(options, load_model, *, on_ray_start=lambda: None):
+        @contextmanager
+        def session(*_, **__):
+            on_ray_start()
+            yield
+
+        def start_pool(worker, needs, tasks, **_):
+            return SimpleNamespace(open=lambda: load_model(SweepFolder(tasks.parent)))
+
+        monkeypatch.setattr("fpp_sweep.sweep.worker_pool.session", session)
+        monkeypatch.setattr("fpp_sweep.sweep.worker_pool.gpus_here", lambda: 0.0)
+        monkeypatch.setattr("fpp_sweep.workers.actors.start_pool", start_pool)
+        monkeypatch.setattr("fpp_sweep.workers.actors.require_room", lambda *_, **__: None)
+        monkeypatch.setattr("fpp_sweep.sweep.run.check_store", lambda uri: None)
+        run_sweep(space(), options)
+
+    return run
+
+
+def refuse(folder):
+    raise TaskFailed("no such model")
+
+
+def finished_sweep(root, name):
+    """A sweep of the tests' space that has ended."""
+    folder = build_sweep(root / name, trials=1, failed=(), report=False)
+    folder.write_info(replace(folder.info(), space=space().plain()))
+    return folder
+
+
+# ------------------------------------------------------------ refused and resumed
+
+
+@pytest.mark.parametrize("trials", [0, 1])
+def test_a_new_sweep_that_is_refused_is_removed_unless_it_has_trials(tmp_path, run_with, trials):
+    def write_trials_and_refuse(folder):
+        assert folder.info().state == "running"
+        for number in range(trials):
+            folder.write_trial(trial(number))
+        refuse(folder)
+
+    with pytest.raises(InputError, match="no such model"):
+        run_with(Options(root=tmp_path, name="new"), write_trials_and_refuse)
+    left = sorted(path.name for path in tmp_path.rglob("*.json"))
+    assert left == (["sweep.json", "trial-0000.json"] if trials else [])
+
+
+def test_a_resumed_sweep_is_running_and_one_that_is_refused_is_as_it_was(tmp_path, run_with):
+    folder = finished_sweep(tmp_path, "old")
+    before = folder.info()
+    infos = []
+
+    def look_and_refuse(folder):
+        infos.append(folder.info())
+        refuse(folder)
+
+    with pytest.raises(InputError, match="no such model"):
+        run_with(Options(root=tmp_path, name="old", resume=True), look_and_refuse)
+    assert [(info.state, info.finished, info.created) for info in infos] == [("running", None, before.created)]
+    assert (before.state, folder.info()) == ("finished", before)
+
+
+def test_without_a_name_the_newest_sweep_of_the_space_is_resumed(tmp_path, run_with):
+    for name in (
+        "space-20261120-185232",
+        "space-20270101-000000",
+        "space-20261120-090000",
+        "space-other",
+        "other-29990101-000000",
+    ):
+        finished_sweep(tmp_path, name)
+    resumed = []
+
+    def look_and_refuse(folder):
+        resumed.append(folder.path.name)
+        refuse(folder)
+
+    with pytest.raises(InputError, match="no such model"):
+        run_with(Options(root=tmp_path, resume=True), look_and_refuse)
+    assert resumed == ["space-20270101-000000"]
+
+
+def test_a_sweep_whose_plugin_is_missing_or_was_edited_is_not_resumed(tmp_path, run_with):
+    folder = finished_sweep(tmp_path, "old")
+    folder.write_info(replace(folder.info(), plugins={"angular": "0123"}))
+    with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin another"):
+        run_with(Options(root=tmp_path, name="old", resume=True), refuse)
+    assert folder.info().state == "finished"
+
+
+def test_a_store_that_cannot_be_reached_ends_a_sweep_before_ray_starts(tmp_path, run_with):
+    options = Options(root=tmp_path, name="new", tracking_uri=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(InputError, match="cannot be used \\(connection refused\\); start it"):
+        run_with(options, refuse, on_ray_start=lambda: pytest.fail("starts Ray"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------ interrupted
+
+
+@pytest.mark.parametrize("comes", ["while Ray starts", "while the model is loaded"])
+def test_sigterm_interrupts_a_sweep_like_ctrl_c_even_if_ray_replaces_its_handler(tmp_path, run_with, comes):
+    def handler_of_ray(*_):
+        raise RuntimeError("Ray got the signal")
+
+    def start_ray():
+        if comes == "while Ray starts":
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is not handler_of_ray
+        signal.signal(signal.SIGTERM, handler_of_ray)
+
+    before = signal.signal(signal.SIGTERM, handler_of_ray)
+    try:
+        with pytest.raises(InterruptedSweep):
+            run_with(
+                Options(root=tmp_path, name="new"),
+                lambda folder: signal.raise_signal(signal.SIGTERM),
+                on_ray_start=start_ray,
+            )
+        assert signal.getsignal(signal.SIGTERM) is handler_of_ray
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert SweepFolder(tmp_path / "new").info().state == "interrupted"
+
+
+def test_a_second_sigterm_does_not_disturb_the_clean_up_after_the_first():
+    """SLURM sends one to every process of a job, and another when their time is up."""
+    cleaned_up = False
+    before = signal.getsignal(signal.SIGTERM)
+    with terminable():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGTERM)
+            cleaned_up = True
+    assert cleaned_up
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,142 @@
+"""The summary at the end of a sweep, and in `show`."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.records import WorkTotals
+from fpp_sweep.space.reading import read_config
+from fpp_sweep.sweep.repeat import repeat_command
+from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
+from tests.names import PLAIN, TPT
+from tests.report.made import baseline, failed, info, trial, write
+
+WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
+RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugins": {"mine": "0123"}}
+
+
+def notes(*records, **changes):
+    return list(front_notes(info(**changes), front_of(info(**changes), records), has_verdicts=False))
+
+
+def test_a_trial_that_beats_every_baseline_is_named():
+    records = (baseline(PLAIN, 60, 5), baseline(TPT, 65, 9), trial(0, 66, 4), trial(1, 70, 9.5))
+    assert notes(*records) == ["trial-0000 beats every baseline in accuracy and ece, on val."]
+    assert notes(*records, trial(2, 65, 3))[0].startswith("trial-0000, trial-0002 beat every baseline in")
+
+
+def test_a_sweep_in_which_no_trial_beats_every_baseline_says_so_and_names_the_better_baselines():
+    records = (baseline(PLAIN, 60, 3), baseline(TPT, 72, 9), trial(0, 71, 10), trial(1, 65, 5))
+    assert notes(*records) == [
+        "No trial beats every baseline in accuracy and ece, on val.",
+        f"trial-0000 (best accuracy) is beaten by {TPT}.",
+        f"The best accuracy is that of baseline {TPT}, 72.00.",
+        f"The best ece is that of baseline {PLAIN}, 3.00.",
+    ]
+
+
+def test_a_front_that_is_empty_because_of_the_constraints_says_so():
+    broken = trial(0, 71, 10, constraints={"accuracy": 0.5})
+    sentence = "No trial that finished keeps all constraints: none is on the front."
+    assert notes(baseline(PLAIN, 60, 3), broken) == [sentence]
+    assert sentence not in notes(baseline(PLAIN, 60, 3), broken, trial(1, 65, 5))
+
+
+def test_a_hypervolume_of_zero_explains_itself():
+    (line,) = [line for line in notes(trial(0, 55, 10)) if "ypervolume" in line]
+    assert line == (
+        "Hypervolume 0: no trial is better in every objective than the corner it is measured from, "
+        "accuracy 60.00, ece 20.00."
+    )
+    assert not [line for line in notes(trial(0, 61, 10)) if "ypervolume" in line]
+
+
+@pytest.mark.parametrize("records", [(), (failed(0),), (baseline(TPT, 65, 9),)])
+def test_a_sweep_without_results_claims_nothing(records):
+    assert notes(*records) == []
+
+
+def test_the_state_comes_with_the_reason_for_the_end_and_the_number_of_trials(tmp_path):
+    folder = write(tmp_path, info(), [])
+    line = state_line(folder, info(end_reason="all 2 trials"), [trial(0), trial(1), failed(2), baseline(TPT, 65, 9)])
+    assert line == "perturb-20261120-185232 is finished (all 2 trials); trials: 2 complete, 1 failed."
+    folder.write_info(info(state="running", finished=None))
+    running = state_line(folder, folder.info(), [])
+    assert running.startswith("perturb-20261120-185232 stopped without notice ")
+    assert running.endswith(" ago; trials: none was begun.")
+
+
+def test_failures_have_cause_traceback_and_command_and_more_than_three_are_counted(tmp_path):
+    reason = "pets, pretraining, seed 1, worker 7 on here: FloatingPointError: not finite"
+    records = [failed(number, reason, details="Traceback") for number in range(5)]
+    folder = write(tmp_path, info(**RAN), records)
+    lines = list(failure_lines(folder, folder.info(), records))
+    assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
+    assert lines[-1] == f"and 2 more failed: python -m fpp_sweep show {folder.path}"
+    words = shlex.split(lines[2].removeprefix("    repeat      "))
+    assert words[:5] == ["python", "-m", "fpp_sweep.evaluate", "--config", str(folder.trial_file("trial-0000"))]
+    assert words[5:] == shlex.split(
+        "--model ViT-B-16/openai --split val --seed 1 --threads 1 --plugin mine.py --datasets pets "
+        "--data-root 'my data' --limit 10"
+    )
+
+
+def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_the_test_split(tmp_path):
+    whole = trial(0, test=True)
+    tested = replace(whole, reason="on test: dtd, test samples 0..64, seed 0, worker 7 on here: OSError", details="T")
+    folder = write(tmp_path, info(**RAN), [whole])
+    again = repeat_command(folder, folder.info(), whole)
+    assert " --split val --seed 0 1 " in again
+    assert " --datasets dtd pets " in again
+    again = repeat_command(folder, folder.info(), tested)
+    assert " --split test --seed 0 " in again
+    assert " --datasets dtd --data-root " in again
+    assert list(failure_lines(folder, folder.info(), [tested]))
+
+
+def test_a_record_serves_as_a_config(tmp_path):
+    record = trial(0, params={"fpp.class_var": 1e-05})
+    folder = write(tmp_path, info(), [record])
+    assert read_config(folder.trial_file("trial-0000")) == dict(record.config)
+
+
+def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
+    folder = write(tmp_path, info(**RAN), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
+    (folder.report / "best").mkdir(parents=True)
+    for name in ("sweep.html", "best/knee.yaml"):
+        (folder.report / name).touch()
+    text = "\n".join(summary_lines(folder, 100))
+    parts = [
+        "is finished",
+        "beats every baseline",
+        "front of perturb",
+        "\npage        file://",
+        "\nuse it      ",
+        "MLflow ",
+    ]
+    assert sorted(parts, key=text.index) == parts
+    words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data'"
+    assert f"python -m fpp_sweep.evaluate --config {folder.report}/best/knee.yaml {words}\n" in text
+
+
+def test_work_is_shown_once_there_is_any():
+    features = {"images": 100.0, "disk": 1.0, "tower": 3.0}
+    measured = trial(0)
+    measured = replace(measured, results={"val": replace(measured.results["val"], features=features)})
+    work = WorkTotals(tasks=12, cached=1, model_loads=2, workers_lost=0)
+    assert list(work_lines(info(race="2 of 6 trials stopped early", work=work), [measured])) == [
+        "race        2 of 6 trials stopped early",
+        "work        12 tasks run, 1 cached result, 2 model loads, 0 workers lost",
+        "features    of 100 images at 25 images/s a worker; time went to tower 75 %, disk 25 %",
+    ]
+    assert list(work_lines(info(), [trial(0)])) == []
+
+
+def test_the_summary_of_an_interrupted_sweep_has_the_command_that_continues_it(tmp_path):
+    command = "python -m fpp_sweep.tune --space small.yaml"
+    folder = write(tmp_path, info(state="interrupted", finished=None, command=command), [trial(0)])
+    assert f"continue    {command} --name {folder.path.name} --resume" in list(summary_lines(folder, 100))
+    folder.write_info(info(command=command))
+    assert "continue    " not in "\n".join(summary_lines(folder, 100))

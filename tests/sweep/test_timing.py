@@ -1,0 +1,128 @@
+"""The time of a trial's steps: each is measured by itself, with no more work than the measurement needs."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.tasks import EvalTask
+from fpp_sweep.sweep import timing
+from fpp_sweep.sweep.plan import make_plan
+from fpp_sweep.sweep.timing import Speed, measure
+from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.trial.worker import Worker
+from tests.names import PLAIN, TPT
+from tests.sweep.made import FACTS, SPACE
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory):
+    return parse_space(SPACE, "space.yaml", [f"work.cache={tmp_path_factory.mktemp('cache')}"])
+
+
+@pytest.fixture(scope="module")
+def worker(space):
+    return Worker(worker_spec(space, gpus=0.0))
+
+
+class Clock:
+    """Goes on only when work is done."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def work(self, seconds, result=None):
+        self.now += seconds
+        return result
+
+
+def test_the_time_of_a_step_and_of_an_image_is_what_one_more_adds(space, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    monkeypatch.setattr(timing, "process_time", lambda: clock.now / 2)  # other work takes half of the core
+    asked = []
+
+    def adaptation(worker, task):
+        asked.append((task.config.method, task.config.prompt))
+        return (0.25, 9.0) if task.config.method == PLAIN else (2.0, 4.0)
+
+    monkeypatch.setattr(timing, "_time_adaptation", adaptation)
+    monkeypatch.setattr(timing, "_time_features", lambda worker, task: (0.5, 0.125))
+    stub = SimpleNamespace(
+        run=lambda task, needs: clock.work(10 + 3 * task.config.fpp.steps), computing=lambda config: nullcontext()
+    )
+    monkeypatch.setattr(timing, "ENOUGH", 20.0)
+    assert measure(stub, space.start(), FACTS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125, running=0.5)
+    assert asked == [(TPT, "a photo of a"), (PLAIN, "a photo of a")]
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(0.01, [1, 8, 40]), (0.1, [1, 8]), (9.0, [1])])
+def test_no_more_items_are_timed_than_take_long_enough(monkeypatch, seconds, counts):
+    clock, timed = Clock(), []
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    assert timing._seconds_of_one(lambda count: clock.work(seconds * count, timed.append(count)), 40) == pytest.approx(
+        seconds
+    )
+    assert timed == counts
+    timed.clear()
+    worker = SimpleNamespace(run=lambda task, needs: clock.work(seconds, timed.append(task.config.fpp.steps)))
+    timing._time_pretraining_step(worker, TrialConfig(), "dtd")
+    assert timed == ([1, 1] if seconds > timing.ENOUGH else [1, 1, 1 + timing.STEPS])
+
+
+def test_each_part_of_a_task_is_timed_by_itself(space, worker, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    config = space.start().replace({"prompt": "a photo of a"})
+    task = EvalTask(config=config, dataset="scenes", split="val", seed=0, start=0, stop=100)
+    monkeypatch.setattr(worker, "adapter", lambda *_: clock.work(7.0))
+    monkeypatch.setattr(timing, "evaluate", lambda clip, task, *_: clock.work(2.0 * task.stop))
+    assert timing._time_adaptation(worker, task) == (2.0, 7.0)
+    monkeypatch.setattr(Reader, "__getitem__", lambda self, position: clock.work(0.5))
+    tower = lambda self, pixels: clock.work(len(pixels) / 8, pixels[:, 0, 0])  # noqa: E731
+    monkeypatch.setattr(type(worker.clip), "image_features", tower)
+    assert timing._time_features(worker, task) == (0.5, 0.125)
+
+
+def test_the_time_includes_the_work_that_a_gpu_has_not_finished(worker, space, monkeypatch):
+    """A GPU that takes five seconds for everything."""
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: clock.work(5.0))
+    assert timing._seconds(lambda: None) == 5.0
+    task = EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
+    monkeypatch.setattr(worker, "adapter", lambda *_: clock.work(7.0))
+    monkeypatch.setattr(timing, "evaluate", lambda *_: None)
+    assert (
+        timing._time_adaptation(worker, replace(task, config=task.config.replace({"prompt": "a photo of a"})))[1]
+        == 12.0
+    )
+
+
+def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypatch):
+    sizes = []
+    text = worker.clip.text
+    room = replace(text.memory, device=0.0)
+    tight = replace(worker.clip, text=replace(text, room=room))
+    monkeypatch.setattr(worker, "clip_for", lambda config: tight)
+    tower = lambda self, pixels: sizes.append(len(pixels)) or pixels[:, 0, 0]  # noqa: E731
+    monkeypatch.setattr(type(tight), "image_features", tower)
+    timing._time_features(
+        worker, EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
+    )
+    assert set(sizes) == {1}
+
+
+def test_a_real_worker_can_be_measured(space, worker):
+    (facts, _) = make_plan(space, worker).datasets["val"]
+    speed = measure(worker, space.start(), facts)
+    assert min(speed.image, speed.plain, speed.begin, speed.draw, speed.tower) > 0
+    assert speed.step >= 0
