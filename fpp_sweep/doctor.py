@@ -30,7 +30,7 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.process import sleep_when_idle
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.tracking import check_store
-from fpp_sweep.tracking.uri import is_server, version_at
+from fpp_sweep.tracking.uri import is_server, server_version
 
 if TYPE_CHECKING:
     from fpp_sweep.checks.findings import Finding
@@ -102,7 +102,7 @@ def look_everywhere(args: argparse.Namespace) -> dict[str, Facts]:
 def mlflow_versions(uri: str) -> tuple[str, str]:
     """The server's and ours; of a database, ours twice."""
     check_store(uri)
-    return version_at(uri) if is_server(uri) else version("mlflow"), version("mlflow")
+    return server_version(uri) if is_server(uri) else version("mlflow"), version("mlflow")
 
 
 def undecided(text: str) -> list[str]:

@@ -24,7 +24,7 @@ from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options, require_same
 from fpp_sweep.sweep.preflight import Workers, mended, open_workers, require_named
 from fpp_sweep.sweep.run import run_sweep
-from fpp_sweep.tracking import WHOLE, one_line, recorded, ship, ship_whole
+from fpp_sweep.tracking import PARENT_GROUP, one_line, sync_folder, trusted_uri, upload_group_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
             make_whole(folder)
             forget_failed(folder)
-            tags = {WHOLE: whole.identity()}
+            tags = {PARENT_GROUP: whole.identity()}
             own = replace(options, root=whole.folder, name=name, resume=folder.info_file.is_file(), tags=tags)
             if _is_done(folder, space, own):
                 pass
@@ -125,8 +125,8 @@ def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None
     """Bring MLflow up to date with the tables, and with files of the whole; what went wrong."""
     try:
         for folder in folders:
-            ship(folder, recorded(folder.info().tracking_uri))
-        ship_whole(folders[0], recorded(folders[0].info().tracking_uri), files)
+            sync_folder(folder, trusted_uri(folder, folder.info().tracking_uri))
+        upload_group_files(folders[0], trusted_uri(folders[0], folders[0].info().tracking_uri), files)
     except Exception as error:  # MLflow is away: the folder has it all
         return one_line(error)
     return None

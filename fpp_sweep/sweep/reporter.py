@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report import write_report
 from fpp_sweep.spec.errors import escaped
-from fpp_sweep.tracking import Shipper
+from fpp_sweep.tracking import BackgroundSync
 
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence
@@ -20,7 +20,7 @@ SHARE = 20  # times what the last pages took must pass before the next
 
 
 class Reporter:
-    def __init__(self, folder: SweepFolder, shipper: Shipper) -> None:
+    def __init__(self, folder: SweepFolder, shipper: BackgroundSync) -> None:
         self._folder, self._shipper = folder, shipper
         self._changed = threading.Event()
         self._over = threading.Event()

@@ -43,7 +43,7 @@ from fpp_sweep.sweep.preflight import (
     require_named,
 )
 from fpp_sweep.sweep.reporter import Reporter
-from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
+from fpp_sweep.tracking import DEFAULT_URI, BackgroundSync, absolute, check_store, trusted_uri
 from fpp_sweep.trial.trial import added
 from fpp_sweep.workers.scheduler import SchedulerStatus
 from fpp_sweep.workers.session import remove_own
@@ -73,7 +73,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
         known = known_info(space, options, folder) if options.resume else None
         if known is not None:
             space = going_on(space, known, folder)
-            uri = absolute(options.tracking_uri) if options.tracking_uri else recorded(known.tracking_uri)
+            uri = absolute(options.tracking_uri) if options.tracking_uri else trusted_uri(folder, known.tracking_uri)
         with removed_if_refused(folder, known):
             # from here on there is something to resume, whatever happens while all is opened
             folder.write_info(info_at_start(known, space, options, folder, uri))
@@ -126,7 +126,7 @@ class Run:
         from fpp_sweep.search.study import SweepStudy
 
         self.space, self.folder, self.opened, self.options = space, folder, opened, options
-        self.shipper = Shipper(folder, uri)
+        self.shipper = BackgroundSync(folder, uri)
         self.began = time.monotonic()
         self.spent = folder.info().spent
         self.delivery = DELIVERY

@@ -14,7 +14,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.sweep.display import final_table
-from fpp_sweep.tracking import to_look
+from fpp_sweep.tracking import mlflow_links
 
 FAILURES = 3  # that are told; of more, how many
 
@@ -133,5 +133,5 @@ def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
         yield f"page        {page.as_uri()}"
     if (knee := folder.report / "best" / "knee.yaml").is_file():
         yield f"use it      {_evaluate(info, knee, _datasets(info))}"
-    for head, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
+    for head, line in zip(("MLflow", ""), mlflow_links(folder, info.tracking_uri), strict=False):
         yield f"{head:12}{line}"

@@ -94,8 +94,8 @@ def test_a_stopped_trial_is_told_everywhere_and_is_not_begun_again(worker, tmp_p
     assert sweep.states == ["PRUNED" if told else "RUNNING"]
     assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 
-    run = trial_run(sweep.folder.info(), record, on_front=False)
-    assert (run.status, run.tags["state"], run.tags["reason"], run.points) == ("FINISHED", "stopped", REASON, [])
+    run = trial_run(sweep.folder.info(), record)
+    assert (run.status, run.tags["state"], run.tags["reason"], run.metrics) == ("FINISHED", "stopped", REASON, {})
 
     later = Sweep(tmp_path, worker)
     assert later.states == ["PRUNED"]
@@ -164,4 +164,4 @@ def test_a_failed_trial_says_where_and_why(worker, tmp_path, monkeypatch):
     where = f"digits, val samples 0..64, seed 0, {worker.facts().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken" in record.details
-    assert trial_run(sweep.folder.info(), record, on_front=False).texts == {"traceback.txt": record.details}
+    assert trial_run(sweep.folder.info(), record).texts["traceback.txt"] == record.details
