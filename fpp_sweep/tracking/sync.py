@@ -738,9 +738,13 @@ def _link(path: Path, artifact: Path) -> bool:
 
     Files of a sweep are replaced and not edited, so the link keeps its contents.
     """
+    partial = artifact.with_name(f".{artifact.name}.{os.getpid()}.partial")  # a link cannot replace a file by itself
     try:
-        with written_whole(artifact) as partial:
-            os.link(os.path.realpath(path), partial)
+        artifact.parent.mkdir(parents=True, exist_ok=True)
+        os.link(os.path.realpath(path), partial)
+        partial.replace(artifact)
     except OSError:
         return False
+    finally:
+        partial.unlink(missing_ok=True)  # left where both names were links to the same file already
     return True
