@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import posixpath
@@ -581,6 +582,7 @@ class _SweepRuns:
 
     def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
         self.client = connect(uri)
+        self._entities: Any = importlib.import_module("mlflow.entities")  # which takes seconds before `connect`
         self.experiment_id = experiment_id(self.client, uri)
         self._result = result
         self._unanswered: set[str] = set()  # ids of runs whose creation failed, perhaps after it had succeeded
@@ -618,16 +620,14 @@ class _SweepRuns:
 
     def write(self, current: Run, run: DesiredRun, parent: str | None) -> None:
         """Write the params, metrics, tags and name that differ."""
-        from mlflow.entities import Param, RunTag  # not at the top: the import takes seconds
-
         run_id, data = current.info.run_id, current.data
         tags = _with_parent(run.tags, parent)
         changed = {key for key, value in run.params.items() if data.params.get(key, value) != value}
         if changed:  # MLflow never changes a param
             changes = "; ".join(f"{key}: {data.params[key]} -> {run.params[key]}" for key in sorted(changed))
             tags["changed_params"] = shortened(changes, CHANGES_LIMIT)
-        new_tags = [RunTag(key, value) for key, value in tags.items() if data.tags.get(key) != value]
-        new_params = [Param(key, value) for key, value in run.params.items() if key not in data.params]
+        new_tags = [self._entities.RunTag(key, value) for key, value in tags.items() if data.tags.get(key) != value]
+        new_params = [self._entities.Param(key, value) for key, value in run.params.items() if key not in data.params]
         self.client.log_batch(run_id, self._new_metrics(run, data.metrics), new_params, new_tags)
         self._logged.update(run.curves)
         for key in OPTIONAL_TAGS:
@@ -677,17 +677,16 @@ class _SweepRuns:
         MLflow ignores a value that it has with the same step and time, so points of curves may be written again. It
         shows the value with the latest time, so a value that changed is written with the present time.
         """
-        from mlflow.entities import Metric  # not at the top: the import takes seconds
-
+        new_metric = self._entities.Metric
         metrics = []
         for key, value in run.metrics.items():
             if key not in latest:
-                metrics.append(Metric(key, value, run.measured, 0))
+                metrics.append(new_metric(key, value, run.measured, 0))
             elif latest[key] != value:
-                metrics.append(Metric(key, value, milliseconds(time.time()), 0))
+                metrics.append(new_metric(key, value, milliseconds(time.time()), 0))
         for point in run.curves:
             if point not in self._logged:
-                metrics.append(Metric(point.key, point.value, point.time, point.step))
+                metrics.append(new_metric(point.key, point.value, point.time, point.step))
         return metrics
 
     def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _KnownRun]:
@@ -708,12 +707,11 @@ class _SweepRuns:
         return runs
 
     def _search(self, query: str) -> Iterator[Run]:
-        from mlflow.entities import ViewType  # not at the top: the import takes seconds
-
+        all_runs = self._entities.ViewType.ALL  # deleted ones, too
+        order = ["start_time ASC"]
         token = None
         while True:
-            order = ["start_time ASC"]
-            page = self.client.search_runs([self.experiment_id], query, ViewType.ALL, SEARCH_PAGE, order, token)
+            page = self.client.search_runs([self.experiment_id], query, all_runs, SEARCH_PAGE, order, token)
             yield from page
             token = page.token
             if not token:

@@ -222,15 +222,13 @@ def experiment_id(client: MlflowClient, uri: str) -> str:
 
     Its artifacts lie beside an SQLite file. Their path is absolute: MLflow resolves relative ones when it stores them.
     """
-    from mlflow.exceptions import MlflowException  # not at the top: the import takes seconds
-
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         path = sqlite_file(uri)
         folder = None if path is None else (path.parent / "mlartifacts" / EXPERIMENT).as_uri()
         try:
             return str(client.create_experiment(EXPERIMENT, folder, EXPERIMENT_TAGS))
-        except MlflowException:  # another sweep may have created it meanwhile
+        except Exception:  # another sweep may have created it meanwhile
             experiment = client.get_experiment_by_name(EXPERIMENT)
             if experiment is None:
                 raise
@@ -386,10 +384,6 @@ def _one_process_at_a_time(path: Path) -> Iterator[None]:
 
 def _prepare_database(uri: str, path: Path) -> None:
     """Create the tables in an empty file; upgrade those of an older MLflow, after a backup of the file."""
-    from alembic.util import CommandError  # not at the top: the imports take seconds
-    from mlflow.exceptions import MlflowException  # not at the top: the import takes seconds
-    from sqlalchemy.exc import SQLAlchemyError  # not at the top: the import takes a second
-
     database_utils: Any = importlib.import_module("mlflow.store.db.utils")
     engine = database_utils.create_sqlalchemy_engine(absolute(uri))
     try:
@@ -399,7 +393,9 @@ def _prepare_database(uri: str, path: Path) -> None:
         if version not in (None, database_utils._get_latest_schema_revision()):
             _back_up(path, version)
             database_utils._upgrade_db(engine)
-    except (CommandError, MlflowException, SQLAlchemyError, sqlite3.Error) as error:
+    except OSError:  # of the disk
+        raise
+    except Exception as error:  # of MLflow, or of the libraries that it uses for databases
         problem = f"MLflow cannot use this database ({one_line(error)})"
         raise InputError(f"{path}: {problem}; update MLflow if a newer one wrote it, or give another file") from error
     finally:

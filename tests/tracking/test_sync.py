@@ -267,6 +267,9 @@ def test_files_are_linked_where_the_disk_allows_it_and_copied_elsewhere(tmp_path
     (stored,) = (tmp_path / "mlartifacts").glob("*/*/artifacts/report/sweep.html")
     assert stored.read_bytes() == page.read_bytes()
     assert stored.samefile(page) == (refusal is None)
+    (folder.path / STATE_FILE).unlink()
+    sync_folder(folder, uri)  # which uploads the same files again
+    assert stored.samefile(page) == (refusal is None)
     assert not [path for path in stored.parent.iterdir() if path.name.startswith(".")]
     shutil.rmtree(folder.path)  # what MLflow has does not depend on the folder
     assert stored.read_text().endswith("</script>")
