@@ -15,7 +15,7 @@ from ray import tune
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.search.racing import Racer, Rules
+from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec import plugins
@@ -25,7 +25,7 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, Plan, Round, StoppingPolicy, TrialStopped, added, measured, run_trial
+from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, measured, run_trial
 
 ABORT_REASON = "halted"  # in what Tune is told: why no trial can go on
 
@@ -37,6 +37,7 @@ class TrialContext:
     folder: SweepFolder
     executor: Executor
     plan: Plan
+    final_plan: Plan | None = None  # of the final stage and the test split; none: the plan of the search
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...]
     search_split: str
@@ -96,7 +97,7 @@ class TrialRunner(tune.Trainable):
         """Nothing to save: results are on disk, task by task."""
 
 
-def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round | None = None) -> None:
+def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
     """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
     folder = brief.folder
     record = folder.trial(name)
@@ -105,15 +106,11 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
     driver = _driver(brief, record, split)
     executor = LoggingExecutor(brief.executor, log, folder, name)
     try:
-        config = TrialConfig.of_record(record.config)
-        plan = brief.plan.of_round(round) if round else brief.plan
+        config = TrialConfig().replace(record.config)
+        plan = brief.plan
+        if split != brief.search_split and brief.final_plan is not None:
+            plan = brief.final_plan.for_config(config, brief.plan.seeds)
         result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
-        if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now
-            held = before.device_seconds + result.device_seconds
-            seconds, features = (
-                added(getattr(one, name) for one in (before, result)) for name in ("seconds", "features")
-            )
-            result = replace(result, device_seconds=held, seconds=seconds, features=features)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
             values = [measured(result, objective.metric) for objective in brief.objectives]
@@ -129,8 +126,8 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
     except TrialStopped as stop:
         record = replace(record, held=record.held + math.fsum(executor.held))
         record = ended(record, split, "stopped", str(stop))
-        if isinstance(driver, Racer):
-            record = driver.marked(record)
+        if isinstance(driver, RacePolicy):
+            record = driver.with_estimate(record)
     except Exception as error:
         failure = error if isinstance(error, TaskFailed) else TaskFailed.of(error)
         record = ended(record, split, "failed", failure.reason, failure.details)
@@ -141,8 +138,8 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
 def _driver(brief: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
     if brief.race is None or split != brief.search_split:
         return brief.driver
-    rules = Rules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
-    return Racer(rules, brief.folder, record)
+    rules = RaceRules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
+    return RacePolicy(rules, brief.folder, record)
 
 
 def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:

@@ -4,13 +4,11 @@
 difference until MLflow shows those runs.
 """
 
-from fpp_sweep.tracking.desired import PARENT_GROUP
 from fpp_sweep.tracking.sync import BackgroundSync, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_store, one_line
 
 __all__ = [
     "DEFAULT_URI",
-    "PARENT_GROUP",
     "BackgroundSync",
     "absolute",
     "check_store",

@@ -33,7 +33,7 @@ from fpp_sweep.spec.errors import InputError
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with this tag is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # equal for all runs of a sweep
 PARENT_TAG = "mlflow.parentRunId"  # makes a run the child of another one
-PARENT_GROUP = "reproduction"  # tag of the sweeps of one reproduction; names the run above their runs
+PARENT_GROUP = "reproduction"  # tag `kind` of the run above the sweeps of one reproduction
 OPTIONAL_TAGS = ("feasible", "front_support", "reason", "recommended")  # deleted where a run no longer has them
 SWEEP_KEY = "sweep"  # key of the sweep's own run; the keys of the others are their records' names
 
@@ -224,11 +224,6 @@ def trial_id(info: SweepInfo, record: TrialRecord) -> str:
     return f"{sweep_id(info)}/{safe_name(record.name)}"
 
 
-def provenance(info: SweepInfo) -> Mapping[str, str]:
-    """Return what the sweep's numbers come from, as text by name: git_commit, model, seeds, versions, ..."""
-    return info.tags
-
-
 def _common_tags(info: SweepInfo, identity: str) -> dict[str, str]:
     tags = {
         ID_TAG: identity,
@@ -237,9 +232,8 @@ def _common_tags(info: SweepInfo, identity: str) -> dict[str, str]:
         "search_split": info.search_split,
         "mlflow.source.name": "fpp_sweep.tune",
     }
-    commit = provenance(info).get("git_commit")
-    if commit:
-        tags["mlflow.source.git.commit"] = commit  # a column of MLflow's table
+    if info.git_commit:
+        tags["mlflow.source.git.commit"] = info.git_commit  # a column of MLflow's table
     return tags
 
 
@@ -275,10 +269,9 @@ def _trial_tags(info: SweepInfo, record: TrialRecord, front: FrontDocument) -> d
         "key": record.key,
         "attempt": str(record.attempt),
         "searched": ", ".join(record.params),
+        "seeds": ", ".join(str(seed) for seed in info.seeds),
+        "model": info.model,
     }
-    for name in ("seeds", "model"):
-        if name in provenance(info):
-            tags[name] = provenance(info)[name]
     if record.reason:
         tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
     if record.constraints and record.state == "complete":
@@ -449,7 +442,7 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocum
 
 def _sweep_tags(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> dict[str, str]:
     tags = {
-        **provenance(info),
+        **info.provenance(),
         **_common_tags(info, sweep_id(info)),
         "kind": "sweep",
         "state": info.state,

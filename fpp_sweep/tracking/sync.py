@@ -44,7 +44,6 @@ from fpp_sweep.tracking.desired import (
     Point,
     artifact_files,
     milliseconds,
-    provenance,
     read_json,
     safe_name,
     shortened,
@@ -250,7 +249,7 @@ def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> 
     """Upload files as artifacts of the group's run, the one above the run of this folder's sweep."""
     info = folder.info()
     runs = _SweepRuns(absolute(uri), sweep_id(info), known_run_ids=(), result=SyncResult())
-    run = runs.group_run(provenance(info)[PARENT_GROUP], milliseconds(info.created))
+    run = runs.group_run(info.group, milliseconds(info.created))
     for path in files:
         runs.upload(run, path.name, path)
     runs.client.set_terminated(run.info.run_id)
@@ -536,10 +535,9 @@ class _FolderSync:
     def _group_run_id(self, runs: _SweepRuns) -> str | None:
         """Return the id of the run above the sweep's, for a sweep that is part of a reproduction."""
         info = self._folder.info()
-        name = provenance(info).get(PARENT_GROUP)
-        if not name:
+        if not info.group:
             return None
-        return str(runs.group_run(name, milliseconds(info.created)).info.run_id)
+        return str(runs.group_run(info.group, milliseconds(info.created)).info.run_id)
 
     def _save(self, runs: _SweepRuns) -> None:
         self._saved = time.monotonic()

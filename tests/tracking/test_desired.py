@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import TrialRecord, WorkTotals
 from fpp_sweep.report import write_report
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.tracking.desired import (
@@ -204,9 +204,30 @@ def test_a_failed_trial_has_its_reason_in_one_line_and_its_traceback_as_an_artif
 
 
 def test_tags_keep_to_mlflows_limits():
-    run = sweep_run(replace(INFO, tags={"command line (all)!": "x" * 9000}), [])
+    run = sweep_run(replace(INFO, versions={"long version (all)!": "x" * 9000}), [])
     assert all(len(value) <= TAG_LIMIT for value in run.tags.values())
     assert all(safe_name(key) == key for key in run.tags)
+
+
+def test_a_sweeps_run_has_its_provenance_as_tags():
+    info = replace(
+        INFO,
+        plugins={"mine": "01"},
+        datasets={"dtd": "ab", "pets": "cd"},
+        work=WorkTotals(tasks=7),
+        search_split="test",
+    )
+    tags = sweep_run(info, []).tags
+    expected = {
+        "seeds": "0, 1",
+        "torch": "2.15.0",
+        "plugins": "mine 01",
+        "datasets_digest": "ab, cd",
+        "work_tasks": "7",
+    }
+    assert {name: tags.get(name) for name in expected} == expected
+    assert tags["warning"].startswith("hyperparameters were searched on the test split")
+    assert "race" not in tags  # nothing was raced
 
 
 def test_front_and_recommendation_are_tags():

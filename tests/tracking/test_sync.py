@@ -15,15 +15,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.tracking import (
-    DEFAULT_URI,
-    PARENT_GROUP,
-    check_store,
-    mlflow_links,
-    sync_folder,
-    trusted_uri,
-    upload_group_files,
-)
+from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns, is_synced
 from fpp_sweep.tracking.uri import connect, ui_command
 from tests.names import PLAIN
@@ -82,8 +74,7 @@ def test_sweeps_of_one_group_stand_under_one_run(tmp_path, database, uri):
     page.write_text("<title>all tables</title>")
     for name in ("main", "seeds"):
         folder = build_sweep(tmp_path / name, trials=2, failed=(), baselines=())
-        info = folder.info()
-        folder.write_info(replace(info, tags={**info.tags, PARENT_GROUP: "tiny@123.000"}))
+        folder.write_info(replace(folder.info(), group="tiny@123.000"))
         for _ in range(2):  # the second sync finds what the first has created
             sync_folder(folder, uri)
             upload_group_files(folder, uri, [page])
@@ -532,6 +523,22 @@ def test_a_folder_is_not_synced_with_another_store_or_after_a_failure(tmp_path, 
         patched.setattr("fpp_sweep.tracking.sync.trial_run", with_a_bad_param("trial-0001"))
         with pytest.raises(InputError):
             sync_folder(folder, uri)
+    assert not is_synced(folder, uri)
+
+
+def test_a_folder_is_not_synced_after_a_connection_was_lost(tmp_path, database, uri, monkeypatch):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    sync_folder(folder, uri)
+    ((run,),) = rows(database, "select run_uuid from runs where name like '0000%'")
+    connect(uri).delete_run(run)
+
+    def lose_the_connection(*_):
+        raise OSError("no such luck")
+
+    monkeypatch.setattr(_SweepRuns, "write", lose_the_connection)
+    monkeypatch.setattr(_SweepRuns, "answers", lambda _: False)
+    with pytest.raises(InputError, match="no such luck"):
+        sync_folder(folder, uri, retry_for=0.0)
     assert not is_synced(folder, uri)
 
 
