@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from fpp_sweep.tracking.sync import STATE_FILE
 from tests.drivers import descendants
 from tests.tracking.stores import Server
 
@@ -182,7 +183,7 @@ AT_REST: dict[str, Strike] = {
     "record damaged": damaged(f"{SWEEP}/trials/*.json"),
     "record deleted": deleted(f"{SWEEP}/trials/*.json"),
     "study damaged": damaged(f"{SWEEP}/study.db"),
-    "delivery's book damaged": damaged(f"{SWEEP}/shipped.json"),
+    "MLflow's state damaged": damaged(f"{SWEEP}/{STATE_FILE}"),
 }
 
 

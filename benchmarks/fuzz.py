@@ -40,7 +40,8 @@ from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
 from fpp_sweep.spec.errors import MAX_MESSAGE, InputError
-from fpp_sweep.tracking.sync import _Delivery, _read_front
+from fpp_sweep.tracking.desired import FrontDocument
+from fpp_sweep.tracking.sync import STATE_FILE, mlflow_links
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"
@@ -85,8 +86,12 @@ def _experiment(path: Path) -> None:
     made_from(of_plain(plain, str(path)), "main")
 
 
-def _delivery(path: Path) -> None:
-    _Delivery(SweepFolder(path.parent), "sqlite:///none.db", "x", restore=False)
+def _sync_state(path: Path) -> None:
+    mlflow_links(SweepFolder(path.parent), "http://host:5000")
+
+
+def _front(path: Path) -> None:
+    FrontDocument.read(SweepFolder(path.parent.parent))
 
 
 def _reproduction(path: Path) -> None:
@@ -110,8 +115,8 @@ TARGETS = {
     "manifest": Target(lambda path: read_entry(path.parent).row(0.0), "json", "manifest.json", 10),
     "sweep": Target(lambda path: SweepFolder(path.parent).info(), "json", "sweep.json", 20),
     "trial": Target(lambda path: SweepFolder(path.parent.parent).trial("t"), "json", "trials/t.json", 20),
-    "shipped": Target(_delivery, "json", "shipped.json", 20),
-    "front": Target(_read_front, "json", "front.json", 10),
+    "mlflow_sync": Target(_sync_state, "json", STATE_FILE, 20),
+    "front": Target(_front, "json", "report/front.json", 10),
     "reproduction": Target(_reproduction, "json", "reproduction.json", 10),
     "experiment": Target(_experiment, "json", "table.json", 10),
 }

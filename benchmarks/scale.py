@@ -37,7 +37,7 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.sweep_info import new_info
-from fpp_sweep.tracking import check_store, ship
+from fpp_sweep.tracking import check_store, sync_folder
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import session
@@ -322,10 +322,8 @@ def commands(root: Path, folder: SweepFolder, uri: str) -> None:
     fresh = f"sqlite:///{root}/fresh.db"
     check_store(fresh)
     began = time.monotonic()
-    delivered = ship(folder, fresh)
-    print(
-        f"  everything delivered to a new MLflow: {1000 * (time.monotonic() - began) / delivered.records:.0f} ms a run"
-    )
+    result = sync_folder(folder, fresh)
+    print(f"  everything delivered to a new MLflow: {1000 * (time.monotonic() - began) / result.updated:.0f} ms a run")
     runs_page(root, timed)
 
 

@@ -5,7 +5,7 @@ import pytest
 from fpp_sweep import show
 from fpp_sweep.report import write_report
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.tracking.sync import _Delivery
+from fpp_sweep.tracking.desired import artifact_files
 from tests.sweeps import build_sweep
 
 
@@ -67,6 +67,6 @@ def test_sync_does_not_walk_a_folder_behind_a_link(sweep, tmp_path, monkeypatch)
     outside.mkdir()
     (outside / "file").write_text("")
     link_out(sweep.artifacts("trial-0001"), outside)
-    delivery = _Delivery(sweep, "sqlite:///unused.db", "fpp_sweep", restore=False)
-    assert delivery._files(sweep.artifacts("trial-0001"), "") == {}
-    assert delivery.left_out == {"artifacts/trial-0001"}
+    left_out = set()
+    assert artifact_files(sweep, sweep.artifacts("trial-0001"), "", left_out) == {}
+    assert left_out == {"artifacts/trial-0001"}

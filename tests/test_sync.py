@@ -1,4 +1,7 @@
+"""The command `python -m fpp_sweep.sync`."""
+
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,26 +10,55 @@ import pytest
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sync import main
-from fpp_sweep.tracking.view import view_key
+from fpp_sweep.tracking.sync import STATE_FILE
+from fpp_sweep.tracking.uri import connect
 from tests.sweeps import build_sweep
 from tests.tracking.stores import free_port, rows
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
+def test_a_folder_without_a_sweep_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a sweep's folder"):
         main([str(tmp_path)])
 
 
-def test_a_server_that_is_not_there_is_refused(tmp_path):
+def test_a_server_that_is_away_is_refused(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     with pytest.raises(InputError, match="connection refused"):
-        main([str(folder.path), "--tracking-uri", f"http://127.0.0.1:{free_port()}"])
+        main([str(folder.path), "--into", f"http://127.0.0.1:{free_port()}"])
+
+
+def test_verify_restores_a_run_that_was_deleted_in_mlflow(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    main([str(folder.path)])
+    ((run,),) = rows(tmp_path / "mlflow.db", "select run_uuid from runs where name like '0000%'")
+    connect("sqlite:///mlflow.db").delete_run(run)
+    main([str(folder.path)])
+    deleted = "select count(*) from runs where lifecycle_stage = 'deleted'"
+    assert rows(tmp_path / "mlflow.db", deleted) == [(1,)]
+    capsys.readouterr()
+    main([str(folder.path), "--verify"])
+    assert rows(tmp_path / "mlflow.db", deleted) == [(0,)]
+    assert "restored after deletion in MLflow: 0000 53/11.5" in capsys.readouterr().out
+
+
+def test_a_copied_folder_needs_the_flag(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    main([str(folder.path)])
+    copy = shutil.copytree(folder.path, tmp_path / "sent")
+    with pytest.raises(InputError, match=r"belong to the folder .*perturb-1; say where it should go: --into"):
+        main([str(copy)])
+    main([str(copy), "--into", "sqlite:///mine.db"])
+    assert rows(tmp_path / "mine.db", "select count(*) from runs") == [(2,)]
+    assert "mine.db" in capsys.readouterr().out
+    assert (copy / STATE_FILE).is_file()
 
 
 @pytest.mark.slow
-def test_the_command_delivers_quietly_and_says_how_to_look(tmp_path):
+def test_the_command_writes_quietly_and_prints_where_to_look(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     command = [sys.executable, "-m", "fpp_sweep.sync", str(folder.path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
@@ -34,12 +66,14 @@ def test_the_command_delivers_quietly_and_says_how_to_look(tmp_path):
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         for _ in range(2)
     )
-    assert first.stdout.splitlines() == [
-        "perturb-1: 5 records brought up to date, 5 of them new",
+    ((run,),) = rows(tmp_path / "mlflow.db", "select run_uuid from runs where name = 'perturb-1'")
+    where = [
         f"see them: mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db",
-        f"          http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey={view_key(folder.info())}"
-        "&compareRunsMode=CHART",
+        f"          http://127.0.0.1:5000/#/experiments/1/runs/{run}",
     ]
-    assert second.stdout.startswith("perturb-1: 0 records")
-    assert first.stderr == second.stderr == ""
+    assert first.stdout.splitlines() == ["perturb-1: 5 runs brought up to date, 5 of them new", *where]
+    unchanged = "perturb-1: up to date, nothing has changed since the last sync (--verify compares with MLflow)"
+    assert second.stdout.splitlines() == [unchanged, *where]
+    noise = [line for line in (first.stderr + second.stderr).splitlines() if not line.startswith("MLflow: ")]
+    assert noise == []
     assert rows(tmp_path / "mlflow.db", "select count(*) from runs") == [(5,)]

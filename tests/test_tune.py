@@ -113,7 +113,7 @@ def assert_told_from_the_first_second_to_the_last(done, sweep):
     ]
     parts += [f"\nMLflow      mlflow ui --backend-store-uri sqlite:///{sweep.path.parent.parent}/mlflow.db"]
     assert sorted(parts, key=done.stdout.index) == parts
-    assert "/runs?viewStateShareKey=" in done.stdout
+    assert "/#/experiments/1/runs/" in done.stdout
 
 
 def assert_logged(sweep, record):

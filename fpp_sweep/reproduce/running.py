@@ -25,7 +25,7 @@ from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.resume import repair_folder, require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_pool import Workers, open_workers
-from fpp_sweep.tracking import one_line, recorded, ship, ship_whole
+from fpp_sweep.tracking import one_line, sync_folder, trusted_uri, upload_group_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,8 @@ def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None
     """Bring MLflow up to date with the tables, and with files of the whole; what went wrong."""
     try:
         for folder in folders:
-            ship(folder, recorded(folder.info().tracking_uri))
-        ship_whole(folders[0], recorded(folders[0].info().tracking_uri), files)
+            sync_folder(folder, trusted_uri(folder, folder.info().tracking_uri))
+        upload_group_files(folders[0], trusted_uri(folders[0], folders[0].info().tracking_uri), files)
     except Exception as error:  # MLflow is away: the folder has it all
         return one_line(error)
     return None

@@ -25,7 +25,7 @@ from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.recording import EndState, SweepRecorder
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.sweep.searching import new_searcher, run_search
-from fpp_sweep.tracking import Shipper
+from fpp_sweep.tracking import BackgroundSync
 from fpp_sweep.workers.session import kill_session
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
@@ -42,7 +42,7 @@ class SweepDriver:
         self.delivery_seconds = DELIVERY_SECONDS
         self.tune_folder = ""
         self.recorder = SweepRecorder(folder)
-        self.shipper = Shipper(folder, uri)
+        self.shipper = BackgroundSync(folder, uri)
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
         self.notifier = Notifier(space.search.notify, folder.path)

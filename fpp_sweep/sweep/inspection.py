@@ -19,7 +19,7 @@ from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.sweep.node_checks import facts_of_nodes
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import check_store
-from fpp_sweep.tracking.uri import is_server, version_at
+from fpp_sweep.tracking.uri import is_server, server_version
 from fpp_sweep.workers.session import session
 
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
@@ -85,5 +85,5 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
     check_store(uri)
     ours = version("mlflow")
     if is_server(uri):
-        return version_at(uri), ours
+        return server_version(uri), ours
     return ours, ours

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report import write_report
 from fpp_sweep.spec.errors import escaped
-from fpp_sweep.tracking import Shipper
+from fpp_sweep.tracking import BackgroundSync
 
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence
@@ -22,7 +22,7 @@ PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
 class Reporter:
     """Writes the tables after each change, and the page from time to time."""
 
-    def __init__(self, folder: SweepFolder, shipper: Shipper) -> None:
+    def __init__(self, folder: SweepFolder, shipper: BackgroundSync) -> None:
         self._folder, self._shipper = folder, shipper
         self._changed = threading.Event()
         self._closing = threading.Event()

@@ -10,7 +10,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
-from fpp_sweep.tracking import DEFAULT_URI, absolute, recorded
+from fpp_sweep.tracking import DEFAULT_URI, absolute, trusted_uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,5 +34,8 @@ def start_of(space: Space, options: Options, folder: SweepFolder) -> Start:
 def _resumed_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     before = load_for_resume(space, options, folder)
     space = merge_resume_request(space, before, folder)
-    uri = absolute(options.tracking_uri or recorded(before.tracking_uri))
+    if options.tracking_uri:
+        uri = absolute(options.tracking_uri)
+    else:
+        uri = trusted_uri(folder, before.tracking_uri)
     return Start(space=space, info=resumed_info(before, space, uri), tracking_uri=uri, info_before=before)

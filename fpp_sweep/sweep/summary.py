@@ -18,7 +18,7 @@ from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
 from fpp_sweep.sweep.repeat import repeat_command, use_command
 from fpp_sweep.sweep.state import resume_command, state_text
-from fpp_sweep.tracking import to_look
+from fpp_sweep.tracking import mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
 FAILURES_SHOWN = 3
@@ -158,5 +158,5 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     knee = folder.report / "best" / "knee.yaml"
     if knee.is_file():
         yield f"use it      {use_command(info, knee)}"
-    for label, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
+    for label, line in zip(("MLflow", ""), mlflow_links(folder, info.tracking_uri), strict=False):
         yield f"{label:12}{line}"

@@ -1,21 +1,21 @@
 """MLflow's copy of a sweep, always made from the sweep's folder.
 
-`desired.py` says what MLflow should show, `view.py` how its page shows it at first, `address.py` where MLflow is,
-`store.py` reads and writes it, `shipper.py` repeats the delivery until MLflow shows it.
+`desired.py` computes the runs that MLflow should show, `uri.py` finds and checks stores, `sync.py` writes the
+difference until MLflow shows those runs.
 """
 
-from fpp_sweep.tracking.sync import Shipper, ship, ship_whole, to_look
-from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_address, check_store, one_line, recorded
+from fpp_sweep.tracking.sync import BackgroundSync, mlflow_links, sync_folder, trusted_uri, upload_group_files
+from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_address, check_store, one_line
 
 __all__ = [
     "DEFAULT_URI",
-    "Shipper",
+    "BackgroundSync",
     "absolute",
     "check_address",
     "check_store",
+    "mlflow_links",
     "one_line",
-    "recorded",
-    "ship",
-    "ship_whole",
-    "to_look",
+    "sync_folder",
+    "trusted_uri",
+    "upload_group_files",
 ]

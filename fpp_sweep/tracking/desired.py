@@ -1,8 +1,8 @@
-"""What MLflow should show of a sweep: plain values computed from its records, the same ones each time.
+"""The runs that MLflow should show of a sweep, as plain values computed from the sweep's folder.
 
-One run for the sweep and, below it, one for each trial and baseline. A run's metrics are few enough to read (the rest
-is in its `metrics.csv`), its texts fit MLflow's limits, and every number has the step and the time of its record, which
-makes writing idempotent.
+The sweep is one run, the parent, and each trial and baseline is a child run. A run has few enough metrics to read (all
+of them are in its `metrics.csv`), and its texts fit MLflow's limits. Equal records give equal runs, with equal steps
+and times, so that writing a run twice changes nothing.
 """
 
 from __future__ import annotations
@@ -11,34 +11,44 @@ import csv
 import hashlib
 import io
 import json
+import math
+import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import yaml
 
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric, format_range, format_setting, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.spec.catalogue import sign
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import relevant
+from fpp_sweep.spec.errors import InputError
 
-ID_TAG = "fpp_sweep.id"  # identifies a run: a run with it is updated, not created again
-SWEEP_TAG = "fpp_sweep.sweep"  # the same for all runs of a sweep
-PARENT_TAG = "mlflow.parentRunId"  # what makes a run a child in MLflow
+ID_TAG = "fpp_sweep.id"  # identifies a run: a run with this tag is updated, not created again
+SWEEP_TAG = "fpp_sweep.sweep"  # equal for all runs of a sweep
+PARENT_TAG = "mlflow.parentRunId"  # makes a run the child of another one
+PARENT_GROUP = "reproduction"  # tag `kind` of the run above the sweeps of one reproduction
+OPTIONAL_TAGS = ("feasible", "front_support", "reason", "recommended")  # deleted where a run no longer has them
+SWEEP_KEY = "sweep"  # key of the sweep's own run; the keys of the others are their records' names
 
-KEY_LIMIT = 250  # MLflow's, of the names of params, metrics and tags
-PARAM_LIMIT = 6000  # MLflow's; it cuts longer ones without a word
-TAG_LIMIT = 5000  # of hosted MLflow; the open one allows 8000
-REASON_LIMIT = 500  # a table's cell, and one line; the traceback is an artifact
-NAME_LIMIT = 80  # of a run: what the legend of a chart still shows
+KEY_LIMIT = 250  # MLflow's limit for names of params, metrics and tags
+PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
+TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
+REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
+NAME_LIMIT = 120  # of a run's name: readable in the legend of a chart
+CHANGES_LIMIT = 500  # of the tag that lists changed params
 # six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
 METRICS_LIMIT = 32
-AVERAGES = 6  # metrics whose averages are shown, unless the objectives are more
-WANTED = ("nll", "brier", "aurc")  # of these, before the others
-DESCRIBED = 40  # records in the sweep's description
-STATUS = {  # MLflow has fewer; the tag `state` is exact
+AVERAGES_SHOWN = 6  # metrics whose averages are shown, unless there are more objectives
+PREFERRED_METRICS = ("nll", "brier", "aurc")  # shown before other metrics that are not objectives
+DESCRIBED_RUNS = 40  # rows of the table in the sweep's description
+STATUS = {  # MLflow has fewer states; the tag `state` has the exact one
     "waiting": "SCHEDULED",
     "running": "RUNNING",
     "stopped": "FINISHED",
@@ -51,7 +61,7 @@ STATUS = {  # MLflow has fewer; the tag `state` is exact
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value of a metric."""
+    """One point of a metric's curve."""
 
     key: str
     value: float
@@ -63,296 +73,507 @@ class Point:
 class DesiredRun:
     """A run as MLflow should show it."""
 
-    id: str
+    key: str  # SWEEP_KEY, or the record's name
+    id: str  # the value of ID_TAG
     name: str
     status: str
     started: int  # milliseconds since 1970
     finished: int | None
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
-    points: Sequence[Point] = ()
-    texts: Mapping[str, str] = field(default_factory=dict)  # artifacts made here: name -> content
+    metrics: Mapping[str, float] = field(default_factory=dict)  # metrics of one value each
+    measured: int = 0  # time of those values, in milliseconds since 1970
+    curves: Sequence[Point] = ()  # metrics with a value for each step
+    texts: Mapping[str, str] = field(default_factory=dict)  # artifacts that are made here: name -> content
+
+
+# The document report/front.json.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontDocument:
+    """The contents of report/front.json that MLflow shows."""
+
+    members: frozenset[str] = frozenset()  # names of records
+    recommended: str | None = None  # the name of a record
+    support: Mapping[str, str] = field(default_factory=dict)  # record -> its support for being on the front
+    intervals: Mapping[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)  # record, split, metric
+    hypervolume: Sequence[tuple[float, float]] = ()  # time in seconds, value
+    sentences: Sequence[str] = ()
+
+    @classmethod
+    def read(cls, folder: SweepFolder) -> Self:
+        """Return the contents of the file; an empty document if it is missing, damaged, or outside the folder."""
+        try:
+            return cls.parse(read_json(folder.inside(folder.report / "front.json")))
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+            return cls()
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Self:
+        members = list(document.get("members", ()))
+        intervals: dict[tuple[str, str, str], tuple[float, float]] = {}
+        for member in members:
+            intervals.update(_member_intervals(member))
+        hypervolume = tuple((float(finished), float(value)) for finished, value in document.get("hypervolume", ()))
+        if not all(math.isfinite(finished) and math.isfinite(value) for finished, value in hypervolume):
+            raise ValueError("hypervolume: not finite")
+        recommended = document.get("recommended")
+        sentences = [*document.get("says", ()), *document.get("remarks", ())]
+        return cls(
+            members=frozenset(str(member["name"]) for member in members),
+            recommended=None if recommended is None else str(recommended),
+            support={str(name): str(label) for name, label in document.get("standing", {}).items()},
+            intervals=intervals,
+            hypervolume=hypervolume,
+            sentences=tuple(str(sentence) for sentence in sentences),
+        )
+
+    def tags_of(self, name: str) -> dict[str, str]:
+        """Return the tags that say what the front says about a record."""
+        tags = {"on_front": _yes_or_no(name in self.members)}
+        if self.recommended is not None:
+            tags["recommended"] = _yes_or_no(name == self.recommended)
+        if name in self.support:
+            tags["front_support"] = self.support[name]
+        return tags
+
+
+def _member_intervals(member: Mapping[str, Any]) -> dict[tuple[str, str, str], tuple[float, float]]:
+    intervals = {}
+    for split, interval_by_metric in member.get("intervals", {}).items():
+        for metric, interval in interval_by_metric.items():
+            if isinstance(interval, Mapping):  # otherwise the reason why there is none
+                bounds = float(interval["low"]), float(interval["high"])
+                intervals[str(member["name"]), str(split), str(metric)] = bounds
+    return intervals
+
+
+NO_FRONT = FrontDocument()
+
+
+# Names and texts that MLflow accepts.
 
 
 @cache
 def safe_name(name: str) -> str:
-    """A name that MLflow accepts for a metric or param, on every system, and that no other name is given.
+    """Return a name that MLflow accepts for a metric or param on every system; different names stay different.
 
     >>> safe_name("ece/dtd")
     'ece/dtd'
     >>> safe_name("ece/my data (new)!").startswith("ece/my data _new__-")
     True
     """
-    plain = "/".join(part for part in re.sub(r"[^A-Za-z0-9_./ -]", "_", name).split("/") if part.strip("."))
-    plain = plain.lstrip(".").strip()
-    if plain == name and name and len(name) <= KEY_LIMIT:
+    accepted = re.sub(r"[^A-Za-z0-9_./ -]", "_", name)
+    accepted = "/".join(part for part in accepted.split("/") if part.strip("."))
+    accepted = accepted.lstrip(".").strip()
+    if name and accepted == name and len(name) <= KEY_LIMIT:
         return name
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{plain[: KEY_LIMIT - 9]}-{digest}"
+    return f"{accepted[: KEY_LIMIT - 9]}-{digest}"
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text, or its beginning and a note of how long it was.
+    """Return the text, or its beginning and a note about its length.
 
     >>> shortened("a" * 100, 40)
     'aaaaaaaaaaaaaaaaaaaa... (100 characters)'
     """
     note = f"... ({len(text)} characters)"
     text = storable(text)
-    return text if len(text) <= limit else text[: limit - len(note)] + note
+    if len(text) <= limit:
+        return text
+    return text[: limit - len(note)] + note
 
 
 def storable(text: str) -> str:
-    """Text that any database and file takes: a file's name, which a traceback may hold, need not be one."""
+    """Return text that every database and file accepts; a traceback may hold bytes of a file name that is not text."""
     return text.encode(errors="replace").decode().replace("\0", "?")
-
-
-def sweep_id(info: SweepInfo) -> str:
-    """A sweep's name in tags: two sweeps of one name, on two machines, differ in when they were made."""
-    return f"{safe_name(info.name)}@{info.created:.3f}"
-
-
-def run_id(info: SweepInfo, record: TrialRecord | None = None) -> str:
-    """The identity of a sweep's run, or of a record's in it."""
-    return f"{sweep_id(info)}/{safe_name(record.name)}" if record else sweep_id(info)
-
-
-def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool, support: str = "") -> DesiredRun:
-    """A trial's or baseline's run; the tag with its parent is added by whoever knows the parent's id."""
-    tags = {
-        **_common_tags(info, record),
-        "record": record.name,
-        "kind": record.kind,
-        "state": record.state,
-        "origin": record.origin,
-        "key": record.key,
-        "attempt": str(record.attempt),
-        "on_front": str(on_front).lower(),
-        "searched": ", ".join(record.params),
-        "seeds": ", ".join(str(seed) for seed in info.seeds),
-        "model": info.model,
-    }
-    if support:
-        tags["front_support"] = support
-    if record.reason:
-        tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
-    if record.constraints and record.state == "complete":
-        tags["feasible"] = str(record.feasible).lower()
-    texts = {"metrics.csv": metrics_table(record.results)} if record.results else {}
-    if record.details:
-        texts["traceback.txt"] = storable(record.details)
-    return DesiredRun(
-        id=run_id(info, record),
-        name=run_name(record),
-        status=STATUS[record.state],
-        started=milliseconds(record.started or info.created),
-        finished=None if record.finished is None else milliseconds(record.finished),
-        params={safe_name(key): param_text(value) for key, value in {**record.params, **record.config}.items()},
-        tags=_within_limits(tags),
-        points=list(_trial_points(info, record)),
-        texts=texts,
-    )
-
-
-def _common_tags(info: SweepInfo, record: TrialRecord | None = None) -> dict[str, str]:
-    tags = {
-        ID_TAG: run_id(info, record),
-        SWEEP_TAG: sweep_id(info),
-        "sweep": info.name,
-        "search_split": info.search_split,
-        "mlflow.source.name": "fpp_sweep.tune",
-    }
-    if info.git_commit:
-        tags["mlflow.source.git.commit"] = info.git_commit  # MLflow's own column reads this one
-    return tags
 
 
 def _within_limits(tags: Mapping[str, str]) -> dict[str, str]:
     return {safe_name(key): shortened(str(value), TAG_LIMIT) for key, value in tags.items()}
 
 
-def run_name(record: TrialRecord) -> str:
-    """What a run is called in MLflow's tables and legends: sorts by number, says what came out and what was tried.
+def _yes_or_no(value: bool) -> str:
+    return str(value).lower()
 
-    >>> found = {"state": "complete", "number": 7, "params": {"fpp.gamma2": 0.15}, "values": [66.81, 11.42]}
-    >>> run_name(TrialRecord(name="trial-0007", kind="trial", **found))
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def round_metric(value: float) -> float:
+    """Return the value with six significant digits: more of them fill MLflow's tables, and metrics.csv has them all.
+
+    >>> round_metric(66.81234567), round_metric(0.5)
+    (66.8123, 0.5)
+    """
+    return float(f"{float(value):.6g}")
+
+
+# The identity of runs.
+
+
+def sweep_id(info: SweepInfo) -> str:
+    """Return a sweep's id in tags: two sweeps of one name, on two machines, were created at different times."""
+    return f"{safe_name(info.name)}@{info.created:.3f}"
+
+
+def trial_id(info: SweepInfo, record: TrialRecord) -> str:
+    return f"{sweep_id(info)}/{safe_name(record.name)}"
+
+
+def _common_tags(info: SweepInfo, identity: str) -> dict[str, str]:
+    tags = {
+        ID_TAG: identity,
+        SWEEP_TAG: sweep_id(info),
+        "sweep": info.name,
+        "search_split": info.search_split,
+        "mlflow.source.name": "fpp_sweep.tune",
+    }
+    if info.git_commit:
+        tags["mlflow.source.git.commit"] = info.git_commit  # a column of MLflow's table
+    return tags
+
+
+# The run of a trial or baseline.
+
+
+def trial_run(info: SweepInfo, record: TrialRecord, front: FrontDocument = NO_FRONT) -> DesiredRun:
+    """Return the run of a trial or baseline; its parent's id in MLflow is added when the run is written."""
+    params = {safe_name(key): param_text(value) for key, value in _settings_shown(record).items()}
+    return DesiredRun(
+        key=record.name,
+        id=trial_id(info, record),
+        name=run_name(record),
+        status=STATUS[record.state],
+        started=milliseconds(record.started or info.created),
+        finished=None if record.finished is None else milliseconds(record.finished),
+        params=params,
+        tags=_within_limits(_trial_tags(info, record, front)),
+        metrics=_trial_metrics(info, record),
+        measured=milliseconds(record.finished or record.started or info.created),
+        texts=_trial_texts(record),
+    )
+
+
+def _trial_tags(info: SweepInfo, record: TrialRecord, front: FrontDocument) -> dict[str, str]:
+    tags = {
+        **_common_tags(info, trial_id(info, record)),
+        **front.tags_of(record.name),
+        "record": record.name,
+        "kind": record.kind,
+        "state": record.state,
+        "origin": record.origin,
+        "key": record.key,
+        "attempt": str(record.attempt),
+        "searched": ", ".join(record.params),
+        "seeds": ", ".join(str(seed) for seed in info.seeds),
+        "model": info.model,
+    }
+    if record.reason:
+        tags["reason"] = shortened(" ".join(record.reason.split()), REASON_LIMIT)
+    if record.constraints and record.state == "complete":
+        tags["feasible"] = _yes_or_no(record.feasible)
+    return tags
+
+
+def _settings_shown(record: TrialRecord) -> dict[str, Any]:
+    """Return the settings that the record's method and metrics read, and those that were searched."""
+    config = record.config
+    is_known_method = str(config.get("method")) in catalogue.METHODS  # a plugin's method may not be loaded
+    settings = relevant(config) if is_known_method and "prompt" in config else dict(config)
+    for metric in _measured_metrics(record):
+        row = catalogue.METRICS.get(metric)
+        for column in row.columns if row else ():
+            prefixes = catalogue.SETTINGS_OF_COLUMN.get(column, ())
+            settings.update((key, value) for key, value in config.items() if key.startswith(prefixes))
+    for key, value in record.params.items():
+        settings[key] = config.get(key, value)  # a searched `x2` is twice the default in the config
+    return settings
+
+
+def _measured_metrics(record: TrialRecord) -> set[str]:
+    return {metric for result in record.results.values() for metric in result.average}
+
+
+def param_text(value: Any) -> str:
+    """Return a setting as text with six significant digits; the artifact config.yaml has all digits.
+
+    >>> param_text(True), param_text(None), param_text(0.1 + 0.2)
+    ('true', 'none', '0.3')
+    """
+    return shortened(format_setting(value), PARAM_LIMIT)
+
+
+def run_name(record: TrialRecord) -> str:
+    """Return a run's name in MLflow's tables and legends: number, objectives, settings that were searched.
+
+    >>> result = {"state": "complete", "number": 7, "params": {"fpp.gamma2": 0.15}, "values": [66.81, 11.42]}
+    >>> run_name(TrialRecord(name="trial-0007", kind="trial", **result))
     '0007 66.8/11.4 gamma2=0.15'
     >>> run_name(TrialRecord(name="baseline-otpt", kind="baseline", state="complete"))
     'baseline otpt'
     """
-    result = ["/".join(format_setting(float(value), 3) for value in record.values)] if record.values else []
-    if record.kind == "baseline":
-        return shortened(" ".join([record.name.replace("-", " ", 1), *result]), NAME_LIMIT)
-    words = [record.name.removeprefix("trial-"), *result]
-    if record.origin not in ("sampled", "grid"):
-        words.append(record.origin.replace("trial-", ""))
-    words += [f"{key.rpartition('.')[2]}={format_setting(value, 3)}" for key, value in record.params.items()]
+    words = [record.name.removeprefix("trial-").replace("baseline-", "baseline ", 1)]
+    if record.values:
+        words.append("/".join(format_setting(float(value), 3) for value in record.values))
+    if record.kind == "trial":
+        if record.origin not in ("sampled", "grid"):
+            words.append(record.origin.replace("trial-", ""))
+        words += [f"{key.rpartition('.')[2]}={format_setting(value, 3)}" for key, value in record.params.items()]
     return shortened(" ".join(words), NAME_LIMIT)
 
 
-def param_text(value: Any) -> str:
-    """A setting as `--set` takes it.
-
-    >>> param_text(True), param_text(None), param_text(0.005)
-    ('true', 'none', '0.005')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return shortened(value if isinstance(value, str) else json.dumps(value), PARAM_LIMIT)
+def _trial_texts(record: TrialRecord) -> dict[str, str]:
+    config = yaml.safe_dump({"config": dict(record.config)}, sort_keys=False)
+    texts = {"config.yaml": storable(config)}
+    if record.results:
+        texts["metrics.csv"] = metrics_table(record.results)
+    if record.details:
+        texts["traceback.txt"] = storable(record.details)
+    return texts
 
 
 def metrics_table(results: Mapping[str, SplitResult]) -> str:
-    """All metrics of all datasets and splits, as CSV: rows for the datasets, their average and its deviation."""
+    """Return all metrics as CSV: for each split a row for each dataset, for their average and for its deviation."""
     metrics = sorted({metric for result in results.values() for metric in result.average})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["split", "dataset", *metrics])
     for split, result in results.items():
-        for dataset, values in [*result.datasets.items(), ("average", result.average), ("deviation", result.deviation)]:
+        rows = [*result.datasets.items(), ("average", result.average), ("deviation", result.deviation)]
+        for dataset, values in rows:
             if values:
                 writer.writerow([split, dataset, *(values.get(metric, "") for metric in metrics)])
     return text.getvalue()
 
 
-def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> DesiredRun:
-    """The sweep's own run; `front` is the document report/front.json, or empty."""
+def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
+    """Return at most METRICS_LIMIT metrics; each group of them is shown whole or not at all."""
+    metrics: dict[str, float] = {}
+    for group in _metric_groups(info, record):
+        if len(metrics) + len(group) <= METRICS_LIMIT:
+            metrics |= group
+    return {safe_name(name): round_metric(value) for name, value in metrics.items()}
+
+
+def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float]]:
+    """Return groups of a record's metrics, the most important group first."""
+    groups = []
+    if record.estimate is not None:
+        groups.append(_estimates(info, record, record.estimate))
+    result = record.results.get(info.search_split)
+    if result is None:
+        return groups
+    main = _main_metrics(info, result)
+    further = _further_metrics(result, main)
+    groups.append(_chosen(result.average, main))
+    groups.append(_durations(record, result))
+    for split, split_result in record.results.items():
+        if split != info.search_split:
+            groups.append(_chosen(split_result.average, main, prefix=f"{split}/"))
+    groups.append(_chosen(result.average, further[: max(0, AVERAGES_SHOWN - len(main))]))
+    for metric in main:
+        datasets = result.datasets.items()
+        groups.append({f"{metric}/{dataset}": values[metric] for dataset, values in datasets if metric in values})
+    groups.append(_chosen(result.deviation, main, suffix="_deviation"))
+    return groups
+
+
+def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) -> dict[str, float]:
+    """Return what the study was told of a trial that lost its race, and on what share of the images this rests."""
+    estimates = {"fidelity": 1.0 if record.state == "complete" else record.fidelity}
+    for objective, value in zip(info.objectives, estimate, strict=True):
+        estimates[f"estimate/{objective.metric}"] = value
+    return estimates
+
+
+def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
+    durations = {"device_seconds": result.device_seconds}
+    if record.finished is not None:
+        durations["seconds"] = record.finished - record.started
+    return durations
+
+
+def _main_metrics(info: SweepInfo, result: SplitResult) -> list[str]:
+    """Return the objectives' metrics, then accuracy and ECE; an objective on one dataset stands for its metric."""
+    names = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
+    return [name for name in names if name in result.average]
+
+
+def _further_metrics(result: SplitResult, main: Sequence[str]) -> list[str]:
+    """Return the other metrics, the preferred ones first, then in the catalogue's order."""
+    others = [metric for metric in result.average if metric not in main]
+    return sorted(others, key=lambda metric: metric not in PREFERRED_METRICS)
+
+
+def _chosen(
+    values: Mapping[str, float], names: Iterable[str], *, prefix: str = "", suffix: str = ""
+) -> dict[str, float]:
+    """Return the named values that there are, under longer names."""
+    return {f"{prefix}{name}{suffix}": values[name] for name in names if name in values}
+
+
+# The run of the sweep.
+
+
+def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument = NO_FRONT) -> DesiredRun:
+    """Return the sweep's own run, the parent of the other runs."""
+    space = yaml.safe_dump(dict(info.space), sort_keys=False, allow_unicode=True)
+    ranges = info.space.get("params")
+    params = {}
+    if isinstance(ranges, Mapping):
+        params = {safe_name(key): shortened(format_range(given), PARAM_LIMIT) for key, given in ranges.items()}
+    return DesiredRun(
+        key=SWEEP_KEY,
+        id=sweep_id(info),
+        name=shortened(info.name, KEY_LIMIT),
+        status=STATUS[info.state],
+        started=milliseconds(info.created),
+        finished=None if info.finished is None else milliseconds(info.finished),
+        params=params,
+        tags=_within_limits(_sweep_tags(info, records, front)),
+        curves=_sweep_curves(info, records, front),
+        texts={"space.yaml": space},
+    )
+
+
+def _sweep_tags(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> dict[str, str]:
     tags = {
         **info.provenance(),
-        **_common_tags(info),
+        **_common_tags(info, sweep_id(info)),
         "kind": "sweep",
         "state": info.state,
         "objectives": ", ".join(f"{objective.metric} {objective.goal}" for objective in info.objectives),
         "mlflow.note.content": description(info, records, front),
     }
-    return DesiredRun(
-        id=run_id(info),
-        name=shortened(info.name, KEY_LIMIT),
-        status=STATUS[info.state],
-        started=milliseconds(info.created),
-        finished=None if info.finished is None else milliseconds(info.finished),
-        params={safe_name(key): shortened(format_range(given), PARAM_LIMIT) for key, given in _searched(info)},
-        tags=_within_limits(tags),
-        points=list(_sweep_points(info, records, front)),
-        texts={"space.yaml": yaml.safe_dump(dict(info.space), sort_keys=False, allow_unicode=True)},
-    )
+    if front.recommended is not None:
+        tags["recommended"] = front.recommended
+    return tags
 
 
-def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> str:
-    """What stands on top of the sweep's page: what it searches, and its front beside the baselines."""
+def description(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> str:
+    """Return the Markdown on top of the sweep's page: its question, its answer, and the front beside the baselines."""
     metrics = [objective.metric for objective in info.objectives]
-    lines = [
-        f"Search for {info.goals} on split `{info.search_split}`. Artifacts: `report/sweep.html` (open this), "
-        "`report/front.csv`, `report/best/`, `space.yaml`.",
-        *(f"\n{line}" for line in (*front.get("says", ()), *front.get("remarks", ()))),
-        "",
-        "| front and baselines | " + " | ".join(metrics) + " |",
-        "|" + "---|" * (len(metrics) + 1),
-    ]
-    members = front_members(front)
-    measured = [record for record in records if record.values is not None]
-    trials = sorted((record for record in measured if record.name in members), key=lambda record: record.name)
-    baselines = sorted((record for record in measured if record.kind == "baseline"), key=lambda record: record.name)
-    for record in (*trials, *baselines)[:DESCRIBED]:
-        values = [
-            f"{format_metric(metric, value)} {_bounds(front, record, info.search_split, metric)}".rstrip()
-            for metric, value in zip(metrics, record.values or (), strict=True)
-        ]
-        lines.append(f"| {run_name(record).replace('|', '/')} | {' | '.join(values)} |")
+    lines = [f"Search for {info.goals} on split `{info.search_split}`."]
+    for sentence in front.sentences:
+        lines += ["", sentence]
+    lines += ["", f"| front and baselines | {' | '.join(metrics)} |", "|" + "---|" * (len(metrics) + 1)]
+    for record in _described(records, front)[:DESCRIBED_RUNS]:
+        cells = [run_name(record).replace("|", "/")]
+        for metric, value in zip(metrics, record.values or (), strict=True):
+            bounds = front.intervals.get((record.name, info.search_split, metric))
+            cells.append(_value_text(metric, value, bounds))
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "Artifacts: `report/sweep.html` (open this), `report/front.csv`, `report/best/`, `space.yaml`."]
     return "\n".join(lines)
 
 
-def _bounds(front: Mapping[str, Any], record: TrialRecord, split: str, metric: str) -> str:
-    """A member's interval, where it has one."""
-    members = {member["name"]: member for member in front.get("members", ())}
-    found = members.get(record.name, {}).get("intervals", {}).get(split, {}).get(metric)
-    return f"[{found['low']:.4g}, {found['high']:.4g}]" if isinstance(found, Mapping) else ""
+def _described(records: Sequence[TrialRecord], front: FrontDocument) -> list[TrialRecord]:
+    """Return the front's members, then the baselines, each by name."""
+    measured = sorted((record for record in records if record.values is not None), key=lambda record: record.name)
+    members = [record for record in measured if record.kind == "trial" and record.name in front.members]
+    baselines = [record for record in measured if record.kind == "baseline"]
+    return members + baselines
 
 
-def front_members(front: Mapping[str, Any]) -> set[str]:
-    """The names of the records on the front."""
-    return {str(member["name"]) for member in front.get("members", ())}
+def _value_text(metric: str, value: float, bounds: tuple[float, float] | None) -> str:
+    text = format_metric(metric, value)
+    if bounds is None:
+        return text
+    return f"{text} [{bounds[0]:.4g}, {bounds[1]:.4g}]"
 
 
-def _trial_points(info: SweepInfo, record: TrialRecord) -> Iterator[Point]:
-    """At most METRICS_LIMIT metrics; a group of them is shown whole or not at all."""
-    shown: dict[str, float] = {}
-    for group in _groups(info, record):
-        if len(shown) + len(group) <= METRICS_LIMIT:
-            shown |= group
-    time = milliseconds(record.finished or record.started or info.created)
-    for key, value in shown.items():
-        yield Point(safe_name(key), float(value), 0, time)
+def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> list[Point]:
+    """Return the sweep's metrics over the number of trials that have ended.
 
-
-def _groups(info: SweepInfo, record: TrialRecord) -> Iterator[dict[str, float]]:
-    """Groups of metrics, the most important first."""
-    result = record.results.get(info.search_split)
-    if record.estimate is not None:
-        names = (f"estimate/{objective.metric}" for objective in info.objectives)
-        whole = record.state == "complete"
-        yield {"fidelity": 1.0 if whole else record.fidelity, **dict(zip(names, record.estimate, strict=True))}
-    if result is None:
-        return
-    wanted = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
-    main = [metric for metric in wanted if metric in result.average]
-    others = [metric for metric in result.average if metric not in main]  # in the catalogue's order
-    others.sort(key=lambda metric: metric not in WANTED)
-    yield {metric: result.average[metric] for metric in main}
-    wall = {} if record.finished is None else {"seconds": record.finished - record.started}
-    yield {**wall, "device_seconds": result.device_seconds}
-    for split, other in record.results.items():
-        if split != info.search_split:
-            yield {f"{split}/{metric}": other.average[metric] for metric in main if metric in other.average}
-    yield {metric: result.average[metric] for metric in others[: max(0, AVERAGES - len(main))]}
-    for metric in main:
-        yield {f"{metric}/{name}": values[metric] for name, values in result.datasets.items() if metric in values}
-    yield {f"{metric}_deviation": value for metric, value in result.deviation.items() if metric in main}
-
-
-def _sweep_points(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> Iterator[Point]:
-    """Counts, device hours of the search and hypervolume over the number of trials that have ended.
-
-    The value at a step never changes afterwards: MLflow would keep both. Stopped trials are counted from the first on.
+    A point keeps its step and time when later trials end: MLflow keeps every point that was ever written.
     """
-    ended = [record for record in records if record.finished and record.state in ENDED]
-    counts = {"complete": 0, "failed": 0}
+    points: list[Point] = []
+    counts = {"complete": 0, "failed": 0}  # stopped trials are counted from the first one on
     best: dict[str, float] = {}
-    seconds = 0.0
-    times: list[float] = []
-    for record in sorted(ended, key=lambda record: (record.finished, record.name)):
-        searched = record.results.get(info.search_split)
-        seconds += record.held + (searched.device_seconds if searched else 0.0)
+    device_seconds = 0.0
+    end_times: list[float] = []
+    for record in _in_order_of_end(records):
+        device_seconds += record.held + _device_seconds(info, record)
         if record.kind == "baseline":
             continue
         counts[record.state] = counts.get(record.state, 0) + 1
-        times.append(record.finished or 0.0)
-        for state, count in counts.items():
-            yield Point(f"trials_{state}", count, len(times), milliseconds(times[-1]))
-        yield Point("device_hours", round(seconds / 3600, 6), len(times), milliseconds(times[-1]))
-        best |= _better(info, record, best)
-        for metric, value in best.items():
-            yield Point(safe_name(f"best/{metric}"), value, len(times), milliseconds(times[-1]))
-    for finished, value in front.get("hypervolume", ()):
-        if step := bisect_right(times, finished):
-            yield Point("hypervolume", float(value), step, milliseconds(finished))
+        end_times.append(record.finished or 0.0)
+        best |= _improved(info, record, best)
+        values = {f"trials_{state}": float(count) for state, count in counts.items()}
+        values["device_hours"] = device_seconds / 3600
+        values |= {f"best/{metric}": value for metric, value in best.items()}
+        points += [_point(key, value, len(end_times), end_times[-1]) for key, value in values.items()]
+    for finished, volume in front.hypervolume:
+        step = bisect_right(end_times, finished)
+        if step > 0:
+            points.append(_point("hypervolume", volume, step, finished))
+    return points
 
 
-def _better(info: SweepInfo, record: TrialRecord, best: Mapping[str, float]) -> dict[str, float]:
-    """The objectives in which a trial that keeps all constraints is better than the best so far."""
-    values = zip(info.objectives, record.values or () if record.feasible else (), strict=False)
-    return {
-        objective.metric: float(value)
-        for objective, value in values
-        if objective.metric not in best or (value - best[objective.metric]) * sign(objective.goal) > 0
-    }
+def _in_order_of_end(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    ended = [record for record in records if record.finished and record.state in ENDED]
+    return sorted(ended, key=lambda record: (record.finished, record.name))
 
 
-def _searched(info: SweepInfo) -> Iterable[tuple[str, Any]]:
-    params = info.space.get("params")
-    return params.items() if isinstance(params, Mapping) else ()
+def _device_seconds(info: SweepInfo, record: TrialRecord) -> float:
+    result = record.results.get(info.search_split)
+    return 0.0 if result is None else result.device_seconds
 
 
-def milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
+def _point(key: str, value: float, step: int, seconds: float) -> Point:
+    return Point(safe_name(key), round_metric(value), step, milliseconds(seconds))
+
+
+def _improved(info: SweepInfo, record: TrialRecord, best: Mapping[str, float]) -> dict[str, float]:
+    """Return the objectives in which a trial that keeps all constraints is better than the best trial so far."""
+    if record.values is None or not record.feasible:
+        return {}
+    improved = {}
+    for objective, value in zip(info.objectives, record.values, strict=False):
+        metric = objective.metric
+        if metric not in best or (value - best[metric]) * catalogue.sign(objective.goal) > 0:
+            improved[metric] = float(value)
+    return improved
+
+
+# Files of the folder.
+
+
+def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: set[str]) -> dict[str, Path]:
+    """Return the files below a subfolder by artifact name; add links out of the sweep's folder to `left_out`."""
+    artifacts: dict[str, Path] = {}
+    if not _is_inside(folder, subfolder, left_out):
+        return artifacts
+    for directory, subdirectories, names in os.walk(subfolder):  # which does not follow links to folders
+        for name in (*subdirectories, *names):
+            path = Path(directory, name)
+            is_being_written = name.startswith(".")
+            if is_being_written or (path.is_symlink() and not _is_inside(folder, path, left_out)):
+                continue
+            if path.is_file():
+                artifacts[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
+    return dict(sorted(artifacts.items()))
+
+
+def _is_inside(folder: SweepFolder, path: Path, left_out: set[str]) -> bool:
+    try:
+        folder.inside(path)
+    except InputError:
+        left_out.add(str(path.relative_to(folder.path)))
+        return False
+    return True
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a JSON object; an empty one if the file is missing, damaged or holds something else."""
+    if not file.is_file():  # reading a named pipe would wait for ever
+        return {}
+    try:
+        document = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,402 +1,742 @@
-"""Delivers the sweep's folder to MLflow, and tries again until that has worked.
+"""Synchronisation of MLflow with a sweep's folder.
 
-Every attempt compares what MLflow should show with what was delivered, and writes the difference. Nothing is queued, so
-nothing is lost when the process or the server dies. `shipped.json` has digests of what was delivered, to save work:
-without it everything is compared with MLflow again.
+A pass compares the runs that MLflow should show with what was written before, and writes the difference. There is no
+queue: after an outage or a kill, the next pass finds what is missing. `mlflow_sync.json` in the folder remembers
+digests of what was written. It only saves work; without it everything is compared with MLflow again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
-import math
 import os
+import posixpath
+import shlex
+import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
 from fpp_sweep.spec.messages import masked
-from fpp_sweep.tracking.desired import DesiredRun, front_members, milliseconds, run_id, sweep_id, sweep_run, trial_run
-from fpp_sweep.tracking.store import Store
-from fpp_sweep.tracking.uri import EXPERIMENT, absolute, is_server, one_line, ui_command, view_url
-from fpp_sweep.tracking.view import TAG, view, view_key
+from fpp_sweep.spec.progress import Bar
+from fpp_sweep.spec.version import VERSION
+from fpp_sweep.tracking.desired import (
+    CHANGES_LIMIT,
+    ID_TAG,
+    OPTIONAL_TAGS,
+    PARENT_GROUP,
+    PARENT_TAG,
+    SWEEP_KEY,
+    SWEEP_TAG,
+    DesiredRun,
+    FrontDocument,
+    Point,
+    artifact_files,
+    milliseconds,
+    read_json,
+    safe_name,
+    shortened,
+    sweep_id,
+    sweep_run,
+    trial_run,
+)
+from fpp_sweep.tracking.uri import (
+    DEFAULT_URI,
+    absolute,
+    connect,
+    experiment_id,
+    is_permanent,
+    is_server,
+    one_line,
+    page_address,
+    sqlite_file,
+    store_identity,
+    ui_command,
+    was_used_before,
+)
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
-REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one
-SAVE_EVERY = 1.0  # seconds; rewriting shipped.json for each of 2,000 records costs minutes
-PARENT = "sweep"  # the parent's name in shipped.json; trials are called trial-..., baseline-...
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Run
 
-_Stamp = tuple[int, int]  # a file's size and time
-# of a record: its file's stamp, whether it is on the front, and its support for that
-_Version = tuple[_Stamp, bool, str]
+STATE_FILE = "mlflow_sync.json"
+LOCK_FILE = "mlflow_sync.lock"
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts; a pause is twice as long as the one before
+REST = 1.0  # seconds between two successful passes, so that a burst of changes is one pass
+SAVE_EVERY = 1.0  # seconds; writing the state after each of 2,000 runs would cost minutes
+RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
+SEARCH_PAGE = 100  # runs in one request: a page of a thousand took a busy server longer than the time-out
 
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """What one delivery in the foreground did."""
-
-    records: int  # brought up to date now
-    created: int  # runs that MLflow did not have
-    restored: tuple[str, ...]  # names of runs that were in MLflow's bin
-    left_out: tuple[str, ...]  # artifacts that are links to what is not the sweep's
-
-
-@dataclass(frozen=True, slots=True)
-class ShipperStatus:
-    """How the delivery in the background is doing."""
-
-    pending: int  # records that MLflow does not show as they are
-    delivered: int  # records brought up to date since the start
-    error: str | None  # why it does not go on, one line
+_Stamp = tuple[int, int]  # a file's size and time of change, equal in a copy of the folder
+_Version = tuple[_Stamp, dict[str, str]]  # of a record: its file's stamp, and what the front says about it
 
 
 @dataclass(slots=True)
-class _Shipped:
-    """What was last delivered to a run."""
+class SyncResult:
+    """Counts and names of what `sync_folder` changed."""
 
-    run: str = ""
-    digest: str = ""
-    files: dict[str, Any] = field(default_factory=dict)  # artifact -> what tells that it changed
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.run, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
-            raise TypeError("spoiled")
+    updated: int = 0  # runs that were created or changed
+    created: int = 0  # runs that MLflow did not have
+    restored: list[str] = field(default_factory=list)  # names of runs that were deleted in MLflow
+    left_out: set[str] = field(default_factory=set)  # artifacts that are links out of the folder
 
 
-class Shipper:
-    """Keeps MLflow up to date from a thread; whoever changes the folder calls `nudge`, which never waits."""
+@dataclass(frozen=True, slots=True)
+class SyncStatus:
+    """The state of a background synchronisation."""
 
-    def __init__(self, folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> None:
-        self._delivery = _Delivery(folder, uri, experiment, restore=False)
-        self._status = ShipperStatus(0, 0, None)
+    pending: int  # runs that MLflow does not show as they are
+    updated: int  # runs written since the start
+    error: str | None  # the last failure, in one line
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that could not be written, or a store that did not answer."""
+
+    key: str  # of the run; empty if the store did not answer
+    cause: str
+    is_permanent: bool  # the same request would fail again
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.cause}" if self.key else self.cause
+
+
+class Backoff:
+    """Pauses between attempts that double until there is progress."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_PAUSE
+
+    def reset(self) -> None:
+        self._next = FIRST_PAUSE
+
+    def pause(self) -> float:
+        pause = self._next
+        self._next = min(2 * pause, LONGEST_PAUSE)
+        return pause
+
+
+class BackgroundSync:
+    """A thread that keeps MLflow up to date. Call `nudge` after a change of the folder; `nudge` never waits."""
+
+    def __init__(self, folder: SweepFolder, uri: str) -> None:
+        self._sync = _FolderSync(folder, uri, restore=False)
+        self._status = SyncStatus(0, 0, None)
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._given_up = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="mlflow-shipper", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="mlflow-sync", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def nudge(self) -> None:
-        """Something in the folder changed."""
         self._wake.set()
 
-    def status(self) -> ShipperStatus:
+    def status(self) -> SyncStatus:
         return self._status
 
     def close(self, timeout: float) -> int:
-        """Deliver what can be delivered in that many seconds; the number of records that were not."""
+        """Write what can be written in that many seconds; return the number of runs that are left."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
         self._given_up.set()
-        return len(self._delivery.pending(thorough=True))
+        return len(self._sync.pending(thorough=True))
 
     def _work(self) -> None:
-        pause = FIRST_PAUSE
-        thorough = True
+        backoff = Backoff()
+        is_first = True
         while not self._given_up.is_set():
-            last = self._closing.is_set()
+            is_last = self._closing.is_set()
             self._wake.clear()
-            if self._attempt(thorough=thorough or last):
-                pause, thorough = FIRST_PAUSE, False
-                if last:
-                    break
+            is_complete = self._attempt(thorough=is_first or is_last)
+            is_first = False
+            if is_complete and is_last:
+                break
+            if is_complete:
+                backoff.reset()
                 self._closing.wait(REST)
                 self._wake.wait()
+            elif is_last:
+                self._given_up.wait(FIRST_PAUSE)
             else:
-                thorough = True
-                # closing ends a pause, for one more attempt at once
-                (self._given_up if last else self._closing).wait(FIRST_PAUSE if last else pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-        self._delivery.disconnect()
+                self._closing.wait(backoff.pause())  # closing ends a pause, for one more attempt at once
+        self._sync.disconnect()
 
     def _attempt(self, *, thorough: bool) -> bool:
-        """One delivery; whether MLflow answered."""
-        error: str | None = None
-        answered = True
+        """Make one pass; return whether another pass can only help after a change of the folder."""
         try:
-            self._status = replace(self._status, pending=len(self._delivery.pending(thorough=thorough)))
-            for problem in self._delivery.deliver(thorough=thorough, stop=self._given_up.is_set, done=self._count):
-                error = problem
-        except Exception as failure:  # of MLflow, its database or the disk
-            self._delivery.disconnect()
-            error, answered = one_line(failure), False
-        self._status = replace(self._status, error=error)
-        return answered
+            self._status = replace(self._status, pending=len(self._sync.pending(thorough=thorough)))
+            failures = self._sync.make_pass(thorough=thorough, stop=self._given_up.is_set, on_update=self._count)
+        except Exception as error:  # of the folder, its disk or the lock: the sweep goes on
+            self._sync.disconnect()
+            failures = [Failure("", one_line(error), is_permanent=False)]
+        error_text = str(failures[-1]) if failures else None
+        self._status = replace(self._status, error=error_text)
+        return all(failure.is_permanent for failure in failures)
 
     def _count(self, pending: int) -> None:
-        self._status = replace(self._status, pending=pending, delivered=self._status.delivered + 1)
+        self._status = replace(self._status, pending=pending, updated=self._status.updated + 1)
 
 
-def ship(folder: SweepFolder, uri: str, *, experiment: str = EXPERIMENT) -> Delivered:
-    """Bring MLflow up to date now; deleted runs are restored, since the user asked for them."""
-    delivery = _Delivery(folder, uri, experiment, restore=True)
-    delivered: list[int] = []
+def sync_folder(
+    folder: SweepFolder, uri: str, *, retry_for: float = RETRY_SECONDS, show_progress: bool = False
+) -> SyncResult:
+    """Bring MLflow up to date now, and restore runs that were deleted there.
+
+    Requests that may succeed later are repeated, with pauses, until there was no progress for `retry_for` seconds.
+    """
+    sync = _FolderSync(folder, uri, restore=True)
     try:
-        problems = list(delivery.deliver(thorough=True, stop=lambda: False, done=delivered.append))
-        store = delivery.store
-    except InputError:
-        raise
-    except Exception as error:
-        problems, store = [one_line(error)], None
+        with Bar("MLflow", 0, "runs", shown=show_progress) as bar:
+            failures = _retried(sync, retry_for, bar)
     finally:
-        delivery.disconnect()
-    if problems or store is None:
-        left = "some"
-        with suppress(Exception):  # of a record that cannot be delivered, which is the problem
-            left = str(len(delivery.pending(thorough=True)))
+        sync.disconnect()
+    if failures:
+        left = len(sync.pending(thorough=True))
         raise InputError(
-            f"MLflow at {masked(uri)}: {problems[0]}; {len(delivered)} records delivered, {left} left for another sync"
+            f"MLflow at {masked(uri)}: {failures[0]}; {sync.result.updated} runs written, {left} left for another sync"
         )
-    return Delivered(len(delivered), store.created, tuple(store.restored), tuple(sorted(delivery.left_out)))
+    return sync.result
 
 
-def ship_whole(folder: SweepFolder, uri: str, files: Sequence[Path], *, experiment: str = EXPERIMENT) -> None:
-    """Files of all that a sweep belongs to, as artifacts of the run above its own."""
+def _retried(sync: _FolderSync, retry_for: float, bar: Bar) -> list[Failure]:
+    """Make passes until all runs are written, or none can be; return the failures of the last pass."""
+
+    def on_update(pending: int) -> None:
+        bar.total = sync.result.updated + pending
+        bar.advance()
+
+    backoff = Backoff()
+    last_progress = time.monotonic()
+    while True:
+        writes_before = sync.writes
+        failures = sync.make_pass(thorough=True, stop=_never, on_update=on_update)
+        if all(failure.is_permanent for failure in failures):
+            return failures
+        if sync.writes > writes_before:
+            backoff.reset()
+            last_progress = time.monotonic()
+        pause = backoff.pause()
+        left = last_progress + retry_for - time.monotonic()
+        if pause > left:
+            return failures
+        bar.note(
+            f"MLflow: {failures[0]}; {sync.result.updated} runs written, next attempt in {pause:.0f} s, "
+            f"for {left:.0f} s more without progress"
+        )
+        time.sleep(pause)
+
+
+def _never() -> bool:
+    return False
+
+
+def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> None:
+    """Upload files as artifacts of the group's run, the one above the run of this folder's sweep."""
     info = folder.info()
-    store = Store(absolute(uri), experiment, sweep_id(info), ())
-    run = store.whole(info.group, milliseconds(info.created))
+    runs = _SweepRuns(absolute(uri), sweep_id(info), known_run_ids=(), result=SyncResult())
+    run = runs.group_run(info.group, milliseconds(info.created))
     for path in files:
-        store.upload(run, path.name, path)
-    store.client.set_terminated(run)
+        runs.upload(run, path.name, path)
+    runs.client.set_terminated(run.info.run_id)
 
 
-def to_look(folder: SweepFolder, uri: str) -> list[str]:
-    """Where the sweep's runs are in MLflow: an address, below the command that makes it one if there is no server."""
-    experiment, runs = _read_shipped(folder.path / "shipped.json")
-    command = [] if is_server(uri) else [ui_command(uri)]
-    if not runs.get(PARENT, _Shipped()).run:
-        return command or [ui_command(uri)]
-    return [*command, view_url(uri, experiment, view_key(folder.info()))]
+def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:
+    """Return lines that lead to the sweep's run: its address, after the command that serves it for a database."""
+    state = _State.read(folder.path / STATE_FILE)
+    path = sqlite_file(uri)
+    if path is not None and state.runs and not path.is_file():
+        command = f"python -m fpp_sweep.sync {shlex.quote(str(folder.path))} --into {DEFAULT_URI}"
+        return [f"{path} does not exist; this copies the sweep to a database of yours:", command]
+    address = page_address(uri)
+    sweep = state.runs.get(SWEEP_KEY)
+    is_link = sweep is not None and state.store == store_identity(uri)
+    if sweep is not None and is_link:
+        address += f"/#/experiments/{state.experiment}/runs/{sweep.run_id}"
+    if is_server(uri):
+        return [address]
+    return [ui_command(uri), address] if is_link else [ui_command(uri)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A run that is not as it should be."""
+def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-uri") -> str:
+    """Return the store on a sweep's record; raise InputError if the user has to name the store with the flag.
 
-    name: str
-    run: DesiredRun
-    files: Mapping[str, Path]
-    digest: str
-
-
-class _Delivery:
-    """The comparison of a folder with MLflow; used by one thread, but `pending` by any."""
-
-    def __init__(self, folder: SweepFolder, uri: str, experiment: str, *, restore: bool) -> None:
-        self._folder = folder
-        self._uri = absolute(uri)
-        self._experiment = experiment
-        self._restore = restore
-        self._file = folder.path / "shipped.json"
-        self._shipped = _read_shipped(self._file)[1]
-        self.left_out: set[str] = set()
-        self._saved = 0.0
-        self._delivered: dict[str, _Version] = {}  # by record
-        self.store: Store | None = None
-        self._lock = ExitStack()  # holds the lock on delivering this sweep, from the first connection on
-        self._locked = False
-
-    def pending(self, *, thorough: bool) -> list[_Item]:
-        """Runs that differ from what was delivered; artifacts of unchanged records are checked only when thorough."""
-        return self._compare(thorough=thorough)[0]
-
-    def _compare(self, *, thorough: bool) -> tuple[list[_Item], dict[str, _Version]]:
-        """The runs that differ, and the versions of all records once they are delivered."""
-        info = self._folder.info()
-        front = _read_front(self._folder.report / "front.json")
-        members = front_members(front)
-        records = {file.stem: (_stamp(file), self._folder.trial(file.stem)) for file in self._folder.trial_files()}
-        support = front.get("standing", {})
-        versions = {name: (stamp, name in members, support.get(name, "")) for name, (stamp, _) in records.items()}
-        items = []
-        for name, (_, record) in records.items():
-            if thorough or self._delivered.get(name) != versions[name]:
-                run = trial_run(info, record, on_front=name in members, support=support.get(name, ""))
-                items.append(_item(name, run, self._files(self._folder.artifacts(name), "")))
-        run = sweep_run(info, [record for _, record in records.values()], front)
-        items.append(_item(PARENT, run, self._files(self._folder.report, "report/")))
-        changed = [item for item in items if self._shipped.get(item.name, _Shipped()).digest != item.digest]
-        return changed, versions
-
-    def _files(self, folder: Path, prefix: str) -> dict[str, Path]:
-        """Artifacts: the files of a folder that lie inside the sweep's folder; links that lead out are left out."""
-        artifacts = {}
-        if not self._is_inside(folder):
-            return {}
-        for directory, _, names in os.walk(folder):
-            for name in sorted(names):
-                path = Path(directory, name)
-                being_written = name.startswith(".")
-                # os.walk does not follow links to folders, so only a file that is a link can lead out
-                if being_written or not path.is_file() or (path.is_symlink() and not self._is_inside(path)):
-                    continue
-                artifacts[f"{prefix}{path.relative_to(folder).as_posix()}"] = path
-        return dict(sorted(artifacts.items()))
-
-    def _is_inside(self, path: Path) -> bool:
-        """Return False, and remember the path as left out, if a link leads out of the sweep's folder."""
-        try:
-            self._folder.inside(path)
-        except InputError:
-            self.left_out.add(str(path.relative_to(self._folder.path)))
-            return False
-        return True
-
-    def deliver(self, *, thorough: bool, stop: Callable[[], bool], done: Callable[[int], None]) -> Iterator[str]:
-        """Bring MLflow up to date; yields what it refuses, raises when it does not answer."""
-        store = self._connected()
-        items, versions = self._compare(thorough=thorough)
-        try:
-            for position, item in enumerate(items):
-                if stop():
-                    return
-                try:
-                    self._deliver_run(store, item)
-                except Exception as error:
-                    if not store.alive():
-                        raise
-                    versions.pop(item.name, None)
-                    yield f"{item.name}: {one_line(error)}"
-                    continue
-                done(len(items) - position - 1)
-            self._delivered = versions
-            if items:
-                info = self._folder.info()
-                store.share(f"{TAG}{view_key(info)}", view(info, self._folder.trials()))
-        finally:
-            self._save(store)
-
-    def disconnect(self) -> None:
-        """Let others deliver; the next delivery asks MLflow again what it has."""
-        self.store = None
-        self._lock.close()
-        self._locked = False
-
-    def _connected(self) -> Store:
-        if self.store is None:
-            if not self._locked:
-                self._lock.enter_context(_only_shipper(self._folder))
-                self._locked = True
-            known_runs = {shipped.run for shipped in self._shipped.values()}
-            store = Store(self._uri, self._experiment, sweep_id(self._folder.info()), known_runs)
-            self._forget_what_is_gone(store)
-            self.store = store
-        return self.store
-
-    def _forget_what_is_gone(self, store: Store) -> None:
-        """After a change of store or database, or a run that was deleted for good: deliver it again."""
-        existing = {known.run_id for known in store.runs.values() if not (known.deleted and self._restore)}
-        self._shipped = {name: shipped for name, shipped in self._shipped.items() if shipped.run in existing}
-        self._delivered = {}
-
-    def _deliver_run(self, store: Store, item: _Item) -> None:
-        parent = self._above(store) if item.name == PARENT else self._parent_of(store)
-        run = store.update(item.run, parent, restore=self._restore)
-        shipped = self._shipped.get(item.name, _Shipped())
-        if run is None:  # deleted by a user, who will have had a reason
-            self._shipped[item.name] = _Shipped(store.runs[item.run.id].run_id, item.digest)
-            return
-        files = dict(shipped.files) if shipped.run == run else {}
-        for name, text in item.run.texts.items():
-            stamp = hashlib.sha256(text.encode()).hexdigest()
-            if files.get(name) != stamp:
-                store.write_text(run, name, text)
-                files[name] = stamp
-        for name, path in item.files.items():
-            with suppress(FileNotFoundError):  # replaced meanwhile; the next delivery compares it again
-                stamp_of_file = list(_stamp(path))
-                if files.get(name) != stamp_of_file:
-                    store.upload(run, name, path)
-                    files[name] = stamp_of_file
-        store.end(run, item.run)
-        self._shipped[item.name] = _Shipped(run, item.digest, files)
-        if time.monotonic() - self._saved > SAVE_EVERY:
-            self._save(store)
-
-    def _above(self, store: Store) -> str | None:
-        """The run that the sweep's own stands under, if it is one of several that belong together."""
-        info = self._folder.info()
-        return store.whole(info.group, milliseconds(info.created)) if info.group else None
-
-    def _parent_of(self, store: Store) -> str:
-        """The sweep's run, which children need before it is complete."""
-        info = self._folder.info()
-        known = store.runs.get(run_id(info))
-        if known is not None and not (known.deleted and self._restore):
-            return known.run_id
-        return str(store.update(sweep_run(info, [], {}), self._above(store), restore=self._restore))
-
-    def _save(self, store: Store) -> None:
-        self._saved = time.monotonic()
-        runs = {name: asdict(shipped) for name, shipped in self._shipped.items()}
-        with written_whole(self._file) as partial:
-            partial.write_text(json.dumps({"experiment": store.experiment_id, "runs": runs}) + "\n")
+    A folder from elsewhere must not choose where its user's files, passwords and tokens go, and a copy of a folder must
+    not write to the runs of the original.
+    """
+    uri = absolute(recorded or DEFAULT_URI)
+    advice = f"say where it should go: {flag} {DEFAULT_URI}, or another URI"
+    if uri != absolute(DEFAULT_URI) and not was_used_before(uri):
+        raise InputError(f"{folder.path}: you have not used its MLflow, {masked(uri)}, before; {advice}")
+    owner = _State.read(folder.path / STATE_FILE).folders.get(store_identity(uri))
+    if owner not in (None, _real_path(folder)):
+        raise InputError(f"{folder.path}: its runs in MLflow at {masked(uri)} belong to the folder {owner}; {advice}")
+    return uri
 
 
-def _item(name: str, run: DesiredRun, files: Mapping[str, Path]) -> _Item:
+def is_synced(folder: SweepFolder, uri: str) -> bool:
+    """Return whether the folder is unchanged since all of it was written to this store; MLflow is not asked."""
+    state = _State.read(folder.path / STATE_FILE)
+    return state.store == store_identity(uri) and state.fingerprint == _fingerprint(folder)
+
+
+def _fingerprint(folder: SweepFolder) -> str:
+    """Return a digest of all that the runs are computed from: names, sizes and times of the folder's files."""
+    files = {"sweep.json": folder.info_file} | artifact_files(folder, folder.report, "report/", set())
+    for record in folder.trial_files():
+        files[f"trials/{record.name}"] = record
+        files |= artifact_files(folder, folder.artifacts(record.stem), f"artifacts/{record.stem}/", set())
+    return hashlib.sha256(repr((VERSION, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
+
+
+def _stamps(files: Mapping[str, Path]) -> dict[str, _Stamp]:
     stamps = {}
-    for artifact, path in files.items():
-        with suppress(FileNotFoundError):
-            stamps[artifact] = _stamp(path)
-    return _Item(name, run, files, hashlib.sha256(repr((run, stamps)).encode(errors="surrogatepass")).hexdigest())
+    for name, path in files.items():
+        with suppress(FileNotFoundError):  # replaced meanwhile
+            stamps[name] = _stamp(path)
+    return stamps
 
 
 def _stamp(path: Path) -> _Stamp:
-    """As `stamp_of`, and the same in a copy of the sweep."""
-    return stamp_of(path)[:2]
+    size, changed, _ = stamp_of(path)
+    return size, changed
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """A document, or nothing where there is none that can be read."""
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+def _real_path(folder: SweepFolder) -> str:
+    return os.path.realpath(folder.path)
 
 
-def _read_front(path: Path) -> dict[str, Any]:
-    """What is shown of the front; of a spoiled file, nothing."""
-    front = _read_json(path)
-    with suppress(TypeError, ValueError, KeyError, AttributeError, OverflowError):
-        volume = [(float(finished), float(value)) for finished, value in front.get("hypervolume", ())]
-        if not all(map(math.isfinite, chain.from_iterable(volume))):
-            return {}
-        members = [
-            {"name": str(one["name"]), "intervals": one.get("intervals", {})} for one in front.get("members", ())
-        ]
-        standing = {str(name): str(told) for name, told in front.get("standing", {}).items()}
-        said = {key: [str(line) for line in front.get(key, ())] for key in ("says", "remarks")}
-        return {"members": members, "hypervolume": volume, "standing": standing, **said}
-    return {}
+# One folder.
 
 
-def _read_shipped(path: Path) -> tuple[str, dict[str, _Shipped]]:
-    """The experiment and what was delivered to its runs; a spoiled memory is none."""
-    document = _read_json(path)
-    with suppress(TypeError, AttributeError):
-        runs = {name: _Shipped(**fields) for name, fields in document.get("runs", {}).items()}
-        return str(document.get("experiment", "")), runs
-    return "", {}
+@dataclass(slots=True)
+class _WrittenRun:
+    """What was written of a run."""
+
+    run_id: str = ""  # MLflow's
+    digest: str = ""  # of the run and its artifacts; empty while something is missing
+    files: dict[str, Any] = field(default_factory=dict)  # artifact -> stamp of the file, or digest of the text
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
+            raise TypeError("damaged")
 
 
-@contextmanager
-def _only_shipper(folder: SweepFolder) -> Iterator[None]:
-    """Be the only process that delivers this sweep: two at once would create runs twice."""
-    with ExitStack() as lock:
+@dataclass(slots=True)
+class _State:
+    """The contents of mlflow_sync.json."""
+
+    experiment: str = ""  # MLflow's id
+    store: str = ""  # the identity of the store of the last sync
+    fingerprint: str = ""  # of the folder when all of it was written; empty if something was left
+    folders: dict[str, str] = field(default_factory=dict)  # identity of a store -> the folder that its runs belong to
+    runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by key
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Return the state; an empty one if the file is missing or damaged."""
+        document = read_json(file)
         try:
-            lock.enter_context(exclusive_lock(folder.path / "shipping.lock", wait=False))
+            runs = {str(key): _WrittenRun(**written) for key, written in document.get("runs", {}).items()}
+            folders = {str(store): str(folder) for store, folder in document.get("folders", {}).items()}
+            texts = {key: str(document.get(key, "")) for key in ("experiment", "store", "fingerprint")}
+        except (TypeError, AttributeError):
+            return cls()
+        return cls(runs=runs, folders=folders, **texts)
+
+    def write(self, file: Path) -> None:
+        with written_whole(file) as partial:
+            partial.write_text(json.dumps(asdict(self)) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A run that differs from what was written."""
+
+    run: DesiredRun
+    files: Mapping[str, Path]  # artifact -> file
+    digest: str
+
+
+class _FolderSync:
+    """The comparison of one folder with one store; one thread makes passes, any thread may call `pending`."""
+
+    def __init__(self, folder: SweepFolder, uri: str, *, restore: bool) -> None:
+        self.result = SyncResult()
+        self.writes = 0  # steps that succeeded, to tell progress from standstill
+        self._folder = folder
+        self._uri = absolute(uri)
+        self._restore = restore
+        self._file = folder.path / STATE_FILE
+        self._state = _State.read(self._file)
+        self._saved = 0.0
+        self._versions: dict[str, _Version] = {}  # of the records that were compared since the connection was made
+        self._runs: _SweepRuns | None = None
+        self._lock = ExitStack()  # holds the lock, from the first connection on
+        self._locked = False
+
+    def pending(self, *, thorough: bool) -> list[_Change]:
+        """Return the runs that differ; artifacts of unchanged records are checked only if thorough."""
+        return self._compare(thorough=thorough)[0]
+
+    def make_pass(self, *, thorough: bool, stop: Callable[[], bool], on_update: Callable[[int], None]) -> list[Failure]:
+        """Write every run that differs; return the failures. A run that fails does not stop the others.
+
+        The pass ends early if the store does not answer. `on_update` gets the number of runs that are left.
+        """
+        fingerprint = _fingerprint(self._folder) if thorough else ""
+        self._lock_folder()
+        try:
+            runs = self._connected()
+        except InputError:
+            raise
+        except Exception as error:  # of MLflow or its database
+            self.disconnect()
+            return [Failure("", one_line(error), is_permanent(error))]
+        changes, versions = self._compare(thorough=thorough)
+        failures: list[Failure] = []
+        self._state.fingerprint = ""  # until all changes are written
+        try:
+            for position, change in enumerate(changes):
+                if stop():
+                    return failures
+                failure = self._try_to_write(runs, change)
+                if failure is None:
+                    self.result.updated += 1
+                    on_update(len(changes) - position - 1)
+                    continue
+                failures.append(failure)
+                versions.pop(change.run.key, None)
+                if not runs.answers():
+                    self.disconnect()
+                    return failures
+            self._versions = versions
+            self._state.fingerprint = "" if failures else fingerprint
+        finally:
+            self._save(runs)
+        return failures
+
+    def disconnect(self) -> None:
+        """Let other processes sync; the next pass asks MLflow again which runs it has."""
+        self._runs = None
+        self._lock.close()
+        self._locked = False
+
+    def _lock_folder(self) -> None:
+        """Take the lock, which goes with the process: two at once would create runs twice."""
+        if self._locked:
+            return
+        file = self._folder.path / LOCK_FILE
+        try:
+            self._lock.enter_context(exclusive_lock(file, wait=False))
+        except OSError as error:
+            raise InputError(f"{file}: cannot be opened ({error.strerror}); delete it, or make it writable") from error
         except LockHeldError as owner:
-            raise InputError(f"{folder.path.name} is being delivered to MLflow by {owner}; wait for it") from None
-        yield
+            name = self._folder.path.name
+            raise InputError(f"{name} is being synchronised with MLflow by {owner}; wait for it") from None
+        self._locked = True
+
+    def _connected(self) -> _SweepRuns:
+        if self._runs is None:
+            known_run_ids = {written.run_id for written in self._state.runs.values()}
+            runs = _SweepRuns(self._uri, sweep_id(self._folder.info()), known_run_ids, self.result)
+            self._forget_missing(runs)
+            self._runs = runs
+        return self._runs
+
+    def _forget_missing(self, runs: _SweepRuns) -> None:
+        """Forget what was written to another store, and to runs that are gone, so that it is written again."""
+        self._versions = {}
+        existing = set()
+        for known in runs.known.values():
+            if not (known.deleted and self._restore):
+                existing.add(known.run_id)
+        written_runs = self._state.runs.items()
+        self._state.runs = {key: written for key, written in written_runs if written.run_id in existing}
+
+    def _compare(self, *, thorough: bool) -> tuple[list[_Change], dict[str, _Version]]:
+        """Return the runs that differ, and the versions of all records."""
+        info = self._folder.info()
+        front = FrontDocument.read(self._folder)
+        records = []
+        runs = []
+        versions: dict[str, _Version] = {}
+        for file in self._folder.trial_files():
+            name = file.stem
+            versions[name] = _stamp(file), front.tags_of(name)  # before the record is read, which may change then
+            record = self._folder.trial(name)
+            records.append(record)
+            if thorough or self._versions.get(name) != versions[name]:
+                files = artifact_files(self._folder, self._folder.artifacts(name), "", self.result.left_out)
+                runs.append((trial_run(info, record, front), files))
+        files = artifact_files(self._folder, self._folder.report, "report/", self.result.left_out)
+        runs.append((sweep_run(info, records, front), files))
+        changes = []
+        for run, files in runs:
+            digest = hashlib.sha256(repr((run, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
+            written = self._state.runs.get(run.key)
+            if written is None or written.digest != digest:
+                changes.append(_Change(run, files, digest))
+        return changes, versions
+
+    def _try_to_write(self, runs: _SweepRuns, change: _Change) -> Failure | None:
+        try:
+            self._write(runs, change)
+        except Exception as error:  # of MLflow, its database or a disk
+            return Failure(change.run.key, one_line(error), is_permanent(error))
+        return None
+
+    def _write(self, runs: _SweepRuns, change: _Change) -> None:
+        run = change.run
+        parent = self._group_run_id(runs) if run.key == SWEEP_KEY else self._sweep_run_id(runs)
+        current = runs.open(run, parent, restore=self._restore)
+        if current is None:  # a run that the user deleted stays so
+            self._state.runs[run.key] = _WrittenRun(runs.known[run.id].run_id, change.digest)
+            return
+        written = self._state.runs.get(run.key)
+        if written is None or written.run_id != current.info.run_id:
+            written = self._state.runs[run.key] = _WrittenRun(current.info.run_id)
+        runs.write(current, run, parent)
+        self.writes += 1
+        for _ in _uploads(runs, current, change, written.files):
+            self.writes += 1
+        runs.set_status(current, run)
+        written.digest = change.digest
+        if time.monotonic() - self._saved > SAVE_EVERY:
+            self._save(runs)
+
+    def _sweep_run_id(self, runs: _SweepRuns) -> str:
+        """Return the id of the sweep's run, which its children need before it is complete."""
+        info = self._folder.info()
+        known = runs.known.get(sweep_id(info))
+        if known is not None and not (known.deleted and self._restore):
+            return known.run_id
+        created = runs.open(sweep_run(info, []), self._group_run_id(runs), restore=self._restore)
+        assert created is not None
+        return str(created.info.run_id)
+
+    def _group_run_id(self, runs: _SweepRuns) -> str | None:
+        """Return the id of the run above the sweep's, for a sweep that is part of a reproduction."""
+        info = self._folder.info()
+        if not info.group:
+            return None
+        return str(runs.group_run(info.group, milliseconds(info.created)).info.run_id)
+
+    def _save(self, runs: _SweepRuns) -> None:
+        self._saved = time.monotonic()
+        self._state.experiment = runs.experiment_id
+        self._state.store = store_identity(self._uri)
+        self._state.folders[self._state.store] = _real_path(self._folder)
+        self._state.write(self._file)
+
+
+def _uploads(runs: _SweepRuns, current: Run, change: _Change, uploaded: dict[str, Any]) -> Iterator[str]:
+    """Upload artifacts that differ, and add them to `uploaded`; yield the name of each."""
+    for name, text in change.run.texts.items():
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        if uploaded.get(name) != digest:
+            runs.client.log_text(current.info.run_id, text, name)
+            uploaded[name] = digest
+            yield name
+    for name, path in change.files.items():
+        with suppress(FileNotFoundError):  # replaced meanwhile; the next pass compares it again
+            stamp = list(_stamp(path))
+            if uploaded.get(name) != stamp:
+                runs.upload(current, name, path)
+                uploaded[name] = stamp
+                yield name
+
+
+# One sweep in MLflow.
+
+
+@dataclass(slots=True)
+class _KnownRun:
+    """A run that MLflow has."""
+
+    run_id: str
+    deleted: bool
+
+
+class _SweepRuns:
+    """The runs of one sweep in MLflow."""
+
+    def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
+        self.client = connect(uri)
+        self._entities: Any = importlib.import_module("mlflow.entities")  # which takes seconds before `connect`
+        self.experiment_id = experiment_id(self.client, uri)
+        self._result = result
+        self._unanswered: set[str] = set()  # ids of runs whose creation failed, perhaps after it had succeeded
+        self._logged: set[Point] = set()
+        self.known = self._existing_runs(sweep, known_run_ids)
+
+    def answers(self) -> bool:
+        try:
+            self.client.get_experiment(self.experiment_id)
+        except Exception:
+            return False
+        return True
+
+    def open(self, run: DesiredRun, parent: str | None, *, restore: bool) -> Run | None:
+        """Return MLflow's run, created if it is missing; None for a run that the user deleted."""
+        known = self.known.get(run.id)
+        if known is None:
+            return self._create(run, parent)
+        if known.deleted:
+            if not restore:
+                return None
+            self.client.restore_run(known.run_id)
+            known.deleted = False
+            self._result.restored.append(run.name)
+        return self.client.get_run(known.run_id)
+
+    def group_run(self, name: str, started: int) -> Run:
+        """Return the run of a group of sweeps, created if it is missing."""
+        existing = self._search(f"tags.`{ID_TAG}` = '{name}'")
+        active = [run for run in existing if run.info.lifecycle_stage == "active"]
+        if active:
+            return active[0]
+        tags = {ID_TAG: name, "kind": PARENT_GROUP}
+        return self.client.create_run(self.experiment_id, started, tags, name.partition("@")[0])
+
+    def write(self, current: Run, run: DesiredRun, parent: str | None) -> None:
+        """Write the params, metrics, tags and name that differ."""
+        run_id, data = current.info.run_id, current.data
+        tags = _with_parent(run.tags, parent)
+        changed = {key for key, value in run.params.items() if data.params.get(key, value) != value}
+        if changed:  # MLflow never changes a param
+            changes = "; ".join(f"{key}: {data.params[key]} -> {run.params[key]}" for key in sorted(changed))
+            tags["changed_params"] = shortened(changes, CHANGES_LIMIT)
+        new_tags = [self._entities.RunTag(key, value) for key, value in tags.items() if data.tags.get(key) != value]
+        new_params = [self._entities.Param(key, value) for key, value in run.params.items() if key not in data.params]
+        self.client.log_batch(run_id, self._new_metrics(run, data.metrics), new_params, new_tags)
+        self._logged.update(run.curves)
+        for key in OPTIONAL_TAGS:
+            if key in data.tags and key not in tags:
+                self.client.delete_tag(run_id, key)
+        if current.info.run_name != run.name:
+            self.client.update_run(run_id, name=run.name)
+
+    def set_status(self, current: Run, run: DesiredRun) -> None:
+        """Set the run's state; called last, after everything else has arrived."""
+        info = current.info
+        if run.status in ("RUNNING", "SCHEDULED"):  # `set_terminated` would give the run an end time
+            if info.status != run.status:
+                self.client.update_run(info.run_id, status=run.status)
+        elif (info.status, info.end_time) != (run.status, run.finished):
+            self.client.set_terminated(info.run_id, run.status, run.finished)
+
+    def upload(self, current: Run, name: str, path: Path) -> None:
+        """Store a file as the artifact `name`: as a hard link if the artifacts are on the same disk, else as a copy."""
+        artifact = safe_name(name)
+        folder = _local_folder(current.info.artifact_uri)
+        if folder is not None and _link(path, folder / artifact):
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            source = path
+            if posixpath.basename(artifact) != path.name:  # MLflow takes the artifact's name from the file
+                source = Path(scratch) / posixpath.basename(artifact)
+                shutil.copyfile(path, source)
+            self.client.log_artifact(current.info.run_id, str(source), posixpath.dirname(artifact) or None)
+
+    def _create(self, run: DesiredRun, parent: str | None) -> Run:
+        created = None
+        if run.id in self._unanswered:
+            created = next(self._search(f"tags.`{ID_TAG}` = '{run.id}'"), None)
+        if created is None:
+            self._unanswered.add(run.id)
+            tags = _with_parent(run.tags, parent)
+            created = self.client.create_run(self.experiment_id, run.started, tags, run.name)
+        self._unanswered.discard(run.id)
+        self._result.created += 1
+        self.known[run.id] = _KnownRun(created.info.run_id, deleted=False)
+        return created
+
+    def _new_metrics(self, run: DesiredRun, latest: Mapping[str, float]) -> list[Metric]:
+        """Return the values that MLflow may lack.
+
+        MLflow ignores a value that it has with the same step and time, so points of curves may be written again. It
+        shows the value with the latest time, so a value that changed is written with the present time.
+        """
+        new_metric = self._entities.Metric
+        metrics = []
+        for key, value in run.metrics.items():
+            if key not in latest:
+                metrics.append(new_metric(key, value, run.measured, 0))
+            elif latest[key] != value:
+                metrics.append(new_metric(key, value, milliseconds(time.time()), 0))
+        for point in run.curves:
+            if point not in self._logged:
+                metrics.append(new_metric(point.key, point.value, point.time, point.step))
+        return metrics
+
+    def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _KnownRun]:
+        """Return all runs of the sweep by id. Of duplicates, which a slow server may leave, keep the one written to."""
+
+        def preference(run: Run) -> tuple[bool, bool, int]:
+            info = run.info
+            return info.lifecycle_stage != "active", info.run_id not in known_run_ids, info.start_time
+
+        runs: dict[str, _KnownRun] = {}
+        for run in sorted(self._search(f"tags.`{SWEEP_TAG}` = '{sweep}'"), key=preference):
+            identity = run.data.tags[ID_TAG]
+            known = _KnownRun(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
+            if identity not in runs:
+                runs[identity] = known
+            elif not known.deleted:
+                self.client.delete_run(known.run_id)
+        return runs
+
+    def _search(self, query: str) -> Iterator[Run]:
+        all_runs = self._entities.ViewType.ALL  # deleted ones, too
+        order = ["start_time ASC"]
+        token = None
+        while True:
+            page = self.client.search_runs([self.experiment_id], query, all_runs, SEARCH_PAGE, order, token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+
+def _with_parent(tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
+    if parent is None:
+        return dict(tags)
+    return {**tags, PARENT_TAG: parent}
+
+
+def _local_folder(artifact_uri: str) -> Path | None:
+    parts = urlsplit(artifact_uri)
+    if parts.scheme != "file" or parts.netloc:
+        return None
+    return Path(unquote(parts.path))
+
+
+def _link(path: Path, artifact: Path) -> bool:
+    """Make a hard link, which needs no space on the disk; return False if the file system does not allow it.
+
+    Files of a sweep are replaced and not edited, so the link keeps its contents.
+    """
+    partial = artifact.with_name(f".{artifact.name}.{os.getpid()}.partial")  # a link cannot replace a file by itself
+    try:
+        artifact.parent.mkdir(parents=True, exist_ok=True)
+        os.link(os.path.realpath(path), partial)
+        partial.replace(artifact)
+    except OSError:
+        return False
+    finally:
+        partial.unlink(missing_ok=True)  # left where both names were links to the same file already
+    return True

@@ -1,7 +1,8 @@
-"""Where MLflow is, and whether it can be used: its addresses, a client, and what is checked before a sweep starts.
+"""MLflow stores: their addresses, their clients, and the checks before a sweep starts.
 
-MLflow is used through an explicit client and URI; nothing here depends on, or changes, its global state. A server that
-does not answer costs seconds: with MLflow's defaults it would be minutes. MLflow is imported by `load` only.
+MLflow is used through an explicit client and URI: nothing here depends on MLflow's global state or changes it. Only
+`load` imports MLflow, because the import takes seconds. With MLflow's defaults, a server that does not answer would
+cost minutes; with the settings below it costs seconds.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import shlex
 import shutil
 import sqlite3
 import threading
+import time
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import exclusive_lock
+from fpp_sweep.spec.files import exclusive_lock, written_whole
 from fpp_sweep.spec.messages import masked, printable
 from fpp_sweep.tracking.desired import shortened
 
@@ -33,114 +37,41 @@ if TYPE_CHECKING:
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 EXPERIMENT = "fpp_sweep"
-# the kind of work, which MLflow otherwise guesses from what is in it
-EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow guesses the kind of work
 SERVERS = ("http://", "https://")
 DATABASES = ("postgresql", "mysql", "mssql")  # with or without a +driver
-CHECK_SECONDS = 8  # for a store to answer at the start of a sweep; a server on two busy cores was seen to need 3
+CHECK_SECONDS = 8  # for a store to answer at the start of a sweep; a server on two busy cores needed 3
+CHECK_PAUSE = 0.5  # seconds between two attempts of that check
+RETRIED_STATUSES = (408, 409, 425, 429, 499)  # of HTTP's 4xx, those that may not come again
 ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the shipper tries again by itself
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # sync.py retries, and limits the time that all requests may take
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the terminal is the sweep's
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a sweep writes its own lines to the terminal
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # errors are reported in one line; set it to see MLflow's own
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 
-def check_store(uri: str, *, experiment: str = EXPERIMENT) -> None:
-    """Refuse a store that cannot be used, in seconds; create or migrate an SQLite file, once, before others open it."""
-    _check_scheme(uri)
-    path = sqlite_file(uri)
-    if path is not None:
-        _check_sqlite(path)
-        # two processes that create the tables at once leave a file that MLflow cannot open
-        with exclusive_lock(path.with_name(f".{path.name}.lock"), wait=True):
-            _migrate(absolute(uri), path)
-            experiment_id(connect(uri), uri, experiment)
-        _remember(uri)
-        return
-    try:
-        if is_server(uri):
-            _check_answer(uri)
-        load()
-        _with_timeout(CHECK_SECONDS, lambda: experiment_id(connect(uri), uri, experiment))
-    except InputError:
-        raise
-    except Exception as error:
-        raise _unusable(uri, error) from error
-    _remember(uri)
-
-
-def _unusable(uri: str, error: Exception) -> InputError:
-    remedy = f"start it, or leave --tracking-uri out to write {DEFAULT_URI}"
-    return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {remedy}")
-
-
-def check_address(uri: str) -> None:
-    """Raise InputError if a store cannot be reached or written, as far as can be told without importing MLflow."""
-    _check_scheme(uri)
-    path = sqlite_file(uri)
-    if path is not None:
-        _check_sqlite(path)
-    elif is_server(uri):
-        try:
-            _check_answer(uri)
-        except OSError as error:
-            raise _unusable(uri, error) from error
-
-
-def recorded(uri: str) -> str:
-    """A folder's own store, if it is the default one here or one that this user has used before.
-
-    A folder from elsewhere must not choose who gets its user's files, passwords and tokens, or which file is written.
-    """
-    uri = absolute(uri or DEFAULT_URI)
-    if uri != absolute(DEFAULT_URI) and _digest(uri) not in _remembered():
-        raise InputError(
-            f"its MLflow, {masked(uri)}, is not one that you have used; where should it go? give --tracking-uri URI"
-        )
-    return uri
-
-
-def _remember(uri: str) -> None:
-    with suppress(OSError):  # without a home of one's own it is asked for again
-        if _digest(uri) not in _remembered():
-            _stores().parent.mkdir(parents=True, exist_ok=True)
-            _stores().touch(0o600)
-            with _stores().open("a") as file:
-                file.write(f"{_digest(uri)}\n")
-
-
-def _remembered() -> list[str]:
-    with suppress(OSError):
-        return _stores().read_text().split()
-    return []
-
-
-def _stores() -> Path:
-    """Digests of the stores that this user has used, each on a line."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "fpp_sweep", "stores")
-
-
-def _digest(uri: str) -> str:
-    return hashlib.sha256(absolute(uri).encode()).hexdigest()
+# Addresses.
 
 
 def absolute(uri: str) -> str:
-    """The same store from any working folder."""
+    """Return a URI that means the same store in every working folder."""
     path = sqlite_file(uri)
     return uri if path is None else f"sqlite:///{path}"
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of an SQLite URI, absolute.
+    """Return the absolute path of an SQLite URI's file; None for another kind of URI.
 
     >>> sqlite_file("sqlite:////data/mlflow.db")
     PosixPath('/data/mlflow.db')
     """
     name = uri.removeprefix("sqlite:///")
-    return Path(os.path.abspath(name)) if name != uri and name else None
+    if name in (uri, ""):
+        return None
+    return Path(os.path.abspath(name))
 
 
 def is_server(uri: str) -> bool:
@@ -148,104 +79,169 @@ def is_server(uri: str) -> bool:
 
 
 def ui_command(uri: str) -> str:
-    """How to look at the store: a command, or the server's address."""
-    if is_server(uri):
-        return _page(uri)
+    """Return the command that serves MLflow's page for a database."""
     return f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}"
 
 
-def view_url(uri: str, experiment_id: str, key: str) -> str:
-    """The runs of a sweep, as a view that was stored; without a server, where `ui_command` starts one."""
-    page = _page(uri) if is_server(uri) else "http://127.0.0.1:5000"
-    return f"{page}/#/experiments/{experiment_id}/runs?viewStateShareKey={key}&compareRunsMode=CHART"
+def page_address(uri: str) -> str:
+    """Return the address of MLflow's page without secrets; for a database, the address that `ui_command` serves."""
+    if not is_server(uri):
+        return "http://127.0.0.1:5000"
+    return masked(uri).replace("***@", "").removesuffix("?***").rstrip("/")
 
 
-def _page(server: str) -> str:
-    """A server's address for a browser, which asks for the password."""
-    return masked(server).replace("***@", "").removesuffix("?***").rstrip("/")
+def store_identity(uri: str) -> str:
+    """Return a name of the store without secrets. A database file that was deleted and created again has another."""
+    path = sqlite_file(uri)
+    if path is None:
+        return masked(uri)
+    try:
+        return f"{absolute(uri)} (inode {path.stat().st_ino})"
+    except OSError:
+        return f"{absolute(uri)} (missing)"
+
+
+# Stores that this user has used before. A sweep's folder from elsewhere may name any other store, and so choose who
+# gets the user's files, passwords and tokens, or which file is written.
+
+
+def was_used_before(uri: str) -> bool:
+    return _uri_digest(uri) in _used_stores()
+
+
+def remember_store(uri: str) -> None:
+    """Add a store to the user's list; without a writable home, the store is asked for again next time."""
+    if was_used_before(uri):
+        return
+    file = _used_stores_file()
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(0o600)
+        with file.open("a") as stores:
+            stores.write(f"{_uri_digest(uri)}\n")
+
+
+def _used_stores() -> list[str]:
+    try:
+        return _used_stores_file().read_text().split()
+    except OSError:
+        return []
+
+
+def _used_stores_file() -> Path:
+    """Return the file with the digests of used stores, one on each line."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(config, "fpp_sweep", "stores")
+
+
+def _uri_digest(uri: str) -> str:
+    return hashlib.sha256(absolute(uri).encode()).hexdigest()
+
+
+# Errors.
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """An error in one line, without passwords.
+    """Return an error's cause in one line without secrets; for HTTP it begins with status and reason.
 
     >>> one_line(ValueError("no\\nsuch thing"))
     'no such thing'
+    >>> one_line(ValueError("request failed with error code 503 != 200"))
+    'HTTP 503 Service Unavailable: request failed with error code 503 != 200'
     """
     text = " ".join(str(error).split()) or type(error).__name__
+    status = http_status(error)
+    if status is not None and "Max retries exceeded" in text:  # the rest of the text is about MLflow's own retries
+        return f"HTTP {status} {_phrase(status)}"
+    if status is not None:
+        return shortened(printable(f"HTTP {status} {_phrase(status)}: {text}"), limit)
     for reason in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
         if reason in text:
             return reason.lower()
-    return "no answer in time" if "timed out" in text.lower() else shortened(printable(text), limit)
+    if "timed out" in text.lower():
+        return "no answer in time"
+    if "Connection aborted" in text:
+        return "the connection was closed without an answer"
+    return shortened(printable(text), limit)
 
 
-def connect(uri: str) -> MlflowClient:
-    """A client of its own."""
-    load()
-    from mlflow.tracking import MlflowClient
+def http_status(error: BaseException) -> int | None:
+    """Return the HTTP status that an error of MLflow reports; None if no server answered."""
+    response = getattr(error, "response", None)  # of the library `requests`, which uploads artifacts
+    if response is not None:
+        return int(response.status_code)
+    if type(error).__name__ == "RestException":  # a server's answer, as MLflow passes it on
+        return int(error.get_http_status_code())  # type: ignore[attr-defined]
+    match = re.search(r"error code (\d{3}) |too many (\d{3}) error responses", str(error))
+    if match is None:
+        return None
+    return int(match[1] or match[2])
 
-    return MlflowClient(tracking_uri=absolute(uri), registry_uri=absolute(uri))
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether the same request would fail again: bad input, or one of HTTP's client errors."""
+    if isinstance(error, InputError):
+        return True
+    status = http_status(error)
+    if status is None and hasattr(error, "error_code"):  # of MLflow's own code, which has no server to ask
+        status = error.get_http_status_code()  # type: ignore[attr-defined]
+    return status is not None and 400 <= status < 500 and status not in RETRIED_STATUSES
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:  # not a standard status
+        return "error"
+
+
+# Clients.
 
 
 def load() -> None:
-    """Import MLflow, with our settings where the user has none; takes seconds the first time."""
+    """Import MLflow, with our settings where the user has set none."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
-    with warnings.catch_warnings():  # of the libraries below it
+    with warnings.catch_warnings():  # of the libraries that MLflow imports
         warnings.simplefilter("ignore", DeprecationWarning)
         importlib.import_module("mlflow.tracking")
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
-def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
-    """The experiment's id; created once, with artifacts beside an SQLite file wherever the command is started."""
-    from mlflow.exceptions import MlflowException
+def connect(uri: str) -> MlflowClient:
+    load()
+    from mlflow.tracking import MlflowClient  # not at the top: the import takes seconds
 
-    experiment = client.get_experiment_by_name(name)
+    return MlflowClient(tracking_uri=absolute(uri), registry_uri=absolute(uri))
+
+
+def experiment_id(client: MlflowClient, uri: str) -> str:
+    """Return the id of our experiment, and create it if it is missing.
+
+    Its artifacts lie beside an SQLite file. Their path is absolute: MLflow resolves relative ones when it stores them.
+    """
+    experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         path = sqlite_file(uri)
-        folder = None if path is None else (path.parent / "mlartifacts" / name).as_uri()
+        folder = None if path is None else (path.parent / "mlartifacts" / EXPERIMENT).as_uri()
         try:
-            return str(client.create_experiment(name, folder, EXPERIMENT_TAGS))
-        except MlflowException:  # another sweep was faster
-            experiment = client.get_experiment_by_name(name)
+            return str(client.create_experiment(EXPERIMENT, folder, EXPERIMENT_TAGS))
+        except Exception:  # another sweep may have created it meanwhile
+            experiment = client.get_experiment_by_name(EXPERIMENT)
             if experiment is None:
                 raise
     if experiment.lifecycle_stage != "active":
         address = shlex.quote(masked(absolute(uri)))
         raise InputError(
-            f"MLflow's experiment {name!r} was deleted; bring it back: mlflow experiments restore "
+            f"MLflow's experiment {EXPERIMENT!r} was deleted; bring it back: mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={address})"
         )
     return str(experiment.experiment_id)
 
 
-def _check_scheme(uri: str) -> None:
-    scheme = uri.partition(":")[0].partition("+")[0]
-    if sqlite_file(uri) is None and not is_server(uri) and scheme not in DATABASES:
-        raise InputError(
-            "--tracking-uri: give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql "
-            "or mssql URI (MLflow no longer writes to folders)"
-        )
-
-    hidden = uri.partition("://")[2].rpartition("@")[0]
-    if sqlite_file(uri) is None and ("***" in uri or re.search(r"[^!-~]|[][/?#@\\]", hidden)):
-        told = "give what is left out here" if "***" in uri else "write / as %2F, @ as %40 and so on before the last @"
-        raise InputError(f"--tracking-uri {masked(uri)}: {told}")
-
-
-def _check_answer(uri: str) -> None:
-    """Refuse an address where nothing answers, before the seconds that loading MLflow takes."""
-    try:
-        # without a name or password, which urllib does not understand: a refusal is an answer
-        with urllib.request.urlopen(f"{_page(uri)}/health", timeout=CHECK_SECONDS):
-            pass
-    except urllib.error.HTTPError as error:  # an answer: MLflow may be behind something that hides this page
-        error.close()
-
-
-def version_at(uri: str) -> str:
-    """A server's MLflow, asked for as MLflow itself does: with the password or token that it would use."""
+def server_version(uri: str) -> str:
+    """Return a server's MLflow version, asked for with the password or token that MLflow itself would use."""
     load()
     rest: Any = importlib.import_module("mlflow.utils.rest_utils")
     credentials: Any = importlib.import_module("mlflow.utils.credentials")
@@ -253,63 +249,106 @@ def version_at(uri: str) -> str:
         answer = rest.http_request(credentials.get_default_host_creds(uri), "/version", "GET")
         answer.raise_for_status()
     except Exception as error:
-        raise InputError(f"MLflow at {masked(uri)} does not tell its version ({one_line(error)})") from error
+        raise InputError(f"MLflow at {masked(uri)} does not report its version ({one_line(error)})") from error
     return str(answer.text)
 
 
-def _check_sqlite(path: Path) -> None:
-    """Refuse a file that cannot be written, before MLflow, which would try for minutes."""
+# Checks.
+
+
+def check_store(uri: str) -> None:
+    """Raise InputError for a store that cannot be used; create or migrate an SQLite file first."""
+    check_address(uri)
+    load()
+    path = sqlite_file(uri)
+    if path is None:
+        _open_experiment(uri)
+    else:
+        with _one_process_at_a_time(path):
+            _prepare_database(uri, path)
+            experiment_id(connect(uri), uri)
+    remember_store(uri)
+
+
+def check_address(uri: str) -> None:
+    """Raise InputError for an address that cannot be used, as far as that shows without importing MLflow."""
+    _check_form(uri)
+    path = sqlite_file(uri)
+    if path is not None:
+        _check_file(path)
+    elif is_server(uri):
+        _check_server(uri)
+
+
+def _check_form(uri: str) -> None:
+    if sqlite_file(uri) is not None:
+        return
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if not is_server(uri) and scheme not in DATABASES:
+        # without the address: in an unknown form, its secret cannot be found and masked
+        raise InputError(
+            "tracking URI: not a database or server (MLflow no longer writes to folders); "
+            "give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql or mssql URI"
+        )
+    if "***" in uri:
+        raise InputError(f"tracking URI {masked(uri)}: its secret is masked; give the secret, too")
+    secret = uri.partition("://")[2].rpartition("@")[0]
+    if re.search(r"[^!-~]|[][/?#@\\]", secret):
+        advice = "write / as %2F, @ as %40 and so on before the last @"
+        raise InputError(f"tracking URI {masked(uri)}: a reserved character in the name or password; {advice}")
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that cannot be written; MLflow itself would retry for minutes."""
+    if not path.parent.is_dir():
+        raise InputError(f"tracking URI sqlite:///{path}: the folder {path.parent} does not exist; create it")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=CHECK_SECONDS)) as database:
             database.execute("PRAGMA user_version")
             database.execute("BEGIN IMMEDIATE")
             database.rollback()
     except (OSError, sqlite3.Error) as error:
-        raise InputError(f"--tracking-uri {path}: not usable as MLflow's database ({one_line(error)})") from error
+        problem = f"not usable as MLflow's database ({one_line(error)})"
+        raise InputError(f"tracking URI sqlite:///{path}: {problem}; give another file") from error
 
 
-def _migrate(uri: str, path: Path) -> None:
-    """The tables of this version of MLflow; an older version's file is copied first."""
-    load()
-    from alembic.util import CommandError
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    utils: Any = importlib.import_module("mlflow.store.db.utils")
-    engine = utils.create_sqlalchemy_engine(uri)
+def _check_server(uri: str) -> None:
+    """Refuse an address where nothing answers. Any answer will do: a proxy may hide this page."""
+    # without name and password, which urllib does not understand
+    address = f"{page_address(uri)}/health"
     try:
-        if not path.stat().st_size:
-            _create(path, utils)
-        version = utils._get_schema_version(engine)
-        if version is None or version == utils._get_latest_schema_revision():
-            return  # MLflow creates what is missing when it is opened
-        backup = path.with_name(f"{path.name}.{version}.backup")
-        with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(backup)) as copy:
-            old.backup(copy)
-        utils._upgrade_db(engine)
-    except (CommandError, MlflowException, SQLAlchemyError, sqlite3.Error) as error:
-        raise InputError(f"{path}: MLflow cannot use this database ({one_line(error)}); give another one") from error
-    finally:
-        engine.dispose()
+        with urllib.request.urlopen(address, timeout=CHECK_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        error.close()
+    except Exception as error:
+        cause = getattr(error, "reason", error)
+        if not isinstance(cause, ConnectionResetError):
+            raise _unusable(uri, error) from error
 
 
-def _create(path: Path, utils: Any) -> None:
-    """All tables, or none where this process is killed meanwhile: MLflow cannot go on with a part of them."""
-    folder = path.with_name(f".{path.name}.new")
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-    folder.mkdir()
-    engine = utils.create_sqlalchemy_engine(f"sqlite:///{folder / path.name}")
-    try:
-        utils._initialize_tables(engine)
-    finally:
-        engine.dispose()
-    (folder / path.name).replace(path)
-    folder.rmdir()
+def _open_experiment(uri: str) -> None:
+    """Find or create the experiment; attempts that may succeed later are repeated for CHECK_SECONDS."""
+    deadline = time.monotonic() + CHECK_SECONDS
+    while True:
+        try:
+            _with_timeout(deadline - time.monotonic(), lambda: experiment_id(connect(uri), uri))
+            return
+        except InputError:
+            raise
+        except Exception as error:
+            if is_permanent(error) or time.monotonic() + CHECK_PAUSE > deadline:
+                raise _unusable(uri, error) from error
+        time.sleep(CHECK_PAUSE)
+
+
+def _unusable(uri: str, error: Exception) -> InputError:
+    advice = f"start it, or leave --tracking-uri out to write {DEFAULT_URI}"
+    return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {advice}")
 
 
 def _with_timeout(seconds: float, call: Callable[[], Any]) -> None:
-    """Call, but wait no longer than this; a call that never returns is left in its daemon thread."""
+    """Make a call and wait at most that long; a call that never returns stays in its daemon thread."""
     outcome: list[BaseException | None] = []
 
     def work() -> None:
@@ -323,6 +362,61 @@ def _with_timeout(seconds: float, call: Callable[[], Any]) -> None:
     thread.start()
     thread.join(seconds)
     if not outcome:
-        raise TimeoutError(f"no answer in {seconds} s")
+        raise TimeoutError(f"timed out after {seconds:.0f} s")
     if outcome[0] is not None:
         raise outcome[0]
+
+
+# The SQLite file.
+
+
+@contextmanager
+def _one_process_at_a_time(path: Path) -> Iterator[None]:
+    """Hold a lock: two processes that create the tables at once leave a file that MLflow cannot open."""
+    with exclusive_lock(path.with_name(f".{path.name}.lock"), wait=True):
+        yield
+
+
+def _prepare_database(uri: str, path: Path) -> None:
+    """Create the tables in an empty file; upgrade those of an older MLflow, after a backup of the file."""
+    database_utils: Any = importlib.import_module("mlflow.store.db.utils")
+    engine = database_utils.create_sqlalchemy_engine(absolute(uri))
+    try:
+        if path.stat().st_size == 0:
+            _create_tables(path, database_utils)
+        version = database_utils._get_schema_version(engine)
+        if version not in (None, database_utils._get_latest_schema_revision()):
+            _back_up(path, version)
+            database_utils._upgrade_db(engine)
+    except OSError:  # of the disk
+        raise
+    except Exception as error:  # of MLflow, or of the libraries that it uses for databases
+        problem = f"MLflow cannot use this database ({one_line(error)})"
+        raise InputError(f"{path}: {problem}; update MLflow if a newer one wrote it, or give another file") from error
+    finally:
+        engine.dispose()
+
+
+def _create_tables(path: Path, database_utils: Any) -> None:
+    """Create all tables in a new file and then rename the file: MLflow cannot use a file with some of its tables."""
+    folder = path.with_name(f".{path.name}.new")
+    shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed
+    folder.mkdir()
+    engine = database_utils.create_sqlalchemy_engine(f"sqlite:///{folder / path.name}")
+    try:
+        database_utils._initialize_tables(engine)
+    finally:
+        engine.dispose()
+    (folder / path.name).replace(path)
+    folder.rmdir()
+
+
+def _back_up(path: Path, version: str) -> None:
+    """Copy the database under a new name: a backup that exists may be of the same version before a failed upgrade."""
+    backup = path.with_name(f"{path.name}.{version}.{datetime.now():%Y%m%d-%H%M%S}.backup")
+    with (
+        written_whole(backup) as partial,
+        closing(sqlite3.connect(path)) as database,
+        closing(sqlite3.connect(partial)) as copy,
+    ):
+        database.backup(copy)

@@ -118,10 +118,10 @@ def make_records(folder: Path) -> None:
     put("sweep", "sweep.json", sweep.info_file.read_bytes())
     for name in ("trial-0000", "trial-0001"):
         put("trial", f"{name}.json", sweep.trial_file(name).read_bytes())
-    runs = {"sweep": {"run": "a" * 32, "digest": "b" * 64, "files": {"report/front.csv": [3, 4]}}}
+    runs = {"sweep": {"run_id": "a" * 32, "digest": "b" * 64, "files": {"report/front.csv": [3, 4]}}}
     put("reproduction", "reproduction.json", json.dumps({"name": "tiny", "created": 1_800_000_000.5}))
     put("front", "front.json", (sweep.report / "front.json").read_bytes())
-    put("shipped", "shipped.json", json.dumps({"experiment": "1", "runs": runs}))
+    put("mlflow_sync", "mlflow_sync.json", json.dumps({"experiment": "1", "runs": runs}))
 
 
 def main() -> None:

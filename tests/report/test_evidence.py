@@ -17,7 +17,7 @@ from fpp_sweep.report.words import remarks, sentences
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from fpp_sweep.sweep.final_table import final_table
-from fpp_sweep.tracking.desired import sweep_run
+from fpp_sweep.tracking.desired import FrontDocument, sweep_run
 from fpp_sweep.trial import evidence as below
 from fpp_sweep.trial.artifacts import read_sums, write_predictions
 from tests.names import PLAIN, TPT
@@ -141,7 +141,7 @@ def test_tables_page_picture_terminal_and_mlflow_show_it(far):
     assert max(map(len, table.splitlines())) <= 100
     assert "clear 1.00" in table
     assert f"better than {PLAIN} in accuracy" in " ".join(table.split())
-    note = sweep_run(far.info(), far.trials(), document).tags["mlflow.note.content"]
+    note = sweep_run(far.info(), far.trials(), FrontDocument.parse(document)).tags["mlflow.note.content"]
     assert "better than" in note
     assert f"[{interval['low']:.4g}, {interval['high']:.4g}]" in note
 
@@ -204,11 +204,9 @@ def test_one_datasets_objective_has_that_datasets_interval(far):
 
 
 def test_what_mlflow_reads_of_a_front_is_what_the_report_wrote(far):
-    from fpp_sweep.tracking.sync import _read_front
-
     write_report(far, pages=False)
-    known = _read_front(far.report / "front.json")
-    assert known["standing"] == {"trial-0002": "clear 1.00", "trial-0003": "unlikely 0.00"}
-    assert known["says"][0].startswith("on test")
+    front = FrontDocument.read(far)
+    assert front.support == {"trial-0002": "clear 1.00", "trial-0003": "unlikely 0.00"}
+    assert front.sentences[0].startswith("on test")
     write_json(far.report / "front.json", {"members": [], "standing": []})
-    assert _read_front(far.report / "front.json") == {}
+    assert FrontDocument.read(far) == FrontDocument()

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
-    """MLflow's tables and nothing in them, which take seconds to create."""
+    """An SQLite file with MLflow's tables and no rows; creating the tables takes seconds."""
     from fpp_sweep.tracking.uri import connect
 
     path = tmp_path_factory.mktemp("mlflow") / "empty.db"
@@ -21,3 +21,11 @@ def database(tmp_path, empty_database):
 @pytest.fixture
 def uri(database):
     return f"sqlite:///{database}"
+
+
+@pytest.fixture
+def quick_retries(monkeypatch):
+    """Pauses of milliseconds between attempts."""
+    monkeypatch.setattr("fpp_sweep.tracking.sync.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("fpp_sweep.tracking.sync.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("fpp_sweep.tracking.sync.REST", 0.0)

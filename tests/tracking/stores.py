@@ -23,7 +23,7 @@ def rows(database: Path, query: str, *values: object) -> list[tuple[object, ...]
 
 
 def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Everything that the sweep's runs consist of, by names rather than MLflow's random ids."""
+    """Return all that the sweeps' active runs consist of, by the runs' names rather than MLflow's random ids."""
     active = "from runs join {0} t on t.run_uuid = runs.run_uuid where lifecycle_stage = 'active'"
     return {
         "runs": rows(database, "select name, status, start_time, end_time from runs where lifecycle_stage = 'active'"),
@@ -36,10 +36,10 @@ def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
     }
 
 
-def as_sets(found: dict[str, list[tuple[object, ...]]]) -> dict[str, set[tuple[object, ...]]]:
-    for table, each in found.items():
-        assert len(each) == len(set(each)), f"{table} has something twice"
-    return {table: set(each) for table, each in found.items()}
+def as_sets(tables: dict[str, list[tuple[object, ...]]]) -> dict[str, set[tuple[object, ...]]]:
+    for name, table_rows in tables.items():
+        assert len(table_rows) == len(set(table_rows)), f"{name} has a row twice"
+    return {name: set(table_rows) for name, table_rows in tables.items()}
 
 
 def free_port() -> int:
@@ -84,7 +84,7 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """As a crash does, with all its processes."""
+        """End all its processes, as a crash does."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -93,10 +93,10 @@ class Server:
 
 @contextmanager
 def server(folder: Path, template: Path) -> Iterator[Server]:
-    """A server with tables in place, not yet started."""
-    each = Server(folder)
-    shutil.copyfile(template, each.database)
+    """Yield a server whose tables exist, before its start."""
+    mlflow = Server(folder)
+    shutil.copyfile(template, mlflow.database)
     try:
-        yield each
+        yield mlflow
     finally:
-        each.kill()
+        mlflow.kill()

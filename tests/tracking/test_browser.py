@@ -1,11 +1,10 @@
-"""What a user sees: MLflow's page in a real browser, from the list of sweeps to the front."""
+"""MLflow's page in a real browser: from the printed link to the front, its trials and the report."""
 
 import shutil
 
 import pytest
 
-from fpp_sweep.tracking import check_store, ship, to_look
-from fpp_sweep.tracking.sync import _read_shipped
+from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
 from tests.sweeps import build_sweep
 from tests.tracking.stores import server
 
@@ -35,47 +34,39 @@ def mlflow(tmp_path_factory, empty_database):
         yield running
 
 
-def test_a_user_finds_the_sweep_a_trial_and_the_front(page, mlflow):
+def test_a_user_finds_the_sweep_its_trials_and_the_report(page, mlflow):
     check_store(mlflow.uri)
     folder = build_sweep(mlflow.folder / "perturb-20261120-185232", trials=8)
-    ship(folder, mlflow.uri)
-    (view,) = to_look(folder, mlflow.uri)
-    experiment, runs = _read_shipped(folder.path / "shipped.json")
+    sync_folder(folder, mlflow.uri)
+    (link,) = mlflow_links(folder, mlflow.uri)
+    trial_name = "0007 60/6.6 gamma2=4.1 class_var=0.008"
 
-    page.goto(f"{mlflow.uri}/#/experiments/{experiment}/runs")
+    page.goto(link)
+    page.get_by_text("front and baselines").first.wait_for()  # the description
+    page.get_by_text("best/accuracy").first.wait_for()
+    page.get_by_text("Child runs").first.wait_for()
+    page.screenshot(path=mlflow.folder / "1-sweep.png", full_page=True)
+
+    page.goto(f"{link}/artifacts/report/sweep.html")
+    page.frame_locator("iframe").get_by_text("Front of the sweep").wait_for()  # its script runs
+    page.screenshot(path=mlflow.folder / "2-report.png")
+
+    experiment = link.partition("/runs/")[0]
+    page.goto(f"{experiment}/runs")
     sweep = page.get_by_role("link", name="perturb-20261120-185232").first
     sweep.wait_for()
     sweep.locator("xpath=ancestor::*[@role='gridcell'][1]").get_by_role("button").first.click()  # shows its children
-    trial = page.get_by_role("link", name="0007 60/6.6 gamma2=4.1 class_var=0.008").first
-    trial.wait_for()
-    page.screenshot(path=mlflow.folder / "1-list.png")
-    trial.click()
+    page.get_by_role("link", name=trial_name).first.wait_for()
+    page.screenshot(path=mlflow.folder / "3-list.png")
 
+    search = page.get_by_placeholder("metrics.rmse").first  # the filters of docs/mlflow.md
+    search.fill("tags.sweep = 'perturb-20261120-185232' and tags.on_front = 'true'")
+    search.press("Enter")
+    page.get_by_role("link", name="baseline").first.wait_for(state="detached")
+    trial = page.get_by_role("link", name=trial_name).first
+    trial.wait_for()
+    page.screenshot(path=mlflow.folder / "4-front.png")
+    trial.click()
     page.get_by_text("fpp.class_var").first.wait_for()
     page.get_by_text("accuracy/tiny_digits").first.wait_for()
-    page.screenshot(path=mlflow.folder / "2-trial.png", full_page=True)
-
-    url = f"{mlflow.uri}/#/experiments/{experiment}/runs/{runs['sweep'].run}"
-    page.goto(url)
-    page.get_by_text("front and baselines").first.wait_for()  # the description
-    page.get_by_text("best/accuracy").first.wait_for()
-    page.screenshot(path=mlflow.folder / "3-sweep.png")
-
-    page.goto(f"{url}/artifacts/report/sweep.html")
-    page.frame_locator("iframe").get_by_text("Front of the sweep").wait_for()  # its script runs
-    page.screenshot(path=mlflow.folder / "4-report.png")
-
-    page.goto("about:blank")
-    page.goto(view)  # what a sweep prints: its runs, with the objectives drawn, and no bars of datasets
-    page.get_by_role("link", name="0007 60/6.6 gamma2=4.1 class_var=0.008").first.wait_for()
-    page.locator(".js-plotly-plot .scatterlayer").first.wait_for()
-    assert page.get_by_text("tiny_digits").count() == 0
-    assert page.get_by_role("link", name="perturb-20261120-185232").count() == 0  # but its trials
-    page.screenshot(path=mlflow.folder / "5-view.png")
-    page.goto("about:blank")
-    page.goto(f"{mlflow.uri}/#/experiments/{experiment}/runs")
-    page.get_by_role("button", name="Views").first.click()
-    page.get_by_role("menuitem", name="perturb-20261120-185232").first.click()
-    for head in ("accuracy", "ece", "test/accuracy", "fpp.class_var"):
-        page.get_by_role("columnheader", name=head, exact=True).first.wait_for()
-    page.screenshot(path=mlflow.folder / "6-table.png")
+    page.screenshot(path=mlflow.folder / "5-trial.png", full_page=True)

@@ -1,20 +1,29 @@
+"""The runs that MLflow should show: names, params, tags, metrics, curves, description, artifacts."""
+
 import json
 import posixpath
 import re
 from dataclasses import replace
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fpp_sweep.records.records import TrialRecord, WorkTotals
 from fpp_sweep.report import write_report
+from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
     METRICS_LIMIT,
+    NAME_LIMIT,
+    NO_FRONT,
+    OPTIONAL_TAGS,
     PARAM_LIMIT,
     REASON_LIMIT,
     TAG_LIMIT,
+    FrontDocument,
+    artifact_files,
     description,
     metrics_table,
     param_text,
@@ -23,22 +32,30 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from fpp_sweep.tracking.view import LIMIT, view
+from tests.names import PLAIN, SAM, TPT
 from tests.sweeps import CREATED, DATASETS, baseline, build_sweep, split_result, sweep_info, trial
 
 INFO = sweep_info("perturb-20261120-185232")
-FRONT = {
+DOCUMENT = {
     "members": [{"name": "trial-0005", "values": [58.0, 8.0]}],
     "hypervolume": [[trial(0).finished, 10.0], [trial(2).finished, 12.5]],
 }
+FRONT = FrontDocument.parse(DOCUMENT)
 
 
-def metrics(run):
-    return {point.key: point.value for point in run.points}
+def curves(run):
+    """The values of each curve by step."""
+    points = {}
+    for point in run.curves:
+        points.setdefault(point.key, []).append((point.step, point.value))
+    return points
+
+
+# Names.
 
 
 @given(st.text(max_size=300))
-def test_any_name_becomes_one_that_mlflow_takes(name):
+def test_any_name_becomes_one_that_mlflow_accepts(name):
     safe = safe_name(name)
     assert re.fullmatch(r"[A-Za-z0-9_./ -]+", safe)
     assert len(safe) <= KEY_LIMIT
@@ -52,45 +69,111 @@ def test_different_names_stay_different(names):
     assert len({safe_name(name) for name in names}) == len(names)
 
 
+def test_names_of_runs_sort_by_number_and_have_objectives_and_searched_settings():
+    names = [run_name(trial(number)) for number in (0, 2, 11)]
+    assert names == sorted(names)
+    assert names[0] == "0000 53/11.5 code gamma2=0.1 class_var=0.001"
+    assert names[1] == "0002 55/10.1 gamma2=0.289 class_var=0.003"
+    assert run_name(baseline("tpt", 1)) == "baseline tpt 54/10.8"
+    retry = TrialRecord(name="trial-0004", kind="trial", state="running", origin="retry of trial-0003")
+    assert run_name(retry) == "0004 retry of 0003"
+    many = replace(trial(1), params={f"fpp.setting{number}": 0.123456 for number in range(20)})
+    assert len(run_name(many)) <= NAME_LIMIT
+
+
+# Params.
+
+
 def test_a_long_text_says_that_it_was_cut():
     text = param_text("x" * 7000)
     assert len(text) <= PARAM_LIMIT
     assert text.endswith("... (7000 characters)")
 
 
-def test_averages_and_datasets_have_a_metric_each_and_test_has_its_own():
+def params_of(config, **changes):
+    record = replace(trial(1), params={}, config=config.flat())
+    return trial_run(INFO, replace(record, **changes)).params
+
+
+def test_params_are_the_settings_that_the_method_reads():
+    pretrained = params_of(TrialConfig(method=TPT))
+    assert {"method", "prompt", "precision", "fpp.gamma2", "adapt.lr", "views.count"} <= set(pretrained)
+    assert "adapt.sam_rho" not in pretrained
+    assert "adapt.sam_rho" in params_of(TrialConfig(method=SAM[TPT]))
+    words = params_of(TrialConfig(method=TPT, prompt="a photo of a"))
+    assert not [key for key in words if key.startswith("fpp.")]
+    assert "adapt.lr" in words
+    plain = params_of(TrialConfig(method=PLAIN, prompt="a photo of a"))
+    assert not [key for key in plain if key.startswith(("fpp.", "adapt.", "views.", "measure."))]
+    assert plain["prompt"] == "a photo of a"
+
+
+def test_settings_of_a_measured_column_are_params():
+    result = split_result(1)
+    measured = {"val": replace(result, average={**result.average, "sharpness": 0.1})}
+    assert "measure.rho" in params_of(TrialConfig(), results=measured)
+    assert "measure.rho" not in params_of(TrialConfig(), results={"val": result})
+
+
+def test_a_searched_setting_is_a_param_with_its_resolved_value():
+    record = replace(trial(1), params={"fpp.gamma2": "x2", "adapt.sam_rho": 0.5})
+    config = TrialConfig().replace({"fpp.gamma2": 30.0, "adapt.sam_rho": 0.5})
+    params = trial_run(INFO, replace(record, config=config.flat())).params
+    assert (params["fpp.gamma2"], params["adapt.sam_rho"]) == ("30", "0.5")
+
+
+def test_a_config_of_a_plugin_that_is_not_loaded_is_shown_whole():
+    config = {"method": "of a plugin", "prompt": "fpp", "adapt.lr": 0.1, "a": None}
+    params = trial_run(INFO, replace(trial(1), params={}, config=config)).params
+    assert params == {"method": "of a plugin", "prompt": "fpp", "adapt.lr": "0.1", "a": "none"}
+
+
+def test_params_and_metrics_have_six_digits_and_the_artifacts_have_all():
+    config = TrialConfig().replace({"fpp.gamma2": 0.12345678901})
+    result = split_result(1)
+    exact = replace(result, average={**result.average, "accuracy": 66.812345678})
+    record = replace(trial(1), params={}, config=config.flat(), results={"val": exact})
+    run = trial_run(INFO, record)
+    assert run.params["fpp.gamma2"] == "0.123457"
+    assert run.metrics["accuracy"] == 66.8123
+    assert yaml.safe_load(run.texts["config.yaml"])["config"] == config.flat()
+    assert "66.812345678" in run.texts["metrics.csv"]
+
+
+# Metrics of a trial.
+
+
+def test_averages_and_datasets_have_a_metric_each_and_test_has_a_prefix():
     record = replace(trial(2), results={"val": split_result(2), "test": split_result(1)})
-    shown = metrics(trial_run(INFO, record, on_front=True))
-    assert shown["accuracy"] == split_result(2).average["accuracy"]
-    assert shown["ece/tiny_digits"] == split_result(2).datasets["tiny_digits"]["ece"]
-    assert shown["test/ece"] == split_result(1).average["ece"]
-    assert shown["seconds"] == 50.0
-    assert shown["device_seconds"] == 45.0
+    metrics = trial_run(INFO, record).metrics
+    assert metrics["accuracy"] == split_result(2).average["accuracy"]
+    assert metrics["ece/tiny_digits"] == split_result(2).datasets["tiny_digits"]["ece"]
+    assert metrics["test/ece"] == pytest.approx(split_result(1).average["ece"])
+    assert metrics["seconds"] == 50.0
+    assert metrics["device_seconds"] == 45.0
 
 
-def test_what_a_trial_found_stands_at_the_time_at_which_it_ended():
-    points = trial_run(INFO, trial(2), on_front=False).points
-    assert {(point.step, point.time) for point in points} == {(0, round((CREATED + 2 * 60 + 50) * 1000))}
+def test_the_time_of_a_trials_metrics_is_the_time_of_its_end():
+    assert trial_run(INFO, trial(2)).measured == round((CREATED + 2 * 60 + 50) * 1000)
 
 
-def test_a_sweep_on_test_has_plain_names_for_it():
+def test_a_sweep_on_test_has_metrics_without_a_prefix():
     record = replace(trial(2), results={"test": split_result(2)})
-    shown = metrics(trial_run(replace(INFO, search_split="test"), record, on_front=False))
-    assert "accuracy" in shown
-    assert not [key for key in shown if key.startswith("test/")]
+    metrics = trial_run(replace(INFO, search_split="test"), record).metrics
+    assert "accuracy" in metrics
+    assert not [key for key in metrics if key.startswith("test/")]
 
 
-def test_eleven_datasets_fit_and_forty_leave_out_datasets_as_a_whole():
+def test_eleven_datasets_fit_and_of_forty_none_is_shown():
     eleven = [f"dataset {number}" for number in range(11)]
     record = replace(trial(0), results={"val": split_result(0, eleven), "test": split_result(0, eleven)})
-    assert {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven} <= set(
-        metrics(trial_run(INFO, record, on_front=False))
-    )
+    of_datasets = {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven}
+    assert of_datasets <= set(trial_run(INFO, record).metrics)
     record = replace(trial(0), results={"val": split_result(0, [f"d{number}" for number in range(40)])})
-    shown = metrics(trial_run(INFO, record, on_front=False))
-    assert len(shown) <= METRICS_LIMIT
-    assert {"accuracy", "ece", "brier"} <= set(shown)
-    assert not [key for key in shown if "/d" in key]
+    metrics = trial_run(INFO, record).metrics
+    assert len(metrics) <= METRICS_LIMIT
+    assert {"accuracy", "ece", "brier"} <= set(metrics)
+    assert not [key for key in metrics if "/d" in key]
 
 
 def test_the_table_has_what_the_metrics_leave_out():
@@ -99,29 +182,20 @@ def test_the_table_has_what_the_metrics_leave_out():
     assert len(table) == 1 + 2 * (len(DATASETS) + 2)
 
 
-def test_names_of_runs_sort_by_number_and_say_what_was_tried():
-    names = [run_name(trial(number)) for number in (0, 2, 11)]
-    assert names == sorted(names)
-    assert names[0] == "0000 53/11.5 code gamma2=0.1 class_var=0.001"
-    assert names[1] == "0002 55/10.1 gamma2=0.289 class_var=0.003"
-    assert run_name(baseline("tpt", 1)) == "baseline tpt 54/10.8"
-    retry = TrialRecord(name="trial-0004", kind="trial", state="running", origin="retry of trial-0003")
-    assert run_name(retry) == "0004 retry of 0003"
+def test_losses_come_before_other_metrics():
+    extra = dict.fromkeys(("mce", "aece", "aurc", "nll"), 1.0)
+    result = split_result(0)
+    record = replace(trial(0), results={"val": replace(result, average={**extra, **result.average})})
+    metrics = trial_run(INFO, record).metrics
+    assert {"aurc", "nll", "brier", "accuracy", "ece"} <= set(metrics)
+    assert "aece" not in metrics
 
 
-def test_all_settings_are_params_and_the_resolved_value_counts():
-    record = replace(
-        trial(1), params={"fpp.gamma2": "x2"}, config={"fpp.gamma2": 30.0, "fpp.noise_shared": True, "a": None}
-    )
-    assert trial_run(INFO, record, on_front=False).params == {
-        "fpp.gamma2": "30.0",
-        "fpp.noise_shared": "true",
-        "a": "none",
-    }
+# Tags.
 
 
-def test_a_failed_trial_tells_why_in_one_line_and_keeps_its_traceback():
-    run = trial_run(INFO, replace(trial(3, failed=True), reason="bad\nthing " * 200), on_front=False)
+def test_a_failed_trial_has_its_reason_in_one_line_and_its_traceback_as_an_artifact():
+    run = trial_run(INFO, replace(trial(3, failed=True), reason="bad\nthing " * 200))
     assert run.status == "FAILED"
     assert "\n" not in run.tags["reason"]
     assert len(run.tags["reason"]) <= REASON_LIMIT
@@ -129,11 +203,10 @@ def test_a_failed_trial_tells_why_in_one_line_and_keeps_its_traceback():
     assert "Traceback" in run.texts["traceback.txt"]
 
 
-def test_device_hours_include_the_time_of_trials_that_were_stopped_early():
-    stopped = replace(trial(1), state="stopped", results={}, values=None, held=3600.0)
-    run = sweep_run(INFO, [trial(0), stopped], {})
-    hours = [point.value for point in run.points if point.key == "device_hours"]
-    assert hours == pytest.approx([45 / 3600, 45 / 3600 + 1])
+def test_tags_keep_to_mlflows_limits():
+    run = sweep_run(replace(INFO, versions={"long version (all)!": "x" * 9000}), [])
+    assert all(len(value) <= TAG_LIMIT for value in run.tags.values())
+    assert all(safe_name(key) == key for key in run.tags)
 
 
 def test_a_sweeps_run_has_its_provenance_as_tags():
@@ -144,7 +217,7 @@ def test_a_sweeps_run_has_its_provenance_as_tags():
         work=WorkTotals(tasks=7),
         search_split="test",
     )
-    tags = sweep_run(info, [], {}).tags
+    tags = sweep_run(info, []).tags
     expected = {
         "seeds": "0, 1",
         "torch": "2.15.0",
@@ -157,73 +230,67 @@ def test_a_sweeps_run_has_its_provenance_as_tags():
     assert "race" not in tags  # nothing was raced
 
 
-def test_tags_fit():
-    run = sweep_run(replace(INFO, versions={"long version (all)!": "x" * 9000}), [], {})
-    assert all(len(value) <= TAG_LIMIT for value in run.tags.values())
-    assert all(safe_name(key) == key for key in run.tags)
+def test_front_and_recommendation_are_tags():
+    document = {**DOCUMENT, "standing": {"trial-0004": "uncertain"}, "recommended": "trial-0005"}
+    front = FrontDocument.parse(document)
+    member, other = trial_run(INFO, trial(5), front).tags, trial_run(INFO, trial(4), front).tags
+    assert (member["on_front"], member["recommended"]) == ("true", "true")
+    assert (other["on_front"], other["recommended"], other["front_support"]) == ("false", "false", "uncertain")
+    assert sweep_run(INFO, [], front).tags["recommended"] == "trial-0005"
+    assert "recommended" not in trial_run(INFO, trial(5), FRONT).tags
 
 
-def test_the_sweep_counts_what_ended_in_the_order_in_which_it_did():
+def test_tags_that_a_run_may_lose_are_listed():
+    full = FrontDocument.parse({**DOCUMENT, "standing": {"trial-0005": "likely"}, "recommended": "trial-0005"})
+    with_all = set(trial_run(INFO, replace(trial(5), reason="why"), full).tags)
+    with_least = set(trial_run(INFO, trial(5, running=True), NO_FRONT).tags)
+    assert with_all - with_least == set(OPTIONAL_TAGS)
+
+
+# The run of the sweep.
+
+
+def test_curves_count_the_trials_that_ended_in_the_order_of_their_ends():
     records = [trial(2), trial(0), trial(1, failed=True), trial(3, running=True)]
-    points = sweep_run(INFO, records, FRONT).points
-    series = {key: [(p.step, p.value) for p in points if p.key == key] for key in {p.key for p in points}}
-    assert series["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
-    assert series["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
-    assert series["device_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
-    assert series["hypervolume"] == [(1, 10.0), (3, 12.5)]
+    run = sweep_run(INFO, records, FRONT)
+    assert curves(run)["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
+    assert curves(run)["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
+    assert curves(run)["device_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
+    assert curves(run)["hypervolume"] == [(1, 10.0), (3, 12.5)]
     ended = {1: CREATED + 50, 2: CREATED + 65, 3: CREATED + 170}  # the second failed after five seconds
-    assert {(point.step, point.time) for point in points} == {(step, round(at * 1000)) for step, at in ended.items()}
+    assert {(point.step, point.time) for point in run.curves} == {
+        (step, round(at * 1000)) for step, at in ended.items()
+    }
 
 
-def test_the_sweeps_run_has_the_best_values_so_far_and_what_was_searched():
+def test_device_hours_contain_what_a_trial_used_before_it_lost_its_race():
+    raced = replace(trial(0, failed=True), state="stopped", held=3600.0)
+    later = replace(trial(1), held=1800.0)
+    assert curves(sweep_run(INFO, [raced, later]))["device_hours"] == [(1, 1.0), (2, 1.5125)]
+
+
+def test_the_sweeps_run_has_the_best_values_so_far_and_the_searched_ranges():
     broken = replace(trial(5), constraints={"accuracy": 0.1})
-    run = sweep_run(INFO, [trial(1), trial(0), trial(2), broken, baseline("tpt", 20)], {})
-    series = {key: [p.value for p in run.points if p.key == key] for key in ("best/accuracy", "best/ece")}
-    assert series == {"best/accuracy": [53, 54, 55, 55], "best/ece": pytest.approx([11.5, 10.8, 10.1, 10.1])}
+    run = sweep_run(INFO, [trial(1), trial(0), trial(2), broken, baseline("tpt", 20)])
+    assert curves(run)["best/accuracy"] == [(1, 53), (2, 54), (3, 55), (4, 55)]
+    assert curves(run)["best/ece"] == [(1, 11.5), (2, 10.8), (3, 10.1), (4, 10.1)]
     assert run.params == {"fpp.gamma2": "0.1 to 15.0, log", "fpp.class_var": "0.001 to 0.02"}
 
 
-def test_losses_come_before_other_metrics():
-    extra = dict.fromkeys(("mce", "aece", "aurc", "nll"), 1.0)
-    result = split_result(0)
-    record = replace(trial(0), results={"val": replace(result, average={**extra, **result.average})})
-    assert {"aurc", "nll", "brier", "accuracy", "ece"} <= set(metrics(trial_run(INFO, record, on_front=False)))
-    assert "aece" not in metrics(trial_run(INFO, record, on_front=False))
-
-
-def test_a_view_has_the_values_and_settings_as_columns_and_the_objectives_as_a_chart():
-    tested = replace(trial(0), results={"val": split_result(0), "test": split_result(0)})
-    saved = json.loads(view(INFO, [tested, trial(1)]))
-    assert (saved["name"], saved["createdAt"]) == (INFO.name, round(1000 * CREATED))
-    shown = json.loads(saved["state"])
-    metrics = ["accuracy", "ece", "test/accuracy", "test/ece"]
-    settings = ["params.`fpp.gamma2`", "params.`fpp.class_var`"]
-    assert shown["selectedColumns"][:6] == [*(f"metrics.`{name}`" for name in metrics), *settings]
-    assert [(chart["xaxis"]["key"], chart["yaxis"]["key"]) for chart in shown["compareRunCharts"]] == [
-        ("accuracy", "ece")
-    ]
-    assert [section["name"] for section in shown["compareRunSections"] if section["display"]] == ["Front"]
-
-
-def test_a_view_of_many_settings_fits_into_a_tag():
-    many = {f"a.setting_with_a_long_name_{number}": number for number in range(200)}
-    assert len(view(INFO, [replace(trial(0), params=many)])) <= LIMIT
-
-
-def test_stopped_trials_are_counted_from_the_first_on():
+def test_stopped_trials_are_counted_from_the_first_one_on():
     stopped = replace(trial(1, failed=True), state="stopped", reason="lower after 2 of 5 datasets")
     records = [trial(0), stopped, trial(2), replace(trial(3, running=True), state="waiting")]
-    points = sweep_run(INFO, records, {}).points
-    assert [(p.step, p.value) for p in points if p.key == "trials_stopped"] == [(2, 1), (3, 1)]
-    assert [(p.step, p.value) for p in points if p.key == "trials_complete"] == [(1, 1), (2, 1), (3, 2)]
+    run = sweep_run(INFO, records)
+    assert curves(run)["trials_stopped"] == [(2, 1), (3, 1)]
+    assert curves(run)["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
 
 
-def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path):
+def test_points_stay_when_the_test_split_has_been_run(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=4)
 
     def points():
         write_report(folder, pages=False)
-        return sweep_run(folder.info(), folder.trials(), json.loads((folder.report / "front.json").read_text())).points
+        return sweep_run(folder.info(), folder.trials(), FrontDocument.read(folder)).curves
 
     folder.write_info(replace(folder.info(), reference=[40.0, 20.0]))
     before = points()
@@ -233,11 +300,43 @@ def test_what_is_said_of_a_step_stays_when_the_test_split_has_been_run(tmp_path)
     assert points() == before
 
 
-def test_the_same_records_give_the_same_run():
-    assert repr(trial_run(INFO, trial(4), on_front=True)) == repr(trial_run(INFO, trial(4), on_front=True))
+def test_equal_records_give_equal_runs():
+    assert repr(trial_run(INFO, trial(4), FRONT)) == repr(trial_run(INFO, trial(4), FRONT))
 
 
-def test_the_description_shows_the_front_beside_the_baselines():
-    text = description(INFO, [trial(4), trial(5)], FRONT)
-    assert "| 0005 58/8 gamma2=1.42 class_var=0.006 | 58.00 | 8.00 |" in text
+def test_the_description_has_the_sentences_of_the_report_and_the_front_beside_the_baselines():
+    interval = {"val": {"accuracy": {"low": 57.12, "high": 58.9}, "ece": "too few images"}}
+    members = [{"name": "trial-0005", "intervals": interval}]
+    front = FrontDocument.parse({"members": members, "says": ["first"], "remarks": ["second"]})
+    text = description(INFO, [trial(4), trial(5), baseline("tpt", 1)], front)
+    assert "| 0005 58/8 gamma2=1.42 class_var=0.006 | 58.00 [57.12, 58.9] | 8.00 |" in text
+    assert "| baseline tpt 54/10.8 | 54.00 | 10.80 |" in text
+    assert text.index("first") < text.index("second") < text.index("front and baselines")
     assert "0004" not in text
+
+
+# Files.
+
+
+@pytest.mark.parametrize("document", [{"members": [{"name": "x"}]}, {"recommended": "trial-0000"}])
+def test_a_front_behind_a_link_out_of_the_folder_is_not_read(tmp_path, document):
+    folder = build_sweep(tmp_path / "sent", trials=1, baselines=())
+    outside = tmp_path / "front.json"
+    outside.write_text(json.dumps(document))
+    (folder.report / "front.json").unlink()
+    (folder.report / "front.json").symlink_to(outside)
+    assert FrontDocument.read(folder) == NO_FRONT
+
+
+def test_links_that_stay_in_the_folder_are_artifacts_and_others_are_named(tmp_path):
+    folder = build_sweep(tmp_path / "sent", trials=1, baselines=())
+    (tmp_path / "outside").mkdir()
+    (folder.report / "inside").symlink_to("sweep.html")
+    (folder.report / "out").symlink_to("/etc/hostname")
+    (folder.report / "subfolder").symlink_to(tmp_path / "outside")
+    (folder.report / ".partial").write_text("half")
+    left_out = set()
+    files = artifact_files(folder, folder.report, "report/", left_out)
+    expected = {"report/front.json", "report/front.csv", "report/sweep.html", "report/inside"}
+    assert set(files) == expected | {"report/best/trial-0000.yaml"}
+    assert left_out == {"report/out", "report/subfolder"}

@@ -1,4 +1,4 @@
-"""Deliveries that are killed, and servers that are: in the end everything is in MLflow, exactly once."""
+"""Killed syncs, killed servers and failing requests: in the end MLflow has everything, exactly once."""
 
 import os
 import signal
@@ -9,27 +9,29 @@ from pathlib import Path
 
 import pytest
 
+from fpp_sweep import sync as command
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.tracking import Shipper, check_store, ship, to_look
-from fpp_sweep.tracking.store import Store
+from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_folder
+from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns
 from tests.sweeps import build_sweep
+from tests.tracking.proxies import faulty_proxy
 from tests.tracking.stores import as_sets, contents, server
 from tests.waiting import LONG, wait_for
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
-# loads MLflow once, then for every step that it reads forks a process that delivers and is killed before that step,
-# and tells how it ended; a step is what the database keeps of it, and the memory is written after each run
-DELIVER = """
+# loads MLflow once, then for every step that it reads forks a process that syncs and is killed before that step, and
+# prints how that process ended; a step is a commit of the database, and the state is saved after each run
+SYNC = """
 import os, signal, sys
 from pathlib import Path
 from sqlalchemy import Engine, event
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking import ship, shipper
+from fpp_sweep.tracking import sync
 from fpp_sweep.tracking.uri import load
 load()
-shipper.SAVE_EVERY = -1.0
+sync.SAVE_EVERY = -1.0
 steps = 0
 
 def step(_):
@@ -43,17 +45,17 @@ for line in sys.stdin:
     last = int(line)
     child = os.fork()
     if child == 0:
-        ship(SweepFolder(Path(sys.argv[1])), sys.argv[2])
+        sync.sync_folder(SweepFolder(Path(sys.argv[1])), sys.argv[2])
         os._exit(0)
     print(os.waitpid(child, 0)[1], flush=True)
 """
 
 
 @contextmanager
-def deliveries(folder, uri):
-    """A process whose children deliver: write the step at which one is killed, read how it ended."""
+def syncs(folder, uri):
+    """A process whose children sync: write the step at which one is killed, read how it ended."""
     with subprocess.Popen(
-        [sys.executable, "-c", DELIVER, str(folder.path), uri],
+        [sys.executable, "-c", SYNC, str(folder.path), uri],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -63,69 +65,89 @@ def deliveries(folder, uri):
         yield process
 
 
-def expected(folder, tmp_path, empty_database):
-    """What an undisturbed delivery leaves."""
+def undisturbed(folder, tmp_path, empty_database, **options):
+    """What a sync without faults leaves."""
     other = tmp_path / "undisturbed.db"
     other.write_bytes(empty_database.read_bytes())
-    copy = build_sweep(tmp_path / "copy" / folder.path.name)
-    ship(copy, f"sqlite:///{other}")
+    copy = build_sweep(tmp_path / "copy" / folder.path.name, **options)
+    sync_folder(copy, f"sqlite:///{other}")
     return as_sets(contents(other))
 
 
-def test_a_delivery_killed_at_many_steps_leaves_everything_once(tmp_path, database, uri, empty_database):
+def test_a_sync_killed_at_many_steps_leaves_everything_once(tmp_path, database, uri, empty_database):
     check_store(uri)
-    folder = build_sweep(tmp_path / "perturb-1")
-    with deliveries(folder, uri) as process:
+    folder = build_sweep(tmp_path / "perturb-1", trials=20)
+    with syncs(folder, uri) as process:
         for step in range(1, 21):
             print(step, file=process.stdin, flush=True)
             assert int(process.stdout.readline()) == signal.SIGKILL  # or the test proves nothing
             if step % 2:
-                (folder.path / "shipped.json").unlink(missing_ok=True)
-    assert 0 < len(contents(database)["runs"]) < 10
-    ship(folder, uri)
-    assert as_sets(contents(database)) == expected(folder, tmp_path, empty_database)
+                (folder.path / STATE_FILE).unlink(missing_ok=True)
+    assert 0 < len(contents(database)["runs"]) < 24
+    sync_folder(folder, uri)
+    assert as_sets(contents(database)) == undisturbed(folder, tmp_path, empty_database, trials=20)
 
 
 def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_path, empty_database):
     with server(tmp_path, empty_database) as mlflow:
         folder = build_sweep(tmp_path / "perturb-1", trials=2, running=(0, 1), state="running", report=False)
-        shipper = Shipper(folder, mlflow.uri)
-        shipper.start()
-        wait_for(lambda: shipper.status().error)
+        sync = BackgroundSync(folder, mlflow.uri)
+        sync.start()
+        wait_for(lambda: sync.status().error)
         folder = build_sweep(tmp_path / "perturb-1")
-        shipper.nudge()
-        assert shipper.close(0.0) == 10
-        shipper.close(LONG)  # its last attempt is over
-        with pytest.raises(InputError, match="connection refused; 0 records delivered, 10 left"):
-            ship(folder, mlflow.uri)
+        sync.nudge()
+        assert sync.close(0.0) == 10
+        sync.close(LONG)  # its last attempt is over
+        with pytest.raises(InputError, match="connection refused; 0 runs written, 10 left"):
+            sync_folder(folder, mlflow.uri, retry_for=0.0)
         mlflow.start()
-        assert ship(folder, mlflow.uri).created == 10
-        (url,) = to_look(folder, mlflow.uri)
-        assert url.startswith(f"{mlflow.uri}/#/experiments/")
-        assert as_sets(contents(mlflow.database)) == expected(folder, tmp_path, empty_database)
+        assert sync_folder(folder, mlflow.uri).created == 10
+        (link,) = mlflow_links(folder, mlflow.uri)
+        assert link.startswith(f"{mlflow.uri}/#/experiments/")
+        assert as_sets(contents(mlflow.database)) == undisturbed(folder, tmp_path, empty_database)
         assert list((tmp_path / "server_artifacts").rglob("report/sweep.html"))
 
 
-def test_a_server_killed_in_the_middle_is_caught_up_with(tmp_path, empty_database, monkeypatch):
-    end, ended = Store.end, []
+def test_a_server_killed_during_a_sync_is_brought_up_to_date_by_itself(tmp_path, empty_database, monkeypatch):
+    set_status, calls = _SweepRuns.set_status, []
 
-    def end_of_a_run(store, *arguments):
-        if len(ended) == 3:
+    def kill_at_the_fourth(*arguments):
+        if len(calls) == 3:
             mlflow.kill()
-        ended.append(1)
-        end(store, *arguments)
+        calls.append(1)
+        set_status(*arguments)
 
-    monkeypatch.setattr(Store, "end", end_of_a_run)
+    monkeypatch.setattr(_SweepRuns, "set_status", kill_at_the_fourth)
     with server(tmp_path, empty_database) as mlflow:
         mlflow.start()
         folder = build_sweep(tmp_path / "perturb-1", running=range(6), state="running", report=False)
-        shipper = Shipper(folder, mlflow.uri)
-        shipper.start()
-        wait_for(lambda: shipper.status().error)
-        assert shipper.status().delivered == 3
+        sync = BackgroundSync(folder, mlflow.uri)
+        sync.start()
+        wait_for(lambda: len(calls) > 3 and sync.status().error)
+        assert sync.status().updated >= 3
         build_sweep(tmp_path / "perturb-1")
-        shipper.nudge()
+        sync.nudge()
         mlflow.start()
-        assert shipper.close(LONG) == 0
-        assert shipper.status().error is None
-        assert as_sets(contents(mlflow.database)) == expected(folder, tmp_path, empty_database)
+        assert sync.close(LONG) == 0
+        assert sync.status().error is None
+        assert as_sets(contents(mlflow.database)) == undisturbed(folder, tmp_path, empty_database)
+
+
+def test_fifteen_runs_arrive_once_though_a_fifth_of_all_requests_fails(
+    tmp_path, empty_database, monkeypatch, quick_retries, capsys
+):
+    monkeypatch.setattr("fpp_sweep.tracking.uri.CHECK_SECONDS", LONG)  # the first requests may fail, too
+    faults = []
+    folder = build_sweep(tmp_path / "perturb-1", trials=11)
+    with server(tmp_path, empty_database) as mlflow:
+        mlflow.start()
+        with faulty_proxy(mlflow.uri, share=0.2, seed=0, faults=faults) as address:
+            command.main([str(folder.path), "--into", f"http://{address}"])
+        output = capsys.readouterr()
+        assert output.out.startswith("perturb-1: 15 runs brought up to date")
+        assert "MLflow: trial-0" in output.err
+        assert set(faults) == {500, 503, "drop", "lost"}
+        assert len(faults) > 20
+        everything = undisturbed(folder, tmp_path, empty_database, trials=11)
+        assert as_sets(contents(mlflow.database)) == everything
+        assert len(list((tmp_path / "server_artifacts").rglob("config.yaml"))) == 14

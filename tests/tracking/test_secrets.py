@@ -1,4 +1,4 @@
-"""Passwords in MLflow's address: who is shown them, and where they are kept."""
+"""Secrets in MLflow's address stay secret, and a folder from elsewhere chooses neither store nor files."""
 
 import stat
 import subprocess
@@ -19,11 +19,13 @@ from fpp_sweep.spec.messages import command_line, masked
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
-from fpp_sweep.tracking import check_store, ship
-from fpp_sweep.tracking.uri import one_line, ui_command, version_at, view_url
+from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
+from fpp_sweep.tracking.desired import FrontDocument
+from fpp_sweep.tracking.sync import LOCK_FILE, STATE_FILE
+from fpp_sweep.tracking.uri import one_line, page_address, server_version, store_identity, ui_command
 from tests.drivers import environment, only_sweep, started
 from tests.sweeps import build_sweep
-from tests.tracking.proxies import door
+from tests.tracking.proxies import authenticating_proxy
 from tests.tracking.stores import contents, free_port, server
 from tests.waiting import LONG
 
@@ -41,7 +43,8 @@ def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
     uri = shape.format(password)
     words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
     error = one_line(ValueError(f"cannot connect to {uri}: no such luck"), 1000)
-    for text in (masked(uri), command_line("fpp_sweep.tune", words), error, ui_command(uri), view_url(uri, "1", "2")):
+    shown = [masked(uri), command_line("fpp_sweep.tune", words), error]
+    for text in (*shown, ui_command(uri), page_address(uri), store_identity(uri)):
         assert "cret" not in text
         assert "S3" not in text
 
@@ -59,7 +62,7 @@ def test_an_address_that_is_refused_is_refused_without_its_password(password, sh
 
 
 @given(PASSWORDS)
-def test_a_record_has_a_password_in_one_place_that_its_owner_alone_reads(tmp_path_factory, password):
+def test_a_record_has_a_password_in_one_field_of_a_file_that_only_its_owner_reads(tmp_path_factory, password):
     uri = f"postgresql://me:{quote(password, safe='')}@db/mlflow"
     space = parse_space(SPACE, "space.yaml", [f"work.tracking_uri={uri}"])
     folder = build_sweep(tmp_path_factory.mktemp("sweep") / "perturb-1", trials=0, baselines=())
@@ -74,6 +77,24 @@ def test_a_record_has_a_password_in_one_place_that_its_owner_alone_reads(tmp_pat
     assert stat.S_IMODE(folder.info_file.stat().st_mode) & 0o044
 
 
+def test_a_password_in_the_text_of_another_library_is_not_shown(tmp_path, monkeypatch):
+    uri = "postgresql://me:secret@db/mlflow"
+    for before in range(200):  # wherever the text is cut
+        assert "sec" not in one_line(ValueError(f"{'x' * before} {uri} {'y' * 100}"), 120)
+
+    def refusing(*_):
+        raise OSError(f"{uri}: no such luck")
+
+    monkeypatch.setattr("fpp_sweep.tracking.uri.CHECK_SECONDS", 0.1)
+    for name in ("uri.connect", "sync.connect"):
+        monkeypatch.setattr(f"fpp_sweep.tracking.{name}", refusing)
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    for attempt in (lambda: check_store(uri), lambda: sync_folder(folder, uri, retry_for=0.0)):
+        with pytest.raises(InputError, match="no such luck") as refusal:
+            attempt()
+        assert "secret" not in str(refusal.value)
+
+
 def test_an_error_of_a_command_shows_no_password(capsys):
     def main():
         sync.main(["folder", "--tracking-url", "https://S3cret@host"])
@@ -85,20 +106,20 @@ def test_an_error_of_a_command_shows_no_password(capsys):
 
 
 def holding(folder, *words):
-    """Files below a folder in which one of these words is."""
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {path for path in found if any(word.encode() in path.read_bytes() for word in words)}
+    """The files below a folder that contain one of these words."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path for path in files if any(word.encode() in path.read_bytes() for word in words)}
 
 
 @pytest.mark.slow
-def test_a_server_behind_a_password_gets_all_and_the_password_is_nowhere_else(tmp_path, empty_database, monkeypatch):
-    """A real sweep, a real server, and a door that asks for name and password."""
+def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_password(tmp_path, empty_database):
+    """A real sweep, a real server, and a proxy that asks for name and password."""
     password = "S3/a@b:cret"
     encoded = quote(password, safe="")
     words = "--trials", "1", "--name", "one"
     with server(tmp_path, empty_database) as mlflow:
         mlflow.start()
-        with door(mlflow.uri, user="me", password=password) as address:
+        with authenticating_proxy(mlflow.uri, user="me", password=password) as address:
             uri = f"http://me:{encoded}@{address}"
             work = tmp_path / "work"
             work.mkdir()
@@ -115,40 +136,37 @@ def test_a_server_behind_a_password_gets_all_and_the_password_is_nowhere_else(tm
             assert list((tmp_path / "server_artifacts").rglob("report/sweep.html"))
 
             command = [sys.executable, "-m", "fpp_sweep.sync", str(folder.path)]
-            for given, inherited, code in (
-                ([], {}, 0),  # the store that was used before
-                (["--tracking-uri", f"http://me:wrong-one@{address}"], {}, 2),
-                (["--tracking-uri", f"http://{address}"], {}, 2),
-                (
-                    ["--tracking-uri", f"http://{address}"],
-                    {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": password},
-                    0,
-                ),
+            in_environment = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": password}
+            for flags, variables, code in (
+                (["--verify"], {}, 0),  # the store that was used before
+                (["--into", f"http://me:wrong-one@{address}"], {}, 2),
+                (["--into", f"http://{address}"], {}, 2),
+                (["--into", f"http://{address}"], in_environment, 0),
             ):
                 done = subprocess.run(
-                    [*command, *given], cwd=work, env=environment(work) | inherited, capture_output=True, text=True
+                    [*command, *flags], cwd=work, env=environment(work) | variables, capture_output=True, text=True
                 )
                 assert done.returncode == code, done.stderr
                 assert "wrong-one" not in done.stderr
                 assert len(done.stderr.splitlines()) == (1 if code else 0), done.stderr
-                assert not code or "401" in done.stderr
+                assert not code or "HTTP 401 Unauthorized" in done.stderr
             assert holding(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
 
 
-def test_an_address_on_record_that_was_not_used_before_is_not_used(tmp_path, monkeypatch):
+def test_a_store_on_record_that_the_user_has_not_used_before_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     for uri in (f"http://127.0.0.1:{free_port()}", f"sqlite:///{tmp_path}/theirs.db", "mysql://evil/x?local_infile=1"):
         folder.write_info(replace(folder.info(), tracking_uri=uri))
-        with pytest.raises(InputError, match="is not one that you have used; where should it go"):
+        with pytest.raises(InputError, match=r"have not used its MLflow, .*, before; .* go: --into"):
             sync.main([str(folder.path)])
     assert not (tmp_path / "theirs.db").exists()
 
 
-def test_an_address_that_was_used_before_is_used_again(tmp_path, database, uri, monkeypatch):
+def test_a_store_that_was_used_before_is_used_again(tmp_path, database, uri, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
-    sync.main([str(folder.path), "--tracking-uri", uri])
+    sync.main([str(folder.path), "--into", uri])
     folder.write_info(replace(folder.info(), tracking_uri=uri))
     sync.main([str(folder.path)])
     stores = tmp_path / "config/fpp_sweep/stores"
@@ -166,51 +184,62 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path, uri, capsy
     (folder.report / "page.html").symlink_to("sweep.html")  # stays within
     (folder.path / "artifacts/baseline-zero_shot").symlink_to(secret)
     before = (secret / "key").read_text()
-    (folder.path / "shipping.lock").unlink(missing_ok=True)
-    sync.main([str(folder.path), "--tracking-uri", uri])
+    (folder.path / LOCK_FILE).unlink(missing_ok=True)
+    sync.main([str(folder.path), "--into", uri])
     uploaded = [path for path in (tmp_path / "mlartifacts").rglob("*") if path.is_file()]
     assert {path.name for path in uploaded} >= {"sweep.html", "page.html"}
     assert not holding(tmp_path / "mlartifacts", "S3cret")
     err = capsys.readouterr().err
-    assert err.startswith("note: 2 links lead out of the folder and are left out: artifacts/baseline-")
+    assert err.startswith("note: left out 3 links that lead out of the folder, such as artifacts/baseline-")
     assert (secret / "key").read_text() == before
 
 
 def test_a_lock_that_is_a_link_is_not_opened(tmp_path, uri):
     (tmp_path / "mine").write_text("kept")
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
-    for name in ("lock", "shipping.lock"):
+    for name in ("lock", LOCK_FILE):
         (folder.path / name).symlink_to(tmp_path / "mine")
     with pytest.raises(InputError, match="lock"), folder.locked():
         pass
     with pytest.raises(InputError, match="lock"):
-        ship(folder, uri)
+        sync_folder(folder, uri)
     assert (tmp_path / "mine").read_text() == "kept"
 
 
-SPOILED = [
-    '{"runs": {"sweep": {"run": ["a"]}}, "experiment": 3}',
+DAMAGED_STATES = [
+    '{"runs": {"sweep": {"run_id": ["a"]}}, "experiment": 3}',
     '{"runs": {"sweep": {"files": 3}}}',
     '{"runs": [1], "experiment": "\\u001b[2J"}',
     "\ud800".encode(errors="surrogatepass"),
 ]
 
 
-@pytest.mark.parametrize("spoiled", SPOILED)
-def test_a_memory_of_wrong_types_is_none(tmp_path, uri, spoiled):
+@pytest.mark.parametrize("damaged", DAMAGED_STATES)
+def test_a_state_file_with_wrong_types_is_ignored(tmp_path, uri, damaged):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
-    (folder.path / "shipped.json").write_bytes(spoiled if isinstance(spoiled, bytes) else spoiled.encode())
-    assert sync.to_look(folder, "http://host:5000") == ["http://host:5000"]
-    assert ship(folder, uri).created == 2
+    (folder.path / STATE_FILE).write_bytes(damaged if isinstance(damaged, bytes) else damaged.encode())
+    assert mlflow_links(folder, "http://host:5000") == ["http://host:5000"]
+    assert sync_folder(folder, uri).created == 2
 
 
-@pytest.mark.parametrize(
-    "spoiled", ['{"members": 3}', '{"members": [{}]}', '{"hypervolume": [[1]]}', "[]", '{"members": [1]}']
-)
-def test_a_front_of_wrong_types_is_none(tmp_path, uri, spoiled):
+DAMAGED_FRONTS = [
+    '{"members": 3}',
+    '{"members": [{}]}',
+    '{"hypervolume": [[1]]}',
+    "[]",
+    '{"members": [1]}',
+    '{"members": [{"name": "trial-0000", "intervals": 3}]}',
+    '{"members": [{"name": "trial-0000", "intervals": {"val": {"ece": {"low": "x"}}}}]}',
+    '{"standing": 3}',
+]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED_FRONTS)
+def test_a_front_with_wrong_types_is_ignored(tmp_path, uri, damaged):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
-    (folder.report / "front.json").write_text(spoiled)
-    assert ship(folder, uri).created == 2
+    (folder.report / "front.json").write_text(damaged)
+    assert FrontDocument.read(folder) == FrontDocument()
+    assert sync_folder(folder, uri).created == 2
 
 
 def test_strange_texts_arrive_once(tmp_path, uri):
@@ -222,13 +251,13 @@ def test_strange_texts_arrive_once(tmp_path, uri):
     folder.write_trial(
         replace(record, reason="\ud800\x1b" + "r" * 2**20, details="\ud800\0", config={"a\0b": "\ud800"})
     )
-    assert ship(folder, uri).created == 3
-    (folder.path / "shipped.json").unlink()
-    assert ship(folder, uri).created == 0
+    assert sync_folder(folder, uri).created == 3
+    (folder.path / STATE_FILE).unlink()
+    assert sync_folder(folder, uri).created == 0
 
 
 @pytest.mark.slow
-def test_a_server_is_asked_for_its_version_with_what_it_is_used_with(tmp_path, empty_database, monkeypatch):
+def test_a_server_is_asked_for_its_version_with_the_secrets_of_mlflow(tmp_path, empty_database, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     names = [f"MLFLOW_TRACKING_{name}" for name in ("USERNAME", "PASSWORD", "TOKEN")]
     here = version("mlflow"), version("mlflow")
@@ -236,7 +265,10 @@ def test_a_server_is_asked_for_its_version_with_what_it_is_used_with(tmp_path, e
     with server(tmp_path, empty_database) as mlflow:
         mlflow.start()
         assert mlflow_versions(mlflow.uri) == here
-        with door(mlflow.uri, user="me", password=password) as basic, door(mlflow.uri, token=password) as bearer:
+        with (
+            authenticating_proxy(mlflow.uri, user="me", password=password) as basic,
+            authenticating_proxy(mlflow.uri, token=password) as bearer,
+        ):
             for address, secrets, fits in (
                 (f"me:{quote(password, safe='')}@{basic}", (), True),
                 (basic, ("me", password), True),
@@ -250,7 +282,7 @@ def test_a_server_is_asked_for_its_version_with_what_it_is_used_with(tmp_path, e
                     if fits:
                         assert mlflow_versions(f"http://{address}") == here
                         continue
-                    for ask in (mlflow_versions, version_at):
+                    for ask in (mlflow_versions, server_version):
                         with pytest.raises(InputError, match="401") as refusal:
                             ask(f"http://{address}")
                         assert "cret" not in str(refusal.value)

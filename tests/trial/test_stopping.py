@@ -94,8 +94,8 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
     assert sweep.states == ["PRUNED" if reported else "RUNNING"]
     assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 
-    run = trial_run(sweep.folder.info(), record, on_front=False)
-    assert (run.status, run.tags["state"], run.tags["reason"], run.points) == ("FINISHED", "stopped", REASON, [])
+    run = trial_run(sweep.folder.info(), record)
+    assert (run.status, run.tags["state"], run.tags["reason"], run.metrics) == ("FINISHED", "stopped", REASON, {})
 
     later = Sweep(tmp_path, worker)
     assert later.states == ["PRUNED"]
@@ -164,4 +164,4 @@ def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
     where = f"digits, val samples 0..64, seed 0, {worker.model_info().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken" in record.details
-    assert trial_run(sweep.folder.info(), record, on_front=False).texts == {"traceback.txt": record.details}
+    assert trial_run(sweep.folder.info(), record).texts["traceback.txt"] == record.details

@@ -1,0 +1,137 @@
+"""The thread that keeps MLflow up to date during a sweep: it follows the folder, retries, and delays nothing."""
+
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.tracking import BackgroundSync, sync_folder
+from fpp_sweep.tracking.sync import Backoff, _SweepRuns
+from fpp_sweep.tracking.uri import connect
+from tests.sweeps import build_sweep, trial
+from tests.tracking.stores import free_port, rows
+from tests.waiting import LONG, wait_for
+
+
+def statuses(database):
+    return dict(rows(database, "select name, status from runs where lifecycle_stage = 'active'"))
+
+
+def failing_once(monkeypatch, name, error):
+    """Make the first call of a method fail."""
+    method, calls = getattr(_SweepRuns, name), []
+
+    def call(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise error
+        return method(*arguments, **options)
+
+    monkeypatch.setattr(_SweepRuns, name, call)
+
+
+def test_it_follows_the_folder_and_ends_with_all_runs_written(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, running=(0, 1), state="running", report=False)
+    sync = BackgroundSync(folder, uri)
+    sync.start()
+    wait_for(lambda: sync.status().updated == 6)
+    for number in (0, 1):
+        folder.write_trial(trial(number))
+        sync.nudge()
+    folder.write_info(replace(folder.info(), state="finished", finished=folder.info().created + 100))
+    assert sync.close(LONG) == 0
+    assert set(statuses(database).values()) == {"FINISHED"}
+    assert sync.status().pending == 0
+
+
+def test_only_one_process_writes_a_sweep(tmp_path, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1)
+    sync = BackgroundSync(folder, uri)
+    sync.start()
+    wait_for(lambda: sync.status().updated == 5)
+    with pytest.raises(InputError, match=f"by process {os.getpid()};"):
+        sync_folder(SweepFolder(folder.path), uri)
+    assert sync.close(LONG) == 0
+    assert sync_folder(folder, uri).updated == 0
+
+
+def test_a_run_that_a_user_deleted_stays_deleted(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    sync_folder(folder, uri)
+    name = "0001 54/10.8 gamma2=0.17 class_var=0.002"
+    ((run,),) = rows(database, "select run_uuid from runs where name = ?", name)
+    connect(uri).delete_run(run)
+    folder.write_trial(replace(trial(1), origin="point"))
+    sync = BackgroundSync(folder, uri)
+    sync.start()
+    assert sync.close(LONG) == 0
+    assert name not in statuses(database)
+    assert sync.status().error is None
+
+
+def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, uri, monkeypatch):
+    from mlflow.exceptions import MlflowException
+
+    monkeypatch.setattr("fpp_sweep.tracking.sync.REST", 0.0)
+    failing_once(monkeypatch, "write", MlflowException.invalid_parameter_value("no such luck"))
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
+    sync = BackgroundSync(folder, uri)
+    sync.start()
+    wait_for(lambda: sync.status().error)
+    assert sync.status().error == "trial-0000: no such luck"
+    assert sync.status().updated == 2
+    sync.nudge()
+    wait_for(lambda: not sync.status().error)
+    assert sync.status().updated == 3
+    assert "0000 53/11.5 code gamma2=0.1 class_var=0.001" in statuses(database)
+    assert sync.close(LONG) == 0
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_failed_request_is_repeated_without_a_change(tmp_path, uri, monkeypatch, quick_retries, answers):
+    monkeypatch.setattr(_SweepRuns, "answers", lambda self: answers)
+    failing_once(monkeypatch, "write", OSError("no such luck"))
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
+    sync = BackgroundSync(folder, uri)
+    sync.start()
+    wait_for(lambda: sync.status().updated == 3)
+    assert sync.close(LONG) == 0
+
+
+def test_a_store_that_hangs_delays_neither_a_nudge_nor_the_end(tmp_path, uri, monkeypatch):
+    answer, waited = threading.Event(), []
+
+    def hanging(*_):
+        waited.append(answer.wait(LONG))
+        raise OSError("no such luck")
+
+    monkeypatch.setattr("fpp_sweep.tracking.sync._SweepRuns", hanging)
+    sync = BackgroundSync(build_sweep(tmp_path / "perturb-1", trials=2), uri)
+    sync.start()
+    wait_for(lambda: sync.status().pending == 6)
+    for _ in range(100):
+        sync.nudge()
+    assert sync.close(0.0) == 6
+    assert not waited  # it hangs still
+    answer.set()
+    sync.close(LONG)
+
+
+def test_a_server_that_is_away_is_reported_with_the_number_of_runs_that_it_lacks(tmp_path):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    sync = BackgroundSync(folder, f"http://127.0.0.1:{free_port()}")
+    sync.start()
+    wait_for(lambda: sync.status().error)
+    status = sync.status()
+    assert (status.error, status.pending, status.updated) == ("connection refused", 6, 0)
+    assert sync.close(0.0) == 6
+
+
+def test_pauses_double_up_to_a_limit_and_start_again_after_progress():
+    backoff = Backoff()
+    assert [backoff.pause() for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    backoff.reset()
+    assert backoff.pause() == 1

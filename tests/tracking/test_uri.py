@@ -1,0 +1,257 @@
+"""Stores: which are refused, how an SQLite file is created and upgraded, what is shown of an address or an error."""
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.tracking import DEFAULT_URI, check_store, uri
+from fpp_sweep.tracking.uri import check_address, connect, is_permanent, one_line, store_identity, ui_command
+from tests.tracking.stores import free_port, rows
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("kind", ["refused", "hanging"])
+def test_a_server_that_does_not_answer_is_refused_before_mlflow_is_imported(kind, monkeypatch):
+    """MLflow itself would retry for minutes."""
+    monkeypatch.setattr(uri, "load", lambda: pytest.fail("MLflow was imported"))
+    monkeypatch.setattr(uri, "CHECK_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:  # accepts, and never answers
+        port = hanging.getsockname()[1] if kind == "hanging" else free_port()
+        with pytest.raises(InputError, match="cannot be used") as refusal:
+            check_store(f"http://127.0.0.1:{port}")
+    assert "\n" not in str(refusal.value)
+    assert ("connection refused" if kind == "refused" else "no answer in time") in str(refusal.value)
+
+
+@pytest.mark.parametrize("address", ["mlruns", "file:///tmp/mlruns", "ftp://x", "sqlite:///", "databricks"])
+def test_a_store_of_another_kind_is_refused(address):
+    with pytest.raises(InputError, match="give sqlite:///FILE"):
+        check_store(address)
+
+
+def test_a_file_that_is_not_a_database_is_refused(tmp_path):
+    (tmp_path / "notes.db").write_text("no database" * 100)
+    for file in (tmp_path / "notes.db", tmp_path):
+        with pytest.raises(InputError, match="not usable as MLflow's database"):
+            check_store(f"sqlite:///{file}")
+
+
+def test_a_database_in_a_folder_that_does_not_exist_is_refused_and_nothing_is_created(tmp_path):
+    with pytest.raises(InputError, match=r"the folder .*/missing does not exist; create it"):
+        check_store(f"sqlite:///{tmp_path}/missing/mlflow.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_is_checked_without_importing_mlflow(tmp_path):
+    code = (
+        "import sys\nfrom fpp_sweep.tracking.uri import check_address\n"
+        f"check_address('sqlite:///{tmp_path}/mlflow.db')\nassert 'mlflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    with pytest.raises(InputError, match="connection refused"):
+        check_address(f"http://127.0.0.1:{free_port()}")
+
+
+def test_a_database_of_a_newer_mlflow_is_refused(database):
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("update alembic_version set version_num = 'abcdef012345'")
+    with pytest.raises(InputError, match=r"MLflow cannot use this database .* update MLflow"):
+        check_store(f"sqlite:///{database}")
+
+
+def create_older_database(path: Path) -> str:
+    """Create the tables that MLflow had before its latest migration, and a run; return their version."""
+    from alembic import command
+    from alembic.script import ScriptDirectory
+    from mlflow.store.db.utils import _get_alembic_config, create_sqlalchemy_engine
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+
+    engine = create_sqlalchemy_engine(f"sqlite:///{path}")
+    Base.metadata.create_all(engine)
+    config = _get_alembic_config(f"sqlite:///{path}")
+    scripts = ScriptDirectory.from_config(config)
+    version = str(scripts.get_revision(str(scripts.get_current_head())).down_revision)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, version)
+    engine.dispose()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("insert into runs (run_uuid, name, lifecycle_stage) values ('a1', 'precious', 'active')")
+    return version
+
+
+def test_a_database_of_an_older_mlflow_is_backed_up_with_its_rows_before_it_is_upgraded(tmp_path):
+    path = tmp_path / "mlflow.db"
+    version = create_older_database(path)
+    check_store(f"sqlite:///{path}")
+    (backup,) = tmp_path.glob("*.backup")
+    assert backup.name.startswith(f"mlflow.db.{version}.")
+    assert rows(backup, "select version_num from alembic_version") == [(version,)]
+    assert rows(backup, "select run_uuid, name from runs") == [("a1", "precious")]
+    assert rows(path, "select version_num from alembic_version") != [(version,)]
+    assert rows(path, "select run_uuid, name from runs") == [("a1", "precious")]
+    check_store(f"sqlite:///{path}")
+    assert list(tmp_path.glob("*.backup")) == [backup]  # an upgraded database needs no other
+
+
+def test_a_failed_upgrade_leaves_its_backup_and_the_next_one_does_not_replace_it(tmp_path, monkeypatch):
+    path = tmp_path / "mlflow.db"
+    create_older_database(path)
+
+    def upgrade_that_fails(_):
+        raise sqlite3.OperationalError("the disk is full")
+
+    monkeypatch.setattr("mlflow.store.db.utils._upgrade_db", upgrade_that_fails)
+    for minute in (1, 2):
+        monkeypatch.setattr(uri, "datetime", Clock(minute))
+        with pytest.raises(InputError, match="the disk is full"):
+            check_store(f"sqlite:///{path}")
+    assert len(list(tmp_path.glob("*.backup"))) == 2
+
+
+class Clock:
+    """A substitute for the class `datetime`, at a given minute."""
+
+    def __init__(self, minute):
+        self.minute = minute
+
+    def now(self):
+        import datetime
+
+        return datetime.datetime(2026, 11, 20, 12, self.minute)
+
+
+# loads MLflow once, then for every line forks a process that is killed after it has created so many tables, and prints
+# how that process ended; at 0 none is killed
+CREATE = """
+import os, signal, sys
+from sqlalchemy import Engine, event
+from fpp_sweep.cli.command import run
+from fpp_sweep.tracking import check_store
+from fpp_sweep.tracking.uri import load
+load()
+tables = 0
+
+def step(connection, cursor, statement, *_):
+    global tables
+    tables += "CREATE TABLE" in statement
+    if tables == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+event.listen(Engine, "after_cursor_execute", step)
+for line in sys.stdin:
+    last = int(line) or -1
+    child = os.fork()
+    if child == 0:
+        run(lambda: check_store(sys.argv[1]))
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+KILLED_AT = (20, 40)
+
+
+@pytest.mark.slow
+def test_after_a_kill_during_the_creation_of_tables_the_next_start_creates_them(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", CREATE, f"sqlite:///{tmp_path}/mlflow.db"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        out, errors = process.communicate("".join(f"{tables}\n" for tables in KILLED_AT) + "0\n0\n")
+    assert out.split() == [*("9" for _ in KILLED_AT), "0", "0"], errors
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"mlflow.db", ".mlflow.db.lock"}
+
+
+def test_the_command_that_serves_the_page_works_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ui_command(DEFAULT_URI) == f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db"
+    assert ui_command("sqlite:////data/my runs.db") == "mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'"
+
+
+def test_environment_variables_that_the_user_set_stay(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    connect("http://127.0.0.1:1")
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
+
+
+def test_a_database_that_was_created_again_is_another_store(tmp_path):
+    path = tmp_path / "mlflow.db"
+    address = f"sqlite:///{path}"
+    path.touch()
+    before = store_identity(address)
+    path.rename(tmp_path / "old.db")
+    assert store_identity(address) != before
+    path.touch()
+    assert store_identity(address) != before
+    assert store_identity("http://me:S3cret@host") == "http://***@host"
+
+
+def errors_of_mlflow():
+    """Rows of an error, its line, and whether the same request would fail again."""
+    import requests
+    from mlflow.exceptions import MlflowException, RestException
+
+    def answer(status):
+        response = requests.Response()
+        response.status_code = status
+        return response
+
+    refused = "failed with exception HTTPConnectionPool(host='h'): Max retries exceeded (Caused by {})"
+    return [
+        (requests.HTTPError("for url: x", response=answer(503)), "HTTP 503 Service Unavailable: for url: x", False),
+        (requests.HTTPError("for url: x", response=answer(403)), "HTTP 403 Forbidden: for url: x", True),
+        (requests.HTTPError("for url: x", response=answer(429)), "HTTP 429 Too Many Requests: for url: x", False),
+        (requests.HTTPError("for url: x", response=answer(599)), "HTTP 599 error: for url: x", False),
+        (MlflowException("failed with error code 401 != 200"), "HTTP 401 Unauthorized: failed with", True),
+        (MlflowException(refused.format("too many 500 error responses")), "HTTP 500 Internal Server Error", False),
+        (MlflowException(refused.format("Connection refused")), "connection refused", False),
+        (MlflowException(refused.format("Read timed out.")), "no answer in time", False),
+        (MlflowException("('Connection aborted.', x)"), "the connection was closed without an answer", False),
+        (RestException({"error_code": "BAD_REQUEST", "message": "no"}), "HTTP 400 Bad Request: BAD_REQUEST: no", True),
+        (RestException({"error_code": "INTERNAL_ERROR", "message": "no"}), "HTTP 500 Internal Server", False),
+        (MlflowException.invalid_parameter_value("Invalid name"), "Invalid name", True),  # of a database, without HTTP
+        (OSError("No space left"), "No space left", False),
+        (InputError("the experiment was deleted"), "the experiment was deleted", True),
+    ]
+
+
+def test_an_error_is_one_line_with_status_and_reason_and_says_if_a_retry_may_help():
+    for error, line, permanent in errors_of_mlflow():
+        assert one_line(error).startswith(line)
+        assert is_permanent(error) == permanent, error
+
+
+def test_an_answer_that_may_not_come_again_does_not_refuse_a_store(uri, monkeypatch):  # the fixture, a database
+    from mlflow.exceptions import MlflowException
+
+    from fpp_sweep.tracking import uri as module
+
+    attempts = []
+
+    def fails_twice(*_):
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise MlflowException("failed with error code 503 != 200")
+
+    monkeypatch.setattr(module, "experiment_id", fails_twice)
+    monkeypatch.setattr(module, "CHECK_PAUSE", 0.001)
+    module._open_experiment(uri)
+    assert len(attempts) == 3
+    attempts.clear()
+    monkeypatch.setattr(module, "is_permanent", lambda _: True)
+    with pytest.raises(InputError, match="HTTP 503 Service Unavailable"):
+        module._open_experiment(uri)
+    assert len(attempts) == 1
