@@ -1,4 +1,4 @@
-"""The results of a sweep, from its records alone: the front as tables, picture and page, and the configs on it."""
+"""The report of a sweep, from its folder alone: tables, configs, picture and page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.tables import write_configs, write_tables
+from fpp_sweep.report.front_files import write_configs, write_front
 from fpp_sweep.spec.files import write_json
 
 if TYPE_CHECKING:
@@ -16,27 +16,32 @@ __all__ = ["write_report"]
 
 
 def write_report(folder: SweepFolder, *, pages: bool, evidence: Evidence | None = None) -> Evidence:
-    """Bring `report/` up to date: tables and configs, in milliseconds where an earlier report's evidence will do.
+    """Write `report/` again, and return the evidence that its numbers rest on.
 
-    `pages` adds picture, importances and page, which take seconds, as do the libraries that draw them: the border to
-    Optuna, matplotlib and plotly.
+    Tables and configs take milliseconds if the evidence of an earlier report is passed. `pages` adds the picture, the
+    importances and the page; these take seconds, and load Optuna, matplotlib and plotly.
     """
-    from fpp_sweep.report.evidence import evidence_of  # loads numpy
+    from fpp_sweep.report.evidence import evidence_of  # start-up time: loads numpy
 
     best = folder.inside(folder.report / "best")
-    info, records = folder.info(), folder.trials()
+    info = folder.info()
+    records = folder.trials()
     front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front) if evidence is None else evidence
-    write_tables(folder.report, info, front, evidence)
+    if evidence is None:
+        evidence = evidence_of(folder.artifacts, info, front)
+    write_front(folder.report, info, front, evidence)
     write_configs(best, info, front)
     if pages:
-        from fpp_sweep.report.importance import importances
-        from fpp_sweep.report.page import write_page
-        from fpp_sweep.report.pictures import write_picture
+        from fpp_sweep.report.figures import write_front_picture  # start-up time
+        from fpp_sweep.report.importance import importances  # start-up time: loads optuna
+        from fpp_sweep.report.page import SweepReport, write_page  # start-up time
 
         rows = importances(info, front.finished)
         document = {row.metric: row.shares if row.shares else {"skipped": row.skipped} for row in rows}
         write_json(folder.report / "importances.json", document)
-        write_picture(folder.report / "front.png", info, front, evidence)
-        write_page(folder, info, records, front, evidence, rows)
+        write_front_picture(folder.report / "front.png", info, front, evidence)
+        report = SweepReport(
+            folder=folder, info=info, records=records, front=front, evidence=evidence, importances=rows
+        )
+        write_page(report)
     return evidence

@@ -1,4 +1,4 @@
-"""Dataset by dataset: where trials gain and lose."""
+"""Heat map of trials and datasets: where a trial gains and loses."""
 
 from __future__ import annotations
 
@@ -8,66 +8,83 @@ from typing import Any
 
 from fpp_sweep.records.front import Front, format_metric, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.html import Plot
-from fpp_sweep.report.plots import BLUE, RED, text
-from fpp_sweep.report.settings_plots import better_up, rounded
+from fpp_sweep.report.document import Plot
+from fpp_sweep.report.plots import plot_text, transparent
+from fpp_sweep.report.settings_plots import more_is_better, rounded
+from fpp_sweep.spec.palette import BLUE, GREY, RED
 
-TALL = 560  # pixels of the map: it fits on a printed page
-GAINS = [[0, RED], [0.5, "rgba(143,149,158,.08)"], [1, BLUE]]
+MAX_HEIGHT = 560  # pixels of the map: it fits on a printed page
+COLOR_SCALE = [[0, RED], [0.5, transparent(GREY, 0.08)], [1, BLUE]]
+OTHER_METRICS = ("nll", "brier")  # can be chosen beside the metrics that every table shows
+
+Column = Sequence[float | None]
 
 
 def heat_map(info: SweepInfo, front: Front) -> Plot:
-    """Every finished record on every dataset, less the dataset's median."""
-    records = [record for record in (*_best_first(front), *front.baselines) if info.search_split in record.results]
-    datasets = list(dict.fromkeys(name for one in records for name in one.results[info.search_split].datasets))
+    """Return the metrics of all finished trials and baselines on every dataset, minus the dataset's median."""
+    records = []
+    for record in (*_best_first(front), *front.baselines):
+        if info.search_split in record.results:
+            records.append(record)
+    datasets: dict[str, None] = {}
+    for record in records:
+        datasets.update(dict.fromkeys(record.results[info.search_split].datasets))
     if len(records) < 2 or len(datasets) < 2:
-        return Plot("heat", instead="Fewer than two datasets, or than two finished trials.")
-    wanted = dict.fromkeys(metric.partition("/")[0] for metric in (*metrics_shown(info.objectives), "nll", "brier"))
-    tables = {metric: _table(info, records, datasets, metric) for metric in wanted}
-    choices = {metric: {"traces": [_gains(info, metric, table)]} for metric, table in tables.items() if table}
+        return Plot(name="heat", placeholder="Fewer than two datasets, or than two finished trials.")
+    choices = {}
+    metrics = [metric.partition("/")[0] for metric in metrics_shown(info.objectives)]
+    for metric in dict.fromkeys([*metrics, *OTHER_METRICS]):
+        columns = [_column(info, records, dataset, metric) for dataset in datasets]
+        if any(value is not None for column in columns for value in column):
+            choices[metric] = {"traces": [_gains(info, metric, columns)]}
     trace = {
         "type": "heatmap",
-        "x": list(map(text, datasets)),
-        "y": [text(record.label) for record in records],
-        "colorscale": GAINS,
+        "x": [plot_text(dataset) for dataset in datasets],
+        "y": [plot_text(record.label) for record in records],
+        "colorscale": COLOR_SCALE,
         "colorbar": {"thickness": 10},
         "hovertemplate": "%{y}, %{x}: %{text} (%{z:+.3g})<extra></extra>",
     }
-    height = 110 + min(TALL, 14 * len(records))
     layout = {
-        "height": height,
+        "height": 110 + min(MAX_HEIGHT, 14 * len(records)),
         "margin": {"l": 110, "r": 8, "t": 16, "b": 60},
         "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False},
         "xaxis": {"type": "category", "showgrid": False},
     }
-    says = f"{len(records)} trials and baselines on {len(datasets)} datasets, beside each dataset's median"
     return Plot(
-        "heat", [trace], layout, least_width=110 + 44 * len(datasets), choices=choices, asks="metric", says=says
+        name="heat",
+        traces=[trace],
+        layout=layout,
+        description=f"{len(records)} trials and baselines on {len(datasets)} datasets, minus each dataset's median",
+        min_width=110 + 44 * len(datasets),
+        choices=choices,
+        choice_label="metric",
     )
 
 
 def _best_first(front: Front) -> list[TrialRecord]:
-    sign = -1 if front.goals[0] == "max" else 1
-    return sorted(front.finished, key=lambda record: sign * (record.values or (0.0,))[0])
+    return sorted(front.finished, key=lambda record: (record.values or (0.0,))[0], reverse=front.goals[0] == "max")
 
 
-def _table(
-    info: SweepInfo, records: Sequence[TrialRecord], datasets: Sequence[str], metric: str
-) -> list[list[float | None]]:
-    """Empty where no record has the metric of a dataset."""
-    found = [
-        [one.results[info.search_split].datasets.get(name, {}).get(metric) for name in datasets] for one in records
-    ]
-    return found if any(value is not None for row in found for value in row) else []
+def _column(info: SweepInfo, records: Sequence[TrialRecord], dataset: str, metric: str) -> Column:
+    return [record.results[info.search_split].datasets.get(dataset, {}).get(metric) for record in records]
 
 
-def _gains(info: SweepInfo, metric: str, table: Sequence[Sequence[float | None]]) -> dict[str, Any]:
-    middles = [median([value for value in column if value is not None] or [0]) for column in zip(*table, strict=True)]
-    rows = [
-        [None if value is None else rounded(value - middle) for value, middle in zip(row, middles, strict=True)]
-        for row in table
-    ]
-    sizes = [abs(value) for row in rows for value in row if value is not None]
-    reach = quantiles(sizes * 2, n=20)[-1] or max(sizes) or 1.0  # what one in twenty is beyond stands at the end
-    texts = [[format_metric(metric, value) for value in row] for row in table]
-    return {"z": rows, "text": texts, "zmin": -reach, "zmax": reach, "reversescale": not better_up(info, metric)}
+def _gains(info: SweepInfo, metric: str, columns: Sequence[Column]) -> dict[str, Any]:
+    """Return the heat map's changes for a metric; plotly wants a row for each record."""
+    gains = [_minus_median(column) for column in columns]
+    texts = [[format_metric(metric, value) for value in column] for column in columns]
+    sizes = [abs(gain) for column in gains for gain in column if gain is not None]
+    limit = quantiles(sizes * 2, n=20)[-1] or max(sizes) or 1.0  # the largest 5 % all get the strongest colour
+    return {
+        "z": list(zip(*gains, strict=True)),
+        "text": list(zip(*texts, strict=True)),
+        "zmin": -limit,
+        "zmax": limit,
+        "reversescale": not more_is_better(info, metric),
+    }
+
+
+def _minus_median(column: Column) -> Column:
+    middle = median([value for value in column if value is not None] or [0])
+    return [None if value is None else rounded(value - middle) for value in column]

@@ -106,6 +106,7 @@ class Table:
     rows: Sequence[Row] = ()
     notes: Sequence[str] = ()
     name: str = ""  # identifies the table on a page, where a table with a name can be filtered
+    sortable: bool = True  # by the reader of a page
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -251,9 +252,9 @@ def to_html(table: Table) -> str:
 
     >>> print(to_html(Table.of_strings(["dataset", "images"], [["dtd", "1692"]])))
     <div class="wide" tabindex="0" role="region" aria-label="table"><table>
-    <thead><tr><th class="words">dataset</th><th>images</th></tr></thead>
+    <thead><tr><th class="text">dataset</th><th>images</th></tr></thead>
     <tbody>
-    <tr><th class="words" scope="row">dtd</th><td>1692</td></tr>
+    <tr><th class="text" scope="row">dtd</th><td>1692</td></tr>
     </tbody>
     </table></div>
     """
@@ -272,11 +273,13 @@ def _html_table(table: Table) -> Iterator[str]:
     region = "wide"
     if table.name:
         identity = f' id="{html.escape(table.name)}"'
-        region = "wide long"
+        region = "wide scrolling"
         yield (
-            f'<p class="tools screen"><label>filter <input type="search" data-filter="{html.escape(table.name)}" '
+            f'<p class="tools no-print"><label>filter <input type="search" data-filter="{html.escape(table.name)}" '
             f'size="32"></label> <output for="{html.escape(table.name)}"></output></p>'
         )
+    if not table.sortable:
+        identity += " data-fixed-order"
     label = html.escape(table.title or table.name or "table")
     yield f'<div class="{region}" tabindex="0" role="region" aria-label="{label}"><table{identity}>'
     yield f"<thead>{_html_group_line(table)}{_html_heads(table)}</thead>"
@@ -336,7 +339,7 @@ def _html_classes(table: Table, index: int, style: CellStyle = "") -> str:
     column = table.columns[index]
     classes = []
     if column.is_text:
-        classes.append("words")
+        classes.append("text")
     if column.group and (index == 0 or table.columns[index - 1].group != column.group):
         classes.append("first")
     if style:

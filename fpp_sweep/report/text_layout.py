@@ -188,6 +188,8 @@ def wrap_words(text: str, width: int, indent: int = 0) -> list[str]:
     >>> wrap_words("best accuracy, knee of a front", 14, indent=2)
     ['best accuracy,', '  knee of a', '  front']
     """
+    if text_width(text) <= width:
+        return [text]
     lines: list[str] = []
     line = ""
     for word in text.split():

@@ -1,0 +1,307 @@
+"""Figures: what the picture of a front shows, its drawing by matplotlib, and figures as PNG, PDF and SVG.
+
+`plots.py` draws the same data with plotly. matplotlib is imported when something is drawn, because that takes a second.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fpp_sweep.records.front import Front, objective_pairs, staircase
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.evidence import Evidence
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, GREY, INK, LINE, MARKERS, PALETTE, PAPER, Marker
+from fpp_sweep.statistics.block_stats import Numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANEL_SIZE = (6.4, 4.8)  # inches
+REGION_LABEL = "front in 10 to 90 % of the resamples"
+MEDIAN_LABEL = "front in half of the resamples"
+SETTINGS: Mapping[str, Any] = {
+    "pdf.fonttype": 42,  # whole fonts are embedded, so that text stays text
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fpp_sweep",
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.facecolor": PAPER,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": PAPER,
+    "grid.color": LINE,
+    "legend.frameon": False,
+}
+# no dates and versions, so that equal figures have equal bytes
+METADATA: Mapping[str, Mapping[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+# --- the picture of a front ---------------------------------------------------------------------------
+
+
+PointKind = Literal["trials", "infeasible", "front", "baseline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Trials or baselines that look the same."""
+
+    kind: PointKind
+    label: str  # in the legend; empty: none
+    records: Sequence[TrialRecord]
+    xs: Sequence[float]
+    ys: Sequence[float]
+    color: str
+    marker: Marker = CIRCLE
+    x_errors: Sequence[float | None] = ()  # half widths of 95 % intervals
+    y_errors: Sequence[float | None] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """The part of a plane of two objectives through which the front runs in 10 to 90 % of the resamples."""
+
+    color: str
+    xs: Sequence[float]
+    best: Sequence[float | None]  # reached in 10 % of the resamples; None where fewer reach so far along x
+    median: Sequence[float | None]
+    worst: Sequence[float | None]  # reached in 90 %
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staircase:
+    """The edge of what a front dominates."""
+
+    color: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontFigure:
+    """Everything that the picture of one pair of objectives shows; a single objective stands over the trials' order."""
+
+    pair: tuple[int, int]
+    x_title: str
+    y_title: str
+    points: Sequence[Points]
+    staircases: Sequence[Staircase] = ()
+    regions: Sequence[Region] = ()
+
+
+def front_figures(info: SweepInfo, front: Front, evidence: Evidence) -> list[FrontFigure]:
+    """Return the picture of a sweep's front for each pair of objectives."""
+    return [front_figure(info, front, evidence, pair) for pair in objective_pairs(info)]
+
+
+def front_figure(info: SweepInfo, front: Front, evidence: Evidence, pair: tuple[int, int]) -> FrontFigure:
+    points = [_points(front, front.dominated, pair, kind="trials", label="trials", color=GREY)]
+    if front.infeasible:
+        infeasible = _points(front, front.infeasible, pair, kind="infeasible", label="break a constraint", color=GREY)
+        points.append(replace(infeasible, marker=CROSS))
+    members = _points(front, front.members, pair, kind="front", label="front", color=BLUE)
+    points.append(_with_intervals(members, info, evidence, pair))
+    for baseline, marker, color in zip(front.baselines, cycle(MARKERS[1:]), cycle(PALETTE[1:]), strict=False):
+        point = _points(front, [baseline], pair, kind="baseline", label=baseline.label, color=color)
+        points.append(replace(point, marker=marker))
+    x_title, y_title = axis_titles(info, pair)
+    return FrontFigure(
+        pair=pair,
+        x_title=x_title,
+        y_title=y_title,
+        points=points,
+        staircases=staircases_of(front, BLUE),
+        regions=regions_of(front, evidence, BLUE),
+    )
+
+
+def _points(
+    front: Front, records: Sequence[TrialRecord], pair: tuple[int, int], *, kind: PointKind, label: str, color: str
+) -> Points:
+    xs, ys = front.coordinates(records, pair)
+    return Points(kind=kind, label=label, records=records, xs=xs, ys=ys, color=color)
+
+
+def _with_intervals(points: Points, info: SweepInfo, evidence: Evidence, pair: tuple[int, int]) -> Points:
+    """Add the intervals on both axes; the order of trials, an axis of a single objective, has none."""
+    x_metric, y_metric = (info.objectives[index].metric for index in pair)
+    x_errors = [interval_half_width(info, evidence, record.name, x_metric) for record in points.records]
+    y_errors = [interval_half_width(info, evidence, record.name, y_metric) for record in points.records]
+    if pair[0] == pair[1]:
+        x_errors = []
+    return replace(points, x_errors=x_errors, y_errors=y_errors)
+
+
+def staircases_of(front: Front, color: str) -> list[Staircase]:
+    if len(front.objectives) != 2:
+        return []
+    xs, ys = staircase(front)
+    return [Staircase(color=color, xs=xs, ys=ys)]
+
+
+def regions_of(front: Front, evidence: Evidence, color: str) -> list[Region]:
+    if evidence.region is None:
+        return []
+    positions, levels = evidence.region
+    best, median, worst = levels
+    finite = [value for value in [*best.tolist(), *worst.tolist()] if math.isfinite(value)]
+    limit = None  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
+    if finite:
+        limit = max(finite) if front.goals[1] == "min" else min(finite)
+    region = Region(
+        color=color,
+        xs=positions.tolist(),
+        best=_with_gaps(best),
+        median=_with_gaps(median),
+        worst=[limit if value is None else value for value in _with_gaps(worst)],
+    )
+    return [region]
+
+
+def _with_gaps(values: Numbers) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def interval_half_width(info: SweepInfo, evidence: Evidence, name: str, metric: str) -> float | None:
+    """Return half the width of a record's interval on the search split; None if it has none."""
+    if info.search_split not in evidence.splits:
+        return None
+    interval = evidence.splits[info.search_split].interval(name, metric)
+    if isinstance(interval, str):  # the reason why there is none
+        return None
+    return interval.high - interval.value
+
+
+def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
+    """Return the objectives of a pair, with arrows towards their better ends."""
+    x, y = (info.objectives[index] for index in pair)
+    x_arrow = "→" if x.goal == "max" else "←"
+    y_arrow = "↑" if y.goal == "max" else "↓"
+    x_title = f"{x.metric}  (better {x_arrow})"
+    if x is y:
+        x_title = "trials, in the order they finished; baselines at 0"
+    return x_title, f"{y.metric}  (better {y_arrow})"
+
+
+# --- drawing by matplotlib ----------------------------------------------------------------------------
+
+
+def write_front_picture(path: Path, info: SweepInfo, front: Front, evidence: Evidence) -> None:
+    """Write the picture of a sweep's front as PNG, with a panel for each pair of objectives."""
+    panels = front_figures(info, front, evidence)
+    name = textwrap.fill(info.name, 60 * len(panels))
+    title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
+
+    def draw(figure: Figure) -> None:
+        figure.set_size_inches(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1])
+        figure.suptitle(title, fontsize="medium")
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            draw_front(axes, panel)
+
+    picture = StaticFigure(kind="front", caption=title, data=(), draw=draw)
+    with written_whole(path) as partial:
+        partial.write_bytes(picture.to_bytes("png"))
+
+
+# size in square points and the order of drawing, by kind
+SCATTER_STYLES: Mapping[str, Mapping[str, Any]] = {
+    "trials": {"s": 22, "alpha": 0.7, "linewidths": 0, "zorder": 2},
+    "infeasible": {"s": 22, "zorder": 2},
+    "baseline": {"s": 36, "zorder": 4},
+    "front": {"s": 48, "edgecolors": "white", "zorder": 5},
+}
+
+
+def draw_front(axes: Axes, figure: FrontFigure) -> None:
+    """Draw the picture of a front."""
+    for region in figure.regions:
+        _draw_region(axes, region)
+    for line in figure.staircases:
+        axes.plot(line.xs, line.ys, color=line.color, linewidth=1.2, zorder=3)
+    single_objective = figure.pair[0] == figure.pair[1]
+    for points in figure.points:
+        style = SCATTER_STYLES[points.kind]
+        label = points.label or None
+        axes.scatter(points.xs, points.ys, color=points.color, marker=points.marker.matplotlib, label=label, **style)
+        _draw_intervals(axes, points)
+        if single_objective and points.kind == "baseline":
+            axes.axhline(points.ys[0], color=points.color, linewidth=0.8, linestyle=":", zorder=1)
+    axes.set_xlabel(figure.x_title)
+    axes.set_ylabel(figure.y_title)
+    axes.margins(0.08)
+
+
+def _draw_intervals(axes: Axes, points: Points) -> None:
+    for index, (x, y) in enumerate(zip(points.xs, points.ys, strict=True)):
+        x_error = points.x_errors[index] if points.x_errors else None
+        y_error = points.y_errors[index] if points.y_errors else None
+        if x_error is not None or y_error is not None:
+            axes.errorbar(x, y, xerr=x_error, yerr=y_error, color=points.color, linewidth=0.8, alpha=0.6, zorder=4)
+
+
+def _draw_region(axes: Axes, region: Region) -> None:
+    best, median, worst = (np.array(values, np.float64) for values in (region.best, region.median, region.worst))
+    shade: Mapping[str, Any] = {"color": region.color, "alpha": 0.12, "linewidth": 0, "zorder": 1}
+    axes.fill_between(region.xs, best, worst, label=REGION_LABEL, **shade)
+    axes.plot(region.xs, median, color=region.color, linewidth=0.8, linestyle="--", zorder=1, label=MEDIAN_LABEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFigure:
+    """A figure that matplotlib draws when it is saved."""
+
+    kind: str
+    caption: str
+    data: Sequence[Mapping[str, Any]]  # the lines of its CSV
+    draw: Callable[[Figure], None]
+
+    def to_bytes(self, file_format: str) -> bytes:
+        """Return the figure as `png`, `pdf` or `svg`; equal figures give equal bytes."""
+        import matplotlib as mpl  # start-up time
+        from matplotlib.figure import Figure  # start-up time
+
+        file = io.BytesIO()
+        with mpl.rc_context(dict(SETTINGS)), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph \d+")  # emoji in a title are drawn as boxes
+            figure = Figure(dpi=150, layout="constrained")
+            self.draw(figure)
+            handles, labels = figure.axes[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=4)
+            figure.savefig(file, format=file_format, metadata=METADATA[file_format])
+        return file.getvalue()
+
+    def to_svg(self) -> str:
+        """Return SVG for a page, in the colours of the reader's theme."""
+        text = self.to_bytes("svg").decode()
+        text = text[text.index("<svg") :]
+        text = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.S)
+        text = re.sub(r' id="[A-Za-z]\w*_\d{1,4}"', "", text)  # matplotlib's names of elements, which nothing refers to
+        for color, variable in ((INK, "ink"), (LINE, "line"), (PAPER, "paper")):
+            text = text.replace(color, f"var(--{variable})")
+        return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.caption)}" ', 1)
