@@ -27,8 +27,8 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.racing import DRAWS, LEAST_SD, NEAREST, Seen, beaten, expected, rungs, together
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.catalogue import sign
-from fpp_sweep.statistics.block_stats import CELLS, BlockStats, block_size, value_of
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, resampled
+from fpp_sweep.statistics.block_stats import CELLS, BlockStats, block_size, metric_value
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, resampled
 
 POPULATION, DATASETS = 4000, 4  # made-up images
 PRETRAINING = 0.3  # of made-up trials, the share of a trial's cost before its first image
@@ -269,7 +269,7 @@ def after(split: Mapping[str, Sequence[Shown]], ends: Mapping[str, int]) -> Tabl
 
 def values(pool: Pool) -> np.ndarray:
     """(trials, objectives)"""
-    rows = [[[value_of(metric, one) for metric in OBJECTIVES] for one in trials] for trials in pool.values()]
+    rows = [[[metric_value(metric, one) for metric in OBJECTIVES] for one in trials] for trials in pool.values()]
     return np.mean(rows, axis=0)
 
 

@@ -35,7 +35,7 @@ from fpp_sweep.space.params import Param
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.work import Race, Search
 from fpp_sweep.spec.catalogue import ACCURACY
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, resampled
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, resampled
 
 NEIGHBOURS = 6  # of a trial, which lend it their images
 FAR = 4.0  # points beyond the corner; how bad worse trials are does not matter

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if info.state == "running":
         print("its driver takes it up within seconds; where that was killed, --resume does")
     else:
-        go_on = info.tags.get("command") or "python -m fpp_sweep.tune"
+        go_on = info.command or "python -m fpp_sweep.tune"
         named = "" if f"--name {info.name}" in go_on else f" --name {info.name}"
         print(printable(f"{info.name} is {info.state}; to have it done: {go_on}{named} --resume"))
 

@@ -15,7 +15,7 @@ from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.space.work import Race, Search
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import block_size
-from fpp_sweep.statistics.bootstrap import resampled
+from fpp_sweep.statistics.old_bootstrap import resampled
 from tests.names import named
 
 SPACE = named("""
@@ -50,7 +50,7 @@ def world(pool, shown):
 def test_what_is_kept_of_an_image_gives_the_sums_of_the_product(pool, shown):
     for name, trials in pool.items():
         for one, kept in zip(trials, shown[name], strict=True):
-            expected = resampled(name, "val", [one.by(block_size(512))], OBJECTIVES, 50)
+            expected = resampled(name, "val", [one.with_block_size(block_size(512))], OBJECTIVES, 50)
             found = resampled(name, "val", [kept.sums()], OBJECTIVES, 50)
             for metric in OBJECTIVES:
                 assert found[metric].tolist() == expected[metric].tolist()

@@ -1,7 +1,7 @@
 """Numbers of a comparison of sweeps on the images that they share.
 
-Every record is measured again on what all of them have in common: datasets, the first images of each in the fair
-order, and seeds. The union of the sweeps is then a sweep like any other, with a front and intervals.
+Every record is measured again on what all sweeps have in common: datasets, and the first images of each in the fair
+order. The union of the sweeps is then a sweep like any other, with a front, intervals and support.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
+from fpp_sweep.records.answer import MAX_COMPARED, SweepStatistics, attainment_of, statistics_of_samples
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, front_of, values_of
+from fpp_sweep.records.front import Front, front_of, metrics_shown, values_of
+from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.evidence import Evidence, evidence_of
 from fpp_sweep.report.shared_images import (
+    CommonImages,
     LoadedSweep,
     SharedImages,
     differing_inputs,
     partly_shared,
-    restrict_to_common,
+    restrict_record,
     shared_images,
 )
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.statistics.block_stats import ADDITIVE, Common
-from fpp_sweep.statistics.bootstrap import Interval, holm, needed
-from fpp_sweep.trial.evidence import SplitEvidence, of_split
+from fpp_sweep.statistics.attainment import Attainment
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
+from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
+from fpp_sweep.statistics.paired import Difference, correct, difference
+from fpp_sweep.trial.artifacts import read_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +42,7 @@ class ComparedSweep:
 
     sweep: LoadedSweep
     front: Front
-    evidence: Evidence
+    attainment: Attainment | None
     seconds: Sequence[float]  # workers were held so long until each trial of the front had ended
 
     @property
@@ -47,15 +51,12 @@ class ComparedSweep:
 
 
 @dataclass(frozen=True, slots=True)
-class PairedTest:
+class BestTrialsTest:
     """The best trials of two sweeps against each other, in one metric."""
 
     marks: Sequence[str]  # what both are in their sweeps: best accuracy, knee, ...
-    names: tuple[str, str]
     split: str
-    metric: str
-    difference: Interval  # first minus second
-    p_value: float  # corrected
+    difference: Difference  # first minus second
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,11 +64,10 @@ class SweepComparison:
     """Sweeps beside each other."""
 
     info: SweepInfo  # of the union, as if it were a sweep
-    front: Front
-    evidence: Evidence
+    statistics: SweepStatistics  # of the union
     sweeps: Sequence[ComparedSweep]
-    common: Common
-    tests: Sequence[PairedTest]
+    images: CommonImages
+    tests: Sequence[BestTrialsTest]
     notes: Sequence[str]  # what is left out or differs, and why
 
 
@@ -84,43 +84,29 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
         notes += _lost_trials(sweep, restricted[sweep.label], shared.split)
     records, paths = _labelled_records(shared.sweeps, restricted)
     info, front = _union(shared, objectives, records)
-    evidence = evidence_of(paths.__getitem__, info, front, shared.common)
-    positions = None if evidence.region is None else evidence.region[0]
+    samples = _sample_union(info, front, shared, paths)
+    statistics = statistics_of_samples(info, front, samples)
+    union_attainment = attainment_of(info, statistics)
     compared = []
     for sweep in shared.sweeps:
         sweep_front = front_of(info, records[sweep.label])
-        sweep_evidence = evidence_of(paths.__getitem__, info, sweep_front, shared.common, positions)
+        sweep_attainment = None
+        if union_attainment is not None:
+            sweep_statistics = replace(statistics, front=sweep_front)
+            sweep_attainment = attainment_of(info, sweep_statistics, union_attainment.positions)
         seconds = [sweep.seconds_until(trial.finished or 0.0) for trial in sweep_front.trials]
-        compared.append(ComparedSweep(sweep, sweep_front, sweep_evidence, seconds))
+        compared.append(ComparedSweep(sweep, sweep_front, sweep_attainment, seconds))
     return SweepComparison(
         info=info,
-        front=front,
-        evidence=evidence,
+        statistics=statistics,
         sweeps=compared,
-        common=shared.images,
-        tests=_test_best_trials(compared, info, paths, shared.common),
+        images=shared.images,
+        tests=_test_best_trials(compared, info, samples),
         notes=notes,
     )
 
 
-def _union(
-    shared: SharedImages, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
-) -> tuple[SweepInfo, Front]:
-    """Return the union of the sweeps as if it were one sweep, and its front."""
-    everything: list[TrialRecord] = []
-    for of_sweep in records.values():
-        everything += of_sweep
-    first = shared.sweeps[0].info
-    tags = {key: value for key, value in first.tags.items() if not key.startswith("confirmed")}  # of one sweep only
-    info = replace(
-        first,
-        name=", ".join(records),
-        objectives=tuple(objectives),
-        search_split=shared.split,
-        tags=tags,
-        reference=hypervolume_corner(objectives, everything),
-    )
-    return info, front_of(info, everything)
+# --- objectives and records ---------------------------------------------------------------------------
 
 
 def _comparable_objectives(shared: SharedImages) -> tuple[list[Objective], list[str]]:
@@ -147,17 +133,14 @@ def _not_comparable(metric: str, shared: SharedImages) -> str:
     stem, _, dataset = metric.partition("/")
     if dataset and dataset not in shared.images.datasets:
         return f"{dataset} is not shared"
-    if stem in ADDITIVE:
+    if stem in BLOCKWISE_METRICS:
         return ""
-    is_cut = False
-    is_whole = True
+    counts = shared.images.counts
     for sweep in shared.sweeps:
-        images = sweep.images(shared.split) or shared.images
-        for name, count in shared.images.images.items():
-            is_cut = is_cut or images.images[name] > count
-        is_whole = is_whole and images.images == shared.images.images and images.seeds == shared.images.seeds
-    if is_cut or not (is_whole or catalogue.metric(stem).of_dataset):
-        return "it cannot be computed on a part of the images"
+        own_counts = shared.images_of(sweep).counts
+        has_cut_dataset = any(own_counts[name] > count for name, count in counts.items())
+        if has_cut_dataset or (own_counts != counts and not catalogue.metric(stem).of_dataset):
+            return "it cannot be computed on a part of the images"
     return ""
 
 
@@ -167,7 +150,7 @@ def _restrict_sweep(
     """Return the complete records of a sweep on the shared images; None for those that lack some."""
     restricted = []
     for record in sweep.complete:
-        restricted.append(restrict_to_common(record, sweep.folder.artifacts(record.name), shared.common, objectives))
+        restricted.append(restrict_record(record, sweep.folder.artifacts(record.name), shared.by_split, objectives))
     return restricted
 
 
@@ -180,9 +163,11 @@ def _lost_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord | None], s
         if record.kind == "trial":
             n_trials += 1
             n_lost += on_shared is None
-        n_infeasible += on_shared is not None and not on_shared.feasible
+            n_infeasible += not record.feasible
+    if n_trials == 0:
+        raise InputError(f"{sweep.label} has no finished trial")
     if n_lost == n_trials:
-        raise InputError(f"{sweep.label} has no finished trial with sums of its predictions on {split}")
+        raise InputError(f"{sweep.label} has no finished trial with block statistics of its predictions on {split}")
     if n_lost:
         yield f"{sweep.label}: {plural(n_lost, 'trial')} without these images: left out"
     if n_infeasible:
@@ -206,7 +191,7 @@ def _labelled_records(
             name = f"{sweep.label}/{record.label}"
             if record.kind == "baseline":
                 values = [round(value, 6) for value in values_of(record)]
-                identity = record.key, sweep.info.tags.get("model_digest"), values
+                identity = record.key, sweep.info.model_digest, values
                 is_same = first_baselines.setdefault(record.name, identity) == identity
                 name = record.name if is_same else f"baseline-{name}"
             if name not in paths:
@@ -215,8 +200,28 @@ def _labelled_records(
     return records, paths
 
 
+# --- the union ----------------------------------------------------------------------------------------
+
+
+def _union(
+    shared: SharedImages, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
+) -> tuple[SweepInfo, Front]:
+    """Return the union of the sweeps as if it were one sweep, and its front."""
+    everything: list[TrialRecord] = []
+    for of_sweep in records.values():
+        everything += of_sweep
+    info = replace(
+        shared.sweeps[0].info,
+        name=", ".join(records),
+        objectives=tuple(objectives),
+        search_split=shared.split,
+        reference=hypervolume_corner(objectives, everything),
+    )
+    return info, front_of(info, everything)
+
+
 def hypervolume_corner(objectives: Sequence[Objective], records: Sequence[TrialRecord]) -> list[float]:
-    """Return the reference point: what an objective names, else the worst value of the baselines, else of all trials."""
+    """Return the reference point: an objective's own reference, else the worst baseline, else the worst trial."""
     points = [values_of(record) for record in records if record.kind == "baseline"]
     if not points:
         points = [values_of(record) for record in records]
@@ -228,50 +233,63 @@ def hypervolume_corner(objectives: Sequence[Objective], records: Sequence[TrialR
     return corner
 
 
+def _sample_union(
+    info: SweepInfo, front: Front, shared: SharedImages, paths: Mapping[str, Path]
+) -> dict[str, SplitSamples]:
+    """Resample the records of the union on the shared images; of many trials those nearest to the front."""
+    metrics = resampled_metrics(metrics_shown(info.objectives))
+    samples = {}
+    for split, images in shared.by_split.items():
+        tables = {}
+        deterministic = []
+        for record in [*front.layers(MAX_COMPARED), *front.baselines]:
+            if split in record.results:
+                tables[record.name] = images.restrict(read_sums(paths[record.name], split))
+                if is_deterministic(record, tables[record.name]):
+                    deterministic.append(record.name)
+        samples[split] = sample_split(split, tables, metrics, deterministic)
+    return samples
+
+
+# --- tests of the best trials -------------------------------------------------------------------------
+
+
 def _test_best_trials(
-    sweeps: Sequence[ComparedSweep], info: SweepInfo, paths: Mapping[str, Path], common: Mapping[str, Common]
-) -> list[PairedTest]:
-    """Test the best trials of each two sweeps, on images that they were not chosen by if both were run on such."""
-    champions = {}
-    for sweep in sweeps:
-        for member in sweep.front.members:
-            if sweep.front.marks[member.name]:
-                champions[member.name] = member
-    stems = [objective.metric.partition("/")[0] for objective in info.objectives]
-    evidence = {}
-    for split in reversed(list(common)):
-        evidence[split] = of_split(
-            paths.__getitem__, list(champions.values()), split, tuple(needed(stems)), common[split]
-        )
+    sweeps: Sequence[ComparedSweep], info: SweepInfo, samples: Mapping[str, SplitSamples]
+) -> list[BestTrialsTest]:
+    """Test the best trials of each two sweeps, on images that they were not chosen by if both were run on such.
+
+    All these tests are one family of Holm's correction.
+    """
+    metrics = resampled_metrics([objective.metric for objective in info.objectives])
     tests = []
     for first, second in combinations(sweeps, 2):
-        for names, marks in _pairs_of_champions(first.front, second.front).items():
-            for objective in info.objectives:
-                test = _test_pair(evidence, names, marks, objective.metric)
+        for (first_name, second_name), marks in _pairs_of_best(first.front, second.front).items():
+            for metric in metrics:
+                test = _test_pair(samples, first_name, second_name, metric, marks)
                 if test is not None:
                     tests.append(test)
-    corrected = holm([test.p_value for test in tests])
-    return [replace(test, p_value=p_value) for test, p_value in zip(tests, corrected, strict=True)]
+    corrected = correct([test.difference for test in tests])
+    return [replace(test, difference=adjusted) for test, adjusted in zip(tests, corrected, strict=True)]
 
 
-def _pairs_of_champions(first: Front, second: Front) -> dict[tuple[str, str], list[str]]:
+def _pairs_of_best(first: Front, second: Front) -> dict[tuple[str, str], list[str]]:
     """Return the pairs of members that hold the same mark in two fronts, with these marks."""
-    first_holders = {mark: member.name for member in first.members for mark in first.marks[member.name]}
-    second_holders = {mark: member.name for member in second.members for mark in second.marks[member.name]}
+    first_best = {mark: name for name, marks in first.marks.items() for mark in marks}
+    second_best = {mark: name for name, marks in second.marks.items() for mark in marks}
     pairs: dict[tuple[str, str], list[str]] = {}
-    for mark, name in first_holders.items():
-        if mark in second_holders:
-            pairs.setdefault((name, second_holders[mark]), []).append(mark)
+    for mark, name in first_best.items():
+        if mark in second_best:
+            pairs.setdefault((name, second_best[mark]), []).append(mark)
     return pairs
 
 
 def _test_pair(
-    evidence: Mapping[str, SplitEvidence | None], names: tuple[str, str], marks: Sequence[str], metric: str
-) -> PairedTest | None:
-    """Return the test on the first split on which both can be paired; its p-value is not corrected yet."""
-    for split, split_evidence in evidence.items():
-        if split_evidence is not None:
-            difference = split_evidence.difference(*names, metric)
-            if difference is not None:
-                return PairedTest(marks, names, split, metric, difference, difference.p)
+    samples: Mapping[str, SplitSamples], first: str, second: str, metric: str, marks: Sequence[str]
+) -> BestTrialsTest | None:
+    """Return the test on the last split, test if the sweeps share it, on which both can be paired."""
+    for split in reversed(list(samples)):
+        result = difference(samples[split], first, second, metric)
+        if result is not None:
+            return BestTrialsTest(marks, split, result)
     return None

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fpp_sweep.report.table import WIDTH, Table, tex, to_latex, to_markdown, to_text
-from fpp_sweep.report.text_layout import wrap_words
+from fpp_sweep.report.table import Table, tex, to_latex, to_markdown, to_text
+from fpp_sweep.report.text_layout import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
 
@@ -104,7 +104,7 @@ def _plots(blocks: Sequence[Block]) -> Iterator[Plot]:
             yield from _plots(block.blocks)
 
 
-def document_to_text(document: Document, width: int = WIDTH, *, color: bool = False) -> str:
+def document_to_text(document: Document, width: int = DEFAULT_WIDTH, *, color: bool = False) -> str:
     """Return texts and tables for a terminal; the document's title is left out.
 
     >>> print(document_to_text(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))

@@ -19,7 +19,7 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.version import VERSION
-from fpp_sweep.statistics.bootstrap import JUDGED_BY, Interval, averaged, drawn, needed, single
+from fpp_sweep.statistics.old_bootstrap import JUDGED_BY, Interval, averaged, drawn, needed, single
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.trial import DatasetResult, mean
 

@@ -15,15 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from fpp_sweep.records.answer import SweepStatistics, attainment_of
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.evidence import Evidence
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, GREY, INK, LINE, MARKERS, PALETTE, PAPER, Marker
+from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 PANEL_SIZE = (6.4, 4.8)  # inches
 REGION_LABEL = "front in 10 to 90 % of the resamples"
 MEDIAN_LABEL = "front in half of the resamples"
-SETTINGS: Mapping[str, Any] = {
+SETTINGS: Any = {
     "pdf.fonttype": 42,  # whole fonts are embedded, so that text stays text
     "svg.fonttype": "none",
     "svg.hashsalt": "fpp_sweep",
@@ -65,6 +66,13 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
 # --- the picture of a front ---------------------------------------------------------------------------
 
 
+class ErrorBar(NamedTuple):
+    """A 95 % interval as distances from the value."""
+
+    below: float
+    above: float
+
+
 PointKind = Literal["trials", "infeasible", "front", "baseline"]
 
 
@@ -79,8 +87,8 @@ class Points:
     ys: Sequence[float]
     color: str
     marker: Marker = CIRCLE
-    x_errors: Sequence[float | None] = ()  # half widths of 95 % intervals
-    y_errors: Sequence[float | None] = ()
+    x_errors: Sequence[ErrorBar | None] = ()  # one for each point, or none at all
+    y_errors: Sequence[ErrorBar | None] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +123,19 @@ class FrontFigure:
     regions: Sequence[Region] = ()
 
 
-def front_figures(info: SweepInfo, front: Front, evidence: Evidence) -> list[FrontFigure]:
+def front_figures(info: SweepInfo, statistics: SweepStatistics) -> list[FrontFigure]:
     """Return the picture of a sweep's front for each pair of objectives."""
-    return [front_figure(info, front, evidence, pair) for pair in objective_pairs(info)]
+    return [front_figure(info, statistics, pair) for pair in objective_pairs(info)]
 
 
-def front_figure(info: SweepInfo, front: Front, evidence: Evidence, pair: tuple[int, int]) -> FrontFigure:
+def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> FrontFigure:
+    front = statistics.front
     points = [_points(front, front.dominated, pair, kind="trials", label="trials", color=GREY)]
     if front.infeasible:
         infeasible = _points(front, front.infeasible, pair, kind="infeasible", label="break a constraint", color=GREY)
         points.append(replace(infeasible, marker=CROSS))
     members = _points(front, front.members, pair, kind="front", label="front", color=BLUE)
-    points.append(_with_intervals(members, info, evidence, pair))
+    points.append(_with_intervals(members, info, statistics, pair))
     for baseline, marker, color in zip(front.baselines, cycle(MARKERS[1:]), cycle(PALETTE[1:]), strict=False):
         point = _points(front, [baseline], pair, kind="baseline", label=baseline.label, color=color)
         points.append(replace(point, marker=marker))
@@ -137,7 +146,7 @@ def front_figure(info: SweepInfo, front: Front, evidence: Evidence, pair: tuple[
         y_title=y_title,
         points=points,
         staircases=staircases_of(front, BLUE),
-        regions=regions_of(front, evidence, BLUE),
+        regions=regions_of(front, attainment_of(info, statistics), BLUE),
     )
 
 
@@ -148,11 +157,11 @@ def _points(
     return Points(kind=kind, label=label, records=records, xs=xs, ys=ys, color=color)
 
 
-def _with_intervals(points: Points, info: SweepInfo, evidence: Evidence, pair: tuple[int, int]) -> Points:
+def _with_intervals(points: Points, info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> Points:
     """Add the intervals on both axes; the order of trials, an axis of a single objective, has none."""
     x_metric, y_metric = (info.objectives[index].metric for index in pair)
-    x_errors = [interval_half_width(info, evidence, record.name, x_metric) for record in points.records]
-    y_errors = [interval_half_width(info, evidence, record.name, y_metric) for record in points.records]
+    x_errors = [error_bar(info, statistics, record, x_metric) for record in points.records]
+    y_errors = [error_bar(info, statistics, record, y_metric) for record in points.records]
     if pair[0] == pair[1]:
         x_errors = []
     return replace(points, x_errors=x_errors, y_errors=y_errors)
@@ -165,21 +174,21 @@ def staircases_of(front: Front, color: str) -> list[Staircase]:
     return [Staircase(color=color, xs=xs, ys=ys)]
 
 
-def regions_of(front: Front, evidence: Evidence, color: str) -> list[Region]:
-    if evidence.region is None:
+def regions_of(front: Front, attainment: Attainment | None, color: str) -> list[Region]:
+    if attainment is None:
         return []
-    positions, levels = evidence.region
-    best, median, worst = levels
-    finite = [value for value in [*best.tolist(), *worst.tolist()] if math.isfinite(value)]
+    best = _with_gaps(attainment.best)
+    worst = _with_gaps(attainment.worst)
+    finite = [value for value in [*best, *worst] if value is not None]
     limit = None  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
     if finite:
         limit = max(finite) if front.goals[1] == "min" else min(finite)
     region = Region(
         color=color,
-        xs=positions.tolist(),
-        best=_with_gaps(best),
-        median=_with_gaps(median),
-        worst=[limit if value is None else value for value in _with_gaps(worst)],
+        xs=attainment.positions.tolist(),
+        best=best,
+        median=_with_gaps(attainment.median),
+        worst=[limit if value is None else value for value in worst],
     )
     return [region]
 
@@ -188,14 +197,12 @@ def _with_gaps(values: Numbers) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def interval_half_width(info: SweepInfo, evidence: Evidence, name: str, metric: str) -> float | None:
-    """Return half the width of a record's interval on the search split; None if it has none."""
-    if info.search_split not in evidence.splits:
-        return None
-    interval = evidence.splits[info.search_split].interval(name, metric)
+def error_bar(info: SweepInfo, statistics: SweepStatistics, record: TrialRecord, metric: str) -> ErrorBar | None:
+    """Return the interval of a record's value on the search split; None if it has none."""
+    interval = statistics.interval(record, info.search_split, metric)
     if isinstance(interval, str):  # the reason why there is none
         return None
-    return interval.high - interval.value
+    return ErrorBar(max(0.0, interval.value - interval.low), max(0.0, interval.high - interval.value))
 
 
 def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
@@ -212,9 +219,10 @@ def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
 # --- drawing by matplotlib ----------------------------------------------------------------------------
 
 
-def write_front_picture(path: Path, info: SweepInfo, front: Front, evidence: Evidence) -> None:
+def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics) -> None:
     """Write the picture of a sweep's front as PNG, with a panel for each pair of objectives."""
-    panels = front_figures(info, front, evidence)
+    front = statistics.front
+    panels = front_figures(info, statistics)
     name = textwrap.fill(info.name, 60 * len(panels))
     title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
 
@@ -258,11 +266,12 @@ def draw_front(axes: Axes, figure: FrontFigure) -> None:
 
 
 def _draw_intervals(axes: Axes, points: Points) -> None:
+    style: Mapping[str, Any] = {"color": points.color, "linewidth": 0.8, "alpha": 0.6, "zorder": 4}
     for index, (x, y) in enumerate(zip(points.xs, points.ys, strict=True)):
-        x_error = points.x_errors[index] if points.x_errors else None
-        y_error = points.y_errors[index] if points.y_errors else None
-        if x_error is not None or y_error is not None:
-            axes.errorbar(x, y, xerr=x_error, yerr=y_error, color=points.color, linewidth=0.8, alpha=0.6, zorder=4)
+        if points.x_errors and (x_error := points.x_errors[index]):
+            axes.errorbar(x, y, xerr=[[x_error.below], [x_error.above]], **style)
+        if points.y_errors and (y_error := points.y_errors[index]):
+            axes.errorbar(x, y, yerr=[[y_error.below], [y_error.above]], **style)
 
 
 def _draw_region(axes: Axes, region: Region) -> None:
@@ -287,7 +296,7 @@ class StaticFigure:
         from matplotlib.figure import Figure  # start-up time
 
         file = io.BytesIO()
-        with mpl.rc_context(dict(SETTINGS)), warnings.catch_warnings():
+        with mpl.rc_context(SETTINGS), warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Glyph \d+")  # emoji in a title are drawn as boxes
             figure = Figure(dpi=150, layout="constrained")
             self.draw(figure)

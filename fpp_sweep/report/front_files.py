@@ -1,4 +1,4 @@
-"""Files of the front: front.csv and front.json, and the chosen configs as YAML."""
+"""Files of the front: front.csv, front.json and answer.md, and the chosen configs as YAML."""
 
 from __future__ import annotations
 
@@ -24,40 +24,47 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec.files import set_aside, write_json, written_whole
 
 if TYPE_CHECKING:
-    from fpp_sweep.report.evidence import Evidence
-    from fpp_sweep.statistics.bootstrap import Interval
+    from fpp_sweep.records.answer import SweepStatistics
+    from fpp_sweep.statistics.paired import Interval
+    from fpp_sweep.statistics.verdicts import Answer
 
 MANIFEST = ".written.json"  # in report/best: the files that this module wrote there
 
 
-# --- front.csv and front.json -------------------------------------------------------------------------
+# --- front.csv, front.json and answer.md --------------------------------------------------------------
 
 
-def write_front(folder: Path, info: SweepInfo, front: Front, evidence: Evidence) -> None:
-    """Write front.csv, a row for each member and baseline, and front.json with everything about them."""
-    rows = [_csv_row(info, front, evidence, record) for record in front.compared]
+def write_front(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
+    """Write the front and the answer as CSV, JSON and Markdown.
+
+    The front may be newer than the statistics; its new members then have no intervals yet.
+    """
+    rows = [_csv_row(info, front, statistics, record) for record in front.compared]
     with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["name"])
         writer.writeheader()
         writer.writerows(rows)
-    write_json(folder / "front.json", _front_document(info, front, evidence))
+    write_json(folder / "front.json", _front_document(info, front, statistics))
+    with written_whole(folder / "answer.md") as partial:
+        partial.write_text(_answer_text(info, front, statistics), encoding="utf-8")
 
 
-def _csv_row(info: SweepInfo, front: Front, evidence: Evidence, record: TrialRecord) -> dict[str, object]:
+def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record: TrialRecord) -> dict[str, object]:
     row: dict[str, object] = {
         "name": record.name,
         "kind": record.kind,
         "marks": "; ".join(front.remarks(record)),
         "feasible": record.feasible,
-        "support": evidence.support.get(record.name),
+        "support": statistics.support.word(record.name),
     }
     metrics = metrics_shown(info.objectives)
-    for split in splits_of(info, front.compared):
+    splits = splits_of(info, front.compared)
+    for split in splits:
         for metric in metrics:
             row[f"{metric} ({split})"] = metric_of(record.results.get(split), metric)
-    for split, split_evidence in evidence.splits.items():
+    for split in splits:
         for metric in metrics:
-            interval = split_evidence.interval(record.name, metric)
+            interval = statistics.interval(record, split, metric)
             row[f"{metric} ({split}) low"] = None if isinstance(interval, str) else interval.low
             row[f"{metric} ({split}) high"] = None if isinstance(interval, str) else interval.high
     for key in values_by_setting(front.compared):
@@ -65,25 +72,57 @@ def _csv_row(info: SweepInfo, front: Front, evidence: Evidence, record: TrialRec
     return row
 
 
-def _front_document(info: SweepInfo, front: Front, evidence: Evidence) -> dict[str, object]:
+def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) -> dict[str, object]:
     members = []
     for record in front.members:
-        members.append(_record_document(front, record) | _evidence_document(front, evidence, record))
+        intervals = {"intervals": _intervals(info, front, statistics, record)}
+        members.append(_record_document(front, record) | intervals)
     rivals = [record for record in front.chosen if record not in front.members]
     knees = [name for name, marks in front.marks.items() if "knee" in marks]
     return {
         "sweep": info.name,
         "search_split": info.search_split,
         "objectives": [{"metric": objective.metric, "goal": objective.goal} for objective in front.objectives],
+        "answer": _answer_document(info, statistics),
+        "recommended": statistics.answer.recommended,
         "members": members,
         "rivals": [_record_document(front, record) for record in rivals],
         "baselines": [_record_document(front, record) for record in front.baselines],
-        "support": dict(evidence.support),
-        "standing": {name: evidence.standing(name) for name in evidence.support},
+        "support": {name: support.word for name, support in statistics.support.trials.items()},
         "knee": knees[0] if knees else None,
         "reference": front.reference,
         "hypervolume": front.hypervolume,
     }
+
+
+def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, object]:
+    from fpp_sweep.records.answer import sentence_of  # start-up time: loads numpy
+
+    answer = statistics.answer
+    differences = []
+    for difference in answer.differences.values():
+        bounds = {"low": difference.low, "high": difference.high, "mark": difference.mark}
+        differences.append(asdict(difference) | bounds)
+    return {
+        "sentence": sentence_of(info, statistics),
+        "reason": answer.reason,
+        "split": answer.split,
+        "images": dict(answer.images),
+        "seeds": answer.seeds,
+        "finalists": list(answer.finalists),
+        "differences": differences,
+    }
+
+
+def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
+    from fpp_sweep.report.answer_section import answer_section  # start-up time: loads numpy
+    from fpp_sweep.report.document import Document, Section, document_to_markdown  # start-up time
+    from fpp_sweep.report.front_table import front_table  # start-up time
+
+    sections = [answer_section(info, statistics)]
+    if front.compared:
+        sections.append(Section("Front", [front_table(info, front, statistics)]))
+    return document_to_markdown(Document(info.name, sections))
 
 
 def _record_document(front: Front, record: TrialRecord) -> dict[str, object]:
@@ -101,22 +140,15 @@ def _record_document(front: Front, record: TrialRecord) -> dict[str, object]:
     }
 
 
-def _evidence_document(front: Front, evidence: Evidence, record: TrialRecord) -> dict[str, object]:
-    """Return a member's support, and by split its intervals and its differences to the baselines."""
-    metrics = [objective.metric for objective in front.objectives]
-    intervals = {}
-    differences = {}
-    for split, split_evidence in evidence.splits.items():
-        intervals[split] = {metric: as_data(split_evidence.interval(record.name, metric)) for metric in metrics}
-        differences[split] = {}
-        for baseline in front.baselines:
-            row = {}
-            for metric in metrics:
-                difference = split_evidence.difference(record.name, baseline.name, metric)
-                if difference is not None:
-                    row[metric] = {"value": difference.value, "low": difference.low, "high": difference.high}
-            differences[split][baseline.label] = row
-    return {"standing": evidence.standing(record.name), "intervals": intervals, "differences": differences}
+def _intervals(info: SweepInfo, front: Front, statistics: SweepStatistics, record: TrialRecord) -> dict[str, object]:
+    """Return the intervals of a record's objectives by split and metric, or the reasons why there are none."""
+    intervals: dict[str, object] = {}
+    for split in splits_of(info, front.compared):
+        by_metric = {}
+        for objective in front.objectives:
+            by_metric[objective.metric] = as_data(statistics.interval(record, split, objective.metric))
+        intervals[split] = by_metric
+    return intervals
 
 
 def as_data(interval: Interval | str) -> dict[str, float] | str:
@@ -129,17 +161,22 @@ def as_data(interval: Interval | str) -> dict[str, float] | str:
 # --- report/best/*.yaml -------------------------------------------------------------------------------
 
 
-def write_configs(folder: Path, info: SweepInfo, front: Front) -> None:
-    """Write a YAML file for each chosen trial and for each of its marks.
+def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
+    """Write a YAML file for each chosen trial, for each of its marks, and for what is recommended.
 
     A manifest lists the files that this function wrote. Files of an earlier front are deleted by that list, so that a
     file that the user put here is never deleted; one in the way of a new file is renamed.
     """
     configs = {}
-    for member in front.chosen:
-        text = _config_text(info, front, member)
-        for mark in (member.name, *front.marks.get(member.name, [])):
-            configs[_file_name(mark)] = text
+    for record in front.compared:
+        is_recommended = record.name == statistics.answer.recommended
+        marks = list(front.marks.get(record.name, []))
+        if record.kind == "trial":
+            marks.append(record.name)
+        if is_recommended:
+            marks.append("recommended")
+        for mark in marks:
+            configs[_file_name(mark)] = _config_text(info, front, record, statistics.answer)
     manifest = folder / MANIFEST
     written_before = _read_manifest(manifest)
     for file_name in written_before - set(configs):
@@ -172,15 +209,30 @@ def _read_manifest(file: Path) -> set[str]:
         return set()
 
 
-def _config_text(info: SweepInfo, front: Front, member: TrialRecord) -> str:
-    """Return a config as YAML, below comments on what it is and how good it is."""
-    on_front = "on its front" if member in front.members else "beside its front"
-    comments = [", ".join([f"{member.name} of sweep {info.name}", on_front, *front.remarks(member)])]
-    for split, result in member.results.items():
+def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Answer) -> str:
+    """Return a config as YAML, below comments on what it is, how good it is, and what that rests on."""
+    remarks = front.remarks(record)
+    if record.kind == "trial":
+        remarks.insert(0, "on its front" if record in front.members else "beside its front")
+    if record.name == answer.recommended:
+        remarks.append("recommended")
+    comments = [", ".join([f"{record.name} of sweep {info.name}", *remarks])]
+    for split, result in record.results.items():
         values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info.objectives)]
         comments.append(f"{split}: {', '.join(values)}")
-    if model := info.tags.get("model"):
-        comments.append(f"model {model}; settings in units of embeddings hold for this model only")
+    if record.name in answer.finalists:
+        comments.append(f"compared with the baselines on {answer.design}")
+        for metric in answer.metrics:
+            not_beaten = _baselines_not_beaten(answer, record.name, metric)
+            if not_beaten:
+                comments.append(f"not shown to be better in {metric} than {', '.join(not_beaten)}")
+    if info.model:
+        comments.append(f"model {info.model}; settings in units of embeddings hold for this model only")
     lines = [f"# {format_setting(comment)}\n" for comment in comments]
-    config = yaml.safe_dump({"config": dict(member.config)}, sort_keys=False, allow_unicode=True)
+    config = yaml.safe_dump({"config": dict(record.config)}, sort_keys=False, allow_unicode=True)
     return "".join(lines) + config
+
+
+def _baselines_not_beaten(answer: Answer, name: str, metric: str) -> list[str]:
+    beaten = answer.beats(name).get(metric, [])
+    return [baseline.removeprefix("baseline-") for baseline in answer.baselines if baseline not in beaten]

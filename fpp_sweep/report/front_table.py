@@ -21,7 +21,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 
 if TYPE_CHECKING:
-    from fpp_sweep.report.evidence import Evidence
+    from fpp_sweep.records.answer import SweepStatistics
 
 SETTING_LENGTH = 60  # characters of a setting's value
 NAMED_ORIGINS = ("code", "paper", "point")  # origins that a reader looks for: trials that the space lists
@@ -30,7 +30,7 @@ NAMED_ORIGINS = ("code", "paper", "point")  # origins that a reader looks for: t
 def front_table(
     info: SweepInfo,
     front: Front,
-    evidence: Evidence | None = None,
+    statistics: SweepStatistics | None = None,
     *,
     splits: Sequence[str] | None = None,
     settings: bool = True,
@@ -64,7 +64,7 @@ def front_table(
     columns = [Column("trial", is_text=True)]
     for split in splits:
         columns += [Column(metric, group=split) for metric in metrics]
-    if evidence is not None:
+    if statistics is not None:
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))
     for key, values in searched.items():
@@ -73,16 +73,16 @@ def front_table(
     for record in front.compared:
         cells = [Cell(record.label)]
         for split in splits:
-            cells += [metric_cell(record, split, metric, evidence) for metric in metrics]
-        if evidence is not None:
-            cells.append(Cell(evidence.standing(record.name)))
+            cells += [metric_cell(record, split, metric, statistics) for metric in metrics]
+        if statistics is not None:
+            cells.append(Cell(support_text(statistics, record.name)))
         cells.append(Cell(remarks(front, record)))
         cells += setting_cells(record, searched)
         rows.append(record_row(front, record, cells))
     return Table(title=title, columns=columns, rows=rows)
 
 
-def dataset_table(info: SweepInfo, front: Front, evidence: Evidence | None, split: str) -> Table:
+def dataset_table(info: SweepInfo, front: Front, statistics: SweepStatistics | None, split: str) -> Table:
     """Return accuracy and ECE by dataset of the front's members and the baselines that have a result on a split."""
     records = [record for record in front.compared if split in record.results]
     datasets: dict[str, None] = {}
@@ -96,24 +96,36 @@ def dataset_table(info: SweepInfo, front: Front, evidence: Evidence | None, spli
     for record in records:
         cells = [Cell(record.label)]
         for dataset in datasets:
-            cells += [metric_cell(record, split, f"{metric}/{dataset}", evidence) for metric in metrics]
+            cells += [metric_cell(record, split, f"{metric}/{dataset}", statistics) for metric in metrics]
         rows.append(record_row(front, record, cells))
     return Table(title=f"{split} split", columns=columns, rows=rows if datasets else [])
 
 
-def metric_cell(record: TrialRecord, split: str, metric: str, evidence: Evidence | None) -> Cell:
+def metric_cell(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> Cell:
     """Return a record's value of a metric on a split, or on a dataset (`ece/dtd`), with its interval if it has one."""
-    return Cell(format_result(metric, record.results.get(split)), interval=interval_of(record, split, metric, evidence))
+    return Cell(
+        format_result(metric, record.results.get(split)), interval=interval_of(record, split, metric, statistics)
+    )
 
 
-def interval_of(record: TrialRecord, split: str, metric: str, evidence: Evidence | None) -> str:
+def interval_of(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> str:
     """Return the interval of a record's value as text; empty if there is none."""
-    if evidence is None or split not in evidence.splits:
+    if statistics is None:
         return ""
-    interval = evidence.splits[split].interval(record.name, metric)
+    interval = statistics.interval(record, split, metric)
     if isinstance(interval, str):  # the reason why there is none
         return ""
     return format_interval(metric, interval)
+
+
+def support_text(statistics: SweepStatistics, name: str) -> str:
+    """Return the support of a trial for being on the front; an unlikely trial's names the trial that is ahead."""
+    support = statistics.support.trials.get(name)
+    if support is None:
+        return ""
+    if support.beaten_by:
+        return f"{support.word}: {support.beaten_by} is ahead"
+    return support.word
 
 
 def remarks(front: Front, record: TrialRecord) -> str:

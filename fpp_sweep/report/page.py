@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_setting, splits_of, values_by_setting, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.answer_section import Answer, answer_section
+from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text
-from fpp_sweep.report.evidence import Evidence
 from fpp_sweep.report.front_table import dataset_table, front_table
 from fpp_sweep.report.html import format_time, picture, write_html
-from fpp_sweep.report.importance import RESAMPLES, TOP, Importance
+from fpp_sweep.report.importance import N_RESAMPLES, N_TOP_TRIALS, Importance, compute_importances
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
 from fpp_sweep.report.provenance import provenance_section
 from fpp_sweep.report.settings_plots import parallel_plot, slice_plots
@@ -24,9 +24,9 @@ from fpp_sweep.report.trial_table import NOTE, trial_details, trial_table
 
 RELOAD_SECONDS = 60  # of the page of a running sweep
 READING = (
-    "Intervals are 95 % intervals over the images of these datasets; they say nothing about other datasets.",
-    "Support tells how surely a trial is on the front, given that the images are a sample.",
-    "Objectives without resamples are treated as exact.",
+    "Intervals are 95 % intervals over images and seeds; they say nothing about other datasets.",
+    "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "
+    "other trial is clearly ahead in every objective, and uncertain in all other cases.",
     "Hollow markers are the same trials on the test split. Point at a marker to see its settings, and click it to see "
     "its whole config.",
 )
@@ -39,10 +39,22 @@ class SweepReport:
     folder: SweepFolder
     info: SweepInfo
     records: Sequence[TrialRecord]
-    front: Front
-    evidence: Evidence
+    statistics: SweepStatistics
     importances: Sequence[Importance]
-    answer: Answer | None = None
+
+
+def load_report(folder: SweepFolder) -> SweepReport:
+    """Compute what the page of a sweep's folder shows."""
+    info = folder.info()
+    records = folder.trials()
+    statistics = statistics_of(folder, info, records)
+    return SweepReport(
+        folder=folder,
+        info=info,
+        records=records,
+        statistics=statistics,
+        importances=compute_importances(info, statistics.front.finished),
+    )
 
 
 def write_page(report: SweepReport) -> None:
@@ -58,22 +70,20 @@ def write_page(report: SweepReport) -> None:
 
 def sweep_document(report: SweepReport) -> Document:
     """Return the page: question, answer, front, trials, settings, datasets, progress and provenance."""
-    sections = []
-    if report.answer is not None:
-        sections.append(answer_section(report.answer))
-    sections += [
+    sections = [
+        answer_section(report.info, report.statistics),
         _front_section(report),
         _trials_section(report),
         _settings_section(report),
         _datasets_section(report),
         _progress_section(report),
-        provenance_section(report.folder, report.info, report.front),
+        provenance_section(report.folder, report.info, report.statistics.front),
     ]
     return Document(report.info.name, sections, introduction=list(_introduction(report)))
 
 
 def _introduction(report: SweepReport) -> Iterator[Block]:
-    info, front = report.info, report.front
+    info, front = report.info, report.statistics.front
     yield Text(info.space.get("question", ""))
     ended = "" if info.finished is None else f", ended {format_time(info.finished)}"
     yield Text(f"{info.state}; started {format_time(info.created)}{ended}", "faint")
@@ -86,13 +96,15 @@ def _introduction(report: SweepReport) -> Iterator[Block]:
     yield Text(f"{info.goals} on the {info.search_split} split: {', '.join(states)}; {on_front}.")
     if info.search_split == "test":
         yield Text("Settings were searched on the test split: its numbers are optimistic.", "warning")
+    for note in report.statistics.notes:
+        yield Text(note, "warning")
 
 
 def _front_section(report: SweepReport) -> Section:
-    info, front, evidence = report.info, report.front, report.evidence
-    blocks: list[Block] = [*front_plots(info, front, evidence)]
+    info, front = report.info, report.statistics.front
+    blocks: list[Block] = [*front_plots(info, report.statistics)]
     if front.compared:
-        blocks.append(front_table(info, front, evidence))
+        blocks.append(front_table(info, front, report.statistics))
     blocks.append(Details("How to read this", [Text(sentence) for sentence in READING]))
     return Section("Front", blocks, anchor="front")
 
@@ -100,13 +112,13 @@ def _front_section(report: SweepReport) -> Section:
 def _trials_section(report: SweepReport) -> Section:
     blocks: list[Block] = [Text("No trial has started yet.", "faint")]
     if report.records:
-        table = trial_table(report.info, report.records, report.front, report.evidence)
+        table = trial_table(report.info, report.records, report.statistics)
         blocks = [Text(NOTE, "faint"), table]
     return Section("Trials", blocks, anchor="trials")
 
 
 def _settings_section(report: SweepReport) -> Section:
-    info, front = report.info, report.front
+    info, front = report.info, report.statistics.front
     parallel = parallel_plot(info, front)
     all_settings: list[Block] = [parallel, Text(_constant_settings(front), "faint")]
     if parallel.traces:
@@ -137,19 +149,19 @@ def _importance_notes(importances: Sequence[Importance]) -> Iterator[Block]:
     for row in skipped:
         yield Text(f"{row.metric}: {row.skipped}.", "faint")
     yield Text(
-        f"PED-ANOVA: how well a setting separates the best tenth of the trials, at least {TOP}, from all of them; the "
-        f"shares add up to 1. Whiskers span {RESAMPLES} resamples of the trials.",
+        f"PED-ANOVA: how well a setting separates the best tenth of the trials, at least {N_TOP_TRIALS}, from all of "
+        f"them; the shares add up to 1. Whiskers span {N_RESAMPLES} resamples of the trials.",
         "faint",
     )
 
 
 def _datasets_section(report: SweepReport) -> Section:
-    info, front = report.info, report.front
+    info, front = report.info, report.statistics.front
     explanation = (
         "A cell is a trial's value on a dataset minus the dataset's median; blue is better, best trials on top."
     )
     blocks: list[Block] = [Section("Gains and losses", [heat_map(info, front), Text(explanation, "faint")])]
-    tables = [dataset_table(info, front, report.evidence, split) for split in splits_of(info, front.compared)]
+    tables = [dataset_table(info, front, report.statistics, split) for split in splits_of(info, front.compared)]
     blocks += [table for table in tables if table.rows]
     if not front.compared:
         blocks.append(Text("No trial has finished yet.", "faint"))
@@ -162,9 +174,10 @@ def _datasets_section(report: SweepReport) -> Section:
 def _reliability_diagrams(report: SweepReport) -> Iterator[Block]:
     """Yield the diagrams of the baselines and of the members that stand out, as their artifacts have them."""
     root = report.folder.path.resolve()
-    for record in report.front.compared:
+    front = report.statistics.front
+    for record in front.compared:
         file = report.folder.artifacts(record.name) / report.info.search_split / "reliability.png"
-        stands_out = record.kind == "baseline" or bool(report.front.remarks(record))
+        stands_out = record.kind == "baseline" or bool(front.remarks(record))
         is_own_file = file.is_file() and file.resolve().is_relative_to(root)  # a link may lead out of the sweep
         if stands_out and is_own_file:
             yield Details(record.label, [picture(file, record.label)])
@@ -173,6 +186,6 @@ def _reliability_diagrams(report: SweepReport) -> Iterator[Block]:
 def _progress_section(report: SweepReport) -> Section:
     workers = read_workers(report.folder.path / "logs")
     blocks: list[Block] = [Text(sentence) for sentence in costs(report.info, report.records)]
-    blocks.append(Section("Hypervolume", [hypervolume_plot(report.front)]))
+    blocks.append(Section("Hypervolume", [hypervolume_plot(report.statistics.front)]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))
     return Section("Progress", blocks, anchor="progress")

@@ -13,10 +13,10 @@ from itertools import cycle
 from statistics import quantiles
 from typing import Any
 
+from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front, format_metric, format_setting, metric_of, splits_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.evidence import Evidence
 from fpp_sweep.report.figures import MEDIAN_LABEL, REGION_LABEL, FrontFigure, Points, Region, Staircase, front_figures
 from fpp_sweep.report.importance import Importance
 from fpp_sweep.spec.palette import BLUE, GREY, RED
@@ -34,17 +34,19 @@ Trace = dict[str, Any]
 # --- the front ----------------------------------------------------------------------------------------
 
 
-def front_plots(info: SweepInfo, front: Front, evidence: Evidence) -> list[Plot]:
+def front_plots(info: SweepInfo, statistics: SweepStatistics) -> list[Plot]:
     """Return a plot for each pair of objectives; a single objective stands over the order of the trials."""
+    front = statistics.front
     if not (front.finished or front.baselines):
         return [Plot(name="front", placeholder="No trial has finished yet.")]
     plots = []
-    for index, figure in enumerate(front_figures(info, front, evidence)):
-        plots.append(_front_plot(f"front-{index}", info, front, evidence, figure))
+    for index, figure in enumerate(front_figures(info, statistics)):
+        plots.append(_front_plot(f"front-{index}", info, statistics, figure))
     return plots
 
 
-def _front_plot(name: str, info: SweepInfo, front: Front, evidence: Evidence, figure: FrontFigure) -> Plot:
+def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure: FrontFigure) -> Plot:
+    front = statistics.front
     traces: list[Trace] = []
     for region in figure.regions:
         traces += _region_traces(region)
@@ -54,7 +56,7 @@ def _front_plot(name: str, info: SweepInfo, front: Front, evidence: Evidence, fi
         if points.kind in ("front", "baseline"):
             traces += _other_split_traces(info, front, figure, points)
     for points in figure.points:
-        traces.append(_points_trace(info, front, evidence, points))
+        traces.append(_points_trace(info, statistics, points))
     layout = {
         "xaxis": {"title": {"text": plot_text(figure.x_title)}},
         "yaxis": {"title": {"text": plot_text(figure.y_title)}},
@@ -68,10 +70,10 @@ def _front_plot(name: str, info: SweepInfo, front: Front, evidence: Evidence, fi
     return zoomed(Plot(name=name, traces=traces, layout=layout, description=description))
 
 
-def _points_trace(info: SweepInfo, front: Front, evidence: Evidence, points: Points) -> Trace:
+def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
     hover_texts = []
     for record in points.records:
-        remarks = [evidence.standing(record.name), *front.marks.get(record.name, [])]
+        remarks = [statistics.support.word(record.name), *statistics.front.marks.get(record.name, [])]
         hover_texts.append(_hover_text(info, record, [remark for remark in remarks if remark]))
     marker: dict[str, Any] = {"color": points.color, "symbol": points.marker.plotly, "size": 11}
     if points.kind in ("trials", "infeasible"):
@@ -94,8 +96,12 @@ def _error_bars(points: Points) -> dict[str, Any]:
     """Return the intervals of an axis on which all points have one."""
     bars = {}
     for axis, errors in (("error_x", points.x_errors), ("error_y", points.y_errors)):
-        if errors and None not in errors:
-            bars[axis] = {"type": "data", "array": errors, "thickness": 1, "width": 2}
+        present = [error for error in errors if error is not None]
+        if present and len(present) == len(errors):
+            above = [error.above for error in present]
+            below = [error.below for error in present]
+            bars[axis] = {"type": "data", "array": above, "arrayminus": below, "symmetric": False}
+            bars[axis] |= {"thickness": 1, "width": 2}
     return bars
 
 

@@ -20,14 +20,14 @@ def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Se
         blocks.append(Section("Search space", [Table.of_strings(["setting", "range"], ranges, text_columns=(0, 1))]))
     blocks.append(Section("How the numbers are computed", [Text(sentence) for sentence in _computation(info, front)]))
     blocks.append(Section("Commands", list(_commands(folder, info))))
-    tags = sorted((name, value) for name, value in info.tags.items() if name != "command")
-    blocks.append(Section("Versions", [Table.of_strings(["name", "value"], tags, text_columns=(0, 1))]))
+    rows = sorted((name, value) for name, value in info.provenance().items() if name != "command")
+    blocks.append(Section("Versions", [Table.of_strings(["name", "value"], rows, text_columns=(0, 1))]))
     return Section("Provenance", blocks, anchor="provenance")
 
 
 def _commands(folder: SweepFolder, info: SweepInfo) -> Iterator[Block]:
     commands = {
-        "Run this sweep:": info.tags.get("command", ""),
+        "Run this sweep:": info.command,
         "Show its current state:": command_line("fpp_sweep.show", [f"sweeps/{folder.path.name}"]),
         "Write this page again:": command_line("fpp_sweep.report", [f"sweeps/{folder.path.name}"]),
     }
@@ -57,7 +57,7 @@ def _computation(info: SweepInfo, front: Front) -> Iterator[str]:
         corner = format_values(info.objectives, front.reference)
         yield f"The hypervolume is the volume that the front dominates, up to the reference point {corner}."
     yield (
-        "The knee is the member that is nearest to the best of every objective at once, measured in shares of the "
-        "front's range."
+        "The knee is the member with the best trade-off: the largest volume between its values and those of the worst "
+        "baseline, each objective measured in shares of the front's gain."
     )
     yield "The folder best/ beside this page has the configs of the front, its knee and the best in each objective."

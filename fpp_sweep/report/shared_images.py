@@ -7,15 +7,66 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.block_stats import ADDITIVE, Common, value_of
+from fpp_sweep.statistics.block_stats import (
+    BLOCKWISE_METRICS,
+    BlockStats,
+    StatsBySeed,
+    metric_value,
+    restrict_to_shared_blocks,
+)
 from fpp_sweep.trial.artifacts import read_sums
 from fpp_sweep.trial.trial import mean, measured
 
 TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class CommonImages:
+    """Images that several records have seen. Their seeds may differ: the variance of seeds is part of every test."""
+
+    datasets: Mapping[str, BlockStats]  # of any of the records: the digests identify the images
+
+    @classmethod
+    def of(cls, table: StatsBySeed) -> CommonImages:
+        """Return all images of a record."""
+        return cls({dataset: stats for (dataset, _), stats in table.items()})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {dataset: stats.total for dataset, stats in self.datasets.items()}
+
+    def intersection(self, other: CommonImages) -> CommonImages:
+        datasets = {}
+        for name, stats in self.datasets.items():
+            if name in other.datasets:
+                try:
+                    datasets[name] = restrict_to_shared_blocks([stats, other.datasets[name]])[0]
+                except InputError:  # other images under the same name
+                    continue
+        return CommonImages(datasets)
+
+    def restrict(self, table: StatsBySeed) -> dict[tuple[str, int], BlockStats]:
+        """Return a record's statistics on these images; an empty table if the record lacks some of them."""
+        restricted = {}
+        for (dataset, seed), stats in table.items():
+            if dataset in self.datasets:
+                images = self.datasets[dataset]
+                if images.size % stats.size:
+                    return {}
+                coarse = stats.with_block_size(images.size)
+                part = coarse.take(np.isin(coarse.digests, images.digests))
+                if len(part) != len(images):
+                    return {}
+                restricted[dataset, seed] = part
+        if {dataset for dataset, _ in restricted} != self.datasets.keys():
+            return {}
+        return restricted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +86,13 @@ class LoadedSweep:
     def complete(self) -> list[TrialRecord]:
         return [record for record in self.records if record.state == "complete"]
 
-    def images(self, split: str) -> Common | None:
-        """Return the images that the first record with sums of its predictions was measured on."""
+    def images(self, split: str) -> CommonImages | None:
+        """Return the images that the first record with block statistics was measured on."""
         for record in self.complete:
             if split in record.results:
-                sums = read_sums(self.folder.artifacts(record.name), split)
-                if sums:
-                    return Common.of(sums)
+                table = read_sums(self.folder.artifacts(record.name), split)
+                if table:
+                    return CommonImages.of(table)
         return None
 
     def seconds_until(self, time: float) -> float:
@@ -55,77 +106,79 @@ class LoadedSweep:
         return math.fsum(seconds)
 
 
+# --- what sweeps share --------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedImages:
     """The split on which most sweeps share images, and these images."""
 
     split: str
     sweeps: Sequence[LoadedSweep]
-    images: Common
+    images: CommonImages
     excluded: Sequence[str]  # which sweeps share nothing, and why
-    common: Mapping[str, Common] = field(default_factory=dict)  # by split: this one, and others that all sweeps share
+    by_split: Mapping[str, CommonImages] = field(default_factory=dict)  # this split, and others that all sweeps share
+
+    def images_of(self, sweep: LoadedSweep) -> CommonImages:
+        """Return all images of the split that a sweep was measured on."""
+        return sweep.images(self.split) or self.images
 
 
 def shared_images(sweeps: Sequence[LoadedSweep]) -> SharedImages:
+    """Return what sweeps share; raise an error if no two of them share images."""
     splits = dict.fromkeys([*(sweep.info.search_split for sweep in sweeps), TEST])
     candidates = {split: _share_split(sweeps, split) for split in splits}
     split = max(candidates, key=lambda name: len(candidates[name][0]))
     sharing, images, excluded = candidates[split]
     if images is None or len(sharing) < 2:
         raise InputError(f"nothing to compare: {'; '.join(excluded)}; give sweeps on the same images")
-    common = {split: images}
+    by_split = {split: images}
     for other, (other_sharing, other_images, _) in candidates.items():  # the best may have been run on test, too
         if other != split and other_sharing == sharing and other_images is not None:
-            common[other] = other_images
-    return SharedImages(split=split, sweeps=sharing, images=images, excluded=excluded, common=common)
+            by_split[other] = other_images
+    return SharedImages(split=split, sweeps=sharing, images=images, excluded=excluded, by_split=by_split)
 
 
-def _share_split(sweeps: Sequence[LoadedSweep], split: str) -> tuple[list[LoadedSweep], Common | None, list[str]]:
+def _share_split(sweeps: Sequence[LoadedSweep], split: str) -> tuple[list[LoadedSweep], CommonImages | None, list[str]]:
     """Return the sweeps that share images of a split, these images, and why other sweeps share none."""
     sharing: list[LoadedSweep] = []
-    common: Common | None = None
+    common: CommonImages | None = None
     excluded = []
     for sweep in sweeps:
         images = sweep.images(split)
         if images is None:
-            excluded.append(f"{sweep.label} has no sums of predictions on {split}")
+            excluded.append(f"{sweep.label} has no block statistics of its predictions on {split}")
             continue
-        overlap = images if common is None else common.shared(images)
-        if overlap.datasets and overlap.seeds:
+        overlap = images if common is None else common.intersection(images)
+        if overlap.datasets:
             common = overlap
             sharing.append(sweep)
         else:
-            lacking = "seed" if overlap.datasets else "image"
             labels = ", ".join(rival.label for rival in sharing)
-            excluded.append(f"{sweep.label} shares no {lacking} of {split} with {labels}")
+            excluded.append(f"{sweep.label} shares no image of {split} with {labels}")
     return sharing, common, excluded
 
 
 def partly_shared(shared: SharedImages) -> Iterator[str]:
     """Yield what the sweeps have and do not share."""
+    counts = shared.images.counts
     for sweep in shared.sweeps:
-        images = sweep.images(shared.split) or shared.images
-        lacking = [name for name in images.images if name not in shared.images.images]
+        own_counts = shared.images_of(sweep).counts
+        lacking = [name for name in own_counts if name not in counts]
         if lacking:
             names = ", ".join(lacking)
             yield f"{sweep.label}: {names} of {shared.split} cannot be paired; left out of every number here"
         cut = []
-        for name, count in shared.images.images.items():
-            if count < images.images[name]:
-                cut.append(f"{count} of {images.images[name]} of {name}")
+        for name, count in counts.items():
+            if count < own_counts[name]:
+                cut.append(f"{count} of {own_counts[name]} of {name}")
         if cut:
             yield f"{sweep.label}: compared on the images of {shared.split} that all have seen, {', '.join(cut)}"
-        if images.seeds != shared.images.seeds:
-            yield f"{sweep.label}: compared on seeds {_listed(shared.images.seeds)} of {_listed(images.seeds)}"
         if sweep.info.search_split != shared.split:
             yield (
                 f"{sweep.label} searched {sweep.info.search_split}: its records that were run on {shared.split}, too, "
                 "are compared"
             )
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(str(seed) for seed in seeds)
 
 
 def differing_inputs(shared: SharedImages) -> Iterator[str]:
@@ -134,54 +187,51 @@ def differing_inputs(shared: SharedImages) -> Iterator[str]:
     if not searched:
         return
     first = searched[0]
-    first_images = (first.images(shared.split) or shared.images).images
+    first_counts = shared.images_of(first).counts
     for sweep in searched[1:]:
-        images = (sweep.images(shared.split) or shared.images).images
-        same_size = [name for name in shared.images.images if images[name] == first_images[name]]
-        for tag, subject in (("datasets_digest", "labels or views"), ("images_digest", "image files (size or time)")):
-            digests, first_digests = _digests(sweep.info, tag), _digests(first.info, tag)
+        counts = shared.images_of(sweep).counts
+        same_size = [name for name in shared.images.datasets if counts[name] == first_counts[name]]
+        for subject, digests, first_digests in (
+            ("labels or views", sweep.info.datasets, first.info.datasets),
+            ("image files (size or time)", sweep.info.images, first.info.images),
+        ):
             names = [name for name in same_size if digests.get(name) != first_digests.get(name)]
             if names:
-                yield (
-                    f"{sweep.label}: {subject} of {', '.join(names)} differ from {first.label}'s; paired by their names"
-                )
-
-
-def _digests(info: SweepInfo, tag: str) -> dict[str, str]:
-    return dict(zip(info.tags.get("datasets", "").split(", "), info.tags.get(tag, "").split(", "), strict=False))
+                differing = ", ".join(names)
+                yield f"{sweep.label}: {subject} of {differing} differ from {first.label}'s; paired by their names"
 
 
 # --- records on common images -------------------------------------------------------------------------
 
 
-def restrict_to_common(
-    record: TrialRecord, path: Path, common: Mapping[str, Common], objectives: Sequence[Objective]
+def restrict_record(
+    record: TrialRecord, path: Path, images: Mapping[str, CommonImages], objectives: Sequence[Objective]
 ) -> TrialRecord | None:
-    """Return a record with its numbers on the common images of each split; None if it lacks some of the first split."""
+    """Return a record with its numbers on the images of each split; None if it lacks some of the first split."""
     results = {}
-    for split, images in common.items():
-        result = _restrict_result(record, path, split, images)
+    for split, split_images in images.items():
+        result = restrict_result(record, path, split, split_images)
         if result is not None:
             results[split] = result
-    first_split = next(iter(common))
+    first_split = next(iter(images))
     if first_split not in results:
         return None
     values = [measured(results[first_split], objective.metric) for objective in objectives]
     return replace(record, results=results, values=values)
 
 
-def _restrict_result(record: TrialRecord, path: Path, split: str, common: Common) -> SplitResult | None:
-    """Return a result on the common images; on a part of a dataset's images only blockwise metrics are known."""
+def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonImages) -> SplitResult | None:
+    """Return a result on some images; on a part of a dataset's images only blockwise metrics are known."""
     if split not in record.results:
         return None
     result = record.results[split]
-    sums = read_sums(path, split)
+    table = read_sums(path, split)
     by_dataset: dict[str, list[Mapping[str, float]]] = {}
-    for (dataset, seed), stats in common.taken(sums).items():
-        if stats.total == sums[dataset, seed].total:
+    for (dataset, seed), stats in images.restrict(table).items():
+        if stats.total == table[dataset, seed].total:
             metrics = result.by_seed.get(str(seed), result.datasets)[dataset]
         else:
-            metrics = {metric: value_of(metric, stats) for metric in ADDITIVE}
+            metrics = {metric: metric_value(metric, stats) for metric in BLOCKWISE_METRICS}
         by_dataset.setdefault(dataset, []).append(metrics)
     if not by_dataset:
         return None

@@ -19,10 +19,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fpp_sweep.report.text_layout import TextBlock, TextCell, TextColumn, group_spans, text_width, wrap_words
+from fpp_sweep.report.text_layout import (
+    DEFAULT_WIDTH,
+    TextBlock,
+    TextCell,
+    TextColumn,
+    group_spans,
+    text_width,
+    wrap_words,
+)
 from fpp_sweep.spec.errors import escaped
 
-WIDTH = 100  # columns of a terminal, if the caller does not know
 INTERVAL_LABEL = "95 %"
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
@@ -82,6 +89,7 @@ class Row:
     cells: Sequence[Cell]
     style: RowStyle = ""  # on a page
     trial: str = ""  # name of a trial: pressing the row's first cell on a page shows the trial's details
+    anchor: str = ""  # a section of the same page, to which the row's first cell links
     starts_group: bool = False  # separated from the row above
 
     @property
@@ -141,7 +149,7 @@ IntervalPlacement = Literal["beside", "below", "hidden"]
 PLACEMENTS: tuple[IntervalPlacement, ...] = ("beside", "below", "hidden")  # from the widest layout to the narrowest
 
 
-def to_text(table: Table, width: int = WIDTH, *, color: bool = False) -> str:
+def to_text(table: Table, width: int = DEFAULT_WIDTH, *, color: bool = False) -> str:
     """Return the table as lines of at most `width` terminal columns.
 
     Intervals stand beside the values, below them if the table is too wide, and are left out if it still is. Then the
@@ -318,6 +326,8 @@ def _html_row(table: Table, row: Row) -> str:
         if index == 0:
             if row.trial:
                 content = f'<button type="button" data-trial="{html.escape(row.trial)}">{content}</button>'
+            if row.anchor:
+                content = f'<a href="#{html.escape(row.anchor)}">{content}</a>'
             cells.append(f'<th{classes} scope="row">{content}</th>')
         else:
             value = "" if cell.sort_value is None else f' data-value="{cell.sort_value!r}"'

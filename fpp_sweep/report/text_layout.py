@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+DEFAULT_WIDTH = 100  # columns of an output that is not a terminal
 GAP = 2  # spaces between two columns
 WRAPPED_WIDTH = 20  # text columns shrink to this width before anything is left out
 LONGEST_WORD = 40  # longer words are cut
@@ -169,6 +171,11 @@ def _total(widths: Sequence[int]) -> int:
 
 def _joined(parts: Iterable[str]) -> str:
     return (" " * GAP).join(parts).rstrip()
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, or of the variable COLUMNS; 100 if the output is not a terminal."""
+    return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
 
 
 def text_width(text: str) -> int:

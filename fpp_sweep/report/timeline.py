@@ -172,6 +172,6 @@ def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
         )
     budgets = [f"{key} {search[key]}" for key in ("trials", "wall_clock", "gpu_hours") if search.get(key) is not None]
     if budgets:
-        ending = f"; ended: {info.tags['ended']}" if "ended" in info.tags else ""
+        ending = f"; ended: {info.end_reason}" if info.end_reason else ""
         sentences.append(f"Budget: {', '.join(budgets)}{ending}.")
     return sentences

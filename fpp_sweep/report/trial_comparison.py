@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown, splits_of
+from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.report.shared_images import TEST, restrict_to_common
+from fpp_sweep.report.shared_images import TEST, CommonImages, restrict_result
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.statistics.block_stats import Common
-from fpp_sweep.statistics.bootstrap import holm, needed
+from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
+from fpp_sweep.statistics.paired import Difference, compare
+from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.trial.artifacts import read_sums
-from fpp_sweep.trial.evidence import SplitEvidence, of_split
+
+Key = tuple[str, str, str]  # two labels and a metric, such as ece or ece/digits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,8 +30,9 @@ class TrialComparison:
     is_search_split: bool  # the trials were chosen by these images
     results: Mapping[str, SplitResult]  # by label, on the images that all of them have seen
     metrics: Sequence[str]
-    evidence: SplitEvidence
-    p_values: Mapping[tuple[str, str, str], float]  # corrected, by both labels and the metric (ece or ece/digits)
+    samples: SplitSamples
+    differences: Mapping[Key, Difference]
+    from_answer: frozenset[Key]  # differences that the sweep's answer has: corrected within its family
 
 
 def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None = None) -> TrialComparison:
@@ -36,26 +41,29 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
     records = list({record.name: record for record in (_complete_record(folder, name) for name in names)}.values())
     if len(records) < 2:
         raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
+    records.sort(key=lambda record: record.kind == "baseline")  # differences are trial minus baseline
     split = _split_to_compare(info, records, split)
-    common = _common_images(folder, records, split)
+    images = _common_images(folder, records, split)
     results = {}
     for record in records:
-        restricted = restrict_to_common(record, folder.artifacts(record.name), {split: common}, ())
-        if restricted is not None:
-            results[record.label] = restricted.results[split]
+        result = restrict_result(record, folder.artifacts(record.name), split, images)
+        if result is None:
+            raise InputError(f"{', '.join(record.label for record in records)} share no image of {split}")
+        results[record.label] = result
     stems = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
     metrics = [stem for stem in stems if all(stem in result.average for result in results.values())]
-    evidence = of_split(folder.artifacts, records, split, tuple(needed(metrics)), common)
-    if evidence is None or len(results) < len(records):
-        raise InputError(f"{', '.join(record.label for record in records)} share no image of {split}")
-    evidence = replace(evidence, places={record.label: evidence.places[record.name] for record in records})
+    samples = _sample_records(folder, records, split, images, metrics)
+    differences = _differences(samples, metrics)
+    answer = statistics_of(folder, info, folder.trials()).answer
+    of_answer = _answer_differences(answer, records, samples)
     return TrialComparison(
         split=split,
         is_search_split=split == info.search_split,
         results=results,
         metrics=metrics,
-        evidence=evidence,
-        p_values=_corrected_p_values(evidence, metrics),
+        samples=samples,
+        differences=differences | of_answer,
+        from_answer=frozenset(of_answer),
     )
 
 
@@ -83,26 +91,49 @@ def _split_to_compare(info: SweepInfo, records: Sequence[TrialRecord], split: st
     return split
 
 
-def _common_images(folder: SweepFolder, records: Sequence[TrialRecord], split: str) -> Common:
+def _common_images(folder: SweepFolder, records: Sequence[TrialRecord], split: str) -> CommonImages:
     images = []
     for record in records:
-        of_record = Common.of(read_sums(folder.artifacts(record.name), split))
+        of_record = CommonImages.of(read_sums(folder.artifacts(record.name), split))
         if not of_record.datasets:
-            raise InputError(f"{record.label} has no sums of its predictions on {split}: nothing can be paired")
+            raise InputError(f"{record.label} has no block statistics on {split}: nothing can be paired")
         images.append(of_record)
-    return reduce(Common.shared, images)
+    return reduce(CommonImages.intersection, images)
 
 
-def _corrected_p_values(evidence: SplitEvidence, metrics: Sequence[str]) -> dict[tuple[str, str, str], float]:
-    """Return p-values by pair and metric; the averages are one family of tests, the datasets another."""
-    by_dataset = [f"{metric}/{dataset}" for metric in metrics for dataset in evidence.datasets]
-    corrected: dict[tuple[str, str, str], float] = {}
-    for family in (metrics, by_dataset):
-        p_values = {}
-        for metric in family:
-            for first, second in combinations(evidence.places, 2):
-                difference = evidence.difference(first, second, metric)
-                if difference is not None:
-                    p_values[first, second, metric] = difference.p
-        corrected.update(zip(p_values, holm(list(p_values.values())), strict=True))
-    return corrected
+def _sample_records(
+    folder: SweepFolder, records: Sequence[TrialRecord], split: str, images: CommonImages, metrics: Sequence[str]
+) -> SplitSamples:
+    """Resample the records on common images, by label."""
+    tables = {}
+    deterministic = []
+    for record in records:
+        tables[record.label] = images.restrict(read_sums(folder.artifacts(record.name), split))
+        if is_deterministic(record, tables[record.label]):
+            deterministic.append(record.label)
+    return sample_split(split, tables, resampled_metrics(metrics), deterministic)
+
+
+def _differences(samples: SplitSamples, metrics: Sequence[str]) -> dict[Key, Difference]:
+    """Return the differences of all pairs; those of averages are one family of tests, those by dataset another."""
+    pairs = list(combinations(samples.records, 2))
+    averages = resampled_metrics(metrics)
+    by_dataset = [f"{metric}/{dataset}" for metric in averages for dataset in samples.images]
+    differences = {}
+    for family in (averages, by_dataset):
+        for difference in compare(samples, pairs, family):
+            differences[difference.first, difference.second, difference.metric] = difference
+    return differences
+
+
+def _answer_differences(answer: Answer, records: Sequence[TrialRecord], samples: SplitSamples) -> dict[Key, Difference]:
+    """Return the differences that the sweep's answer has on the same images: one verdict for a pair everywhere."""
+    if answer.split != samples.split or dict(answer.images) != dict(samples.images):
+        return {}
+    differences = {}
+    for first, second in combinations(records, 2):
+        for metric in answer.metrics:
+            difference = answer.difference(first.name, second.name, metric)
+            if difference is not None:
+                differences[first.label, second.label, metric] = difference
+    return differences

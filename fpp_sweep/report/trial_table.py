@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import (
     Front,
     format_result,
@@ -14,8 +15,7 @@ from fpp_sweep.records.front import (
     values_by_setting,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.evidence import Evidence
-from fpp_sweep.report.front_table import setting_cells
+from fpp_sweep.report.front_table import setting_cells, support_text
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table
 from fpp_sweep.spec.progress import duration
 
@@ -23,8 +23,9 @@ REASON_LENGTH = 200  # characters
 NOTE = "The filter takes words, and comparisons such as ece<5 or state=failed. Click a name to see the whole trial."
 
 
-def trial_table(info: SweepInfo, records: Sequence[TrialRecord], front: Front, evidence: Evidence) -> Table:
+def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics) -> Table:
     """Return a row for each trial and baseline, in whatever state it is."""
+    front = statistics.front
     keys = list(values_by_setting(records))
     shown = _measured_columns(info, records)
     columns = [Column("trial", is_text=True)]
@@ -38,7 +39,7 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], front: Front, e
         cells = [Cell(record.label)]
         for split, metric in shown:
             cells.append(Cell(format_result(metric, record.results.get(split), deviation=False)))
-        cells += [Cell(evidence.standing(record.name)), Cell(", ".join(front.remarks(record)))]
+        cells += [Cell(support_text(statistics, record.name)), Cell(", ".join(front.remarks(record)))]
         cells += setting_cells(record, keys)
         reason = format_setting(record.reason or "")[:REASON_LENGTH]
         cells += [Cell(record.state), Cell(_minutes(record)), Cell(reason)]
@@ -72,7 +73,7 @@ def _style(front: Front, record: TrialRecord) -> RowStyle:
 
 def trial_details(record: TrialRecord) -> dict[str, str]:
     """Return what a click on a trial shows: its state, all metrics, and its whole config."""
-    details = {"state": record.state}
+    details: dict[str, str] = {"state": record.state}
     if record.reason:
         details["reason"] = format_setting(record.reason)
     if record.finished:

@@ -32,8 +32,8 @@ from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import write_json, written_whole
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
-from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, Numbers, packed, unpacked
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, resampled, stacked
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, Numbers, from_bytes, to_bytes
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, averaged, resampled, stacked
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured
 
@@ -98,9 +98,9 @@ def rungs(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, str], 
 def require_additive(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
     """A part of the images must say something of the metric."""
     for metric in [goal.metric for goals in (objectives, constraints) for goal in goals]:
-        if metric.partition("/")[0] not in ADDITIVE:
+        if metric.partition("/")[0] not in BLOCKWISE_METRICS:
             problem = f"{metric} of a part of the images says nothing of {metric} of all"
-            raise InputError(f"{problem}; race with {', '.join(ADDITIVE)}, or not", "search.race")
+            raise InputError(f"{problem}; race with {', '.join(BLOCKWISE_METRICS)}, or not", "search.race")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +115,7 @@ class Seen:
 def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
     """ValueError if that is no file of sums."""
     seeds: dict[str, list[BlockStats]] = {}
-    for (dataset, _), one in sorted(unpacked(file.read_bytes()).items(), key=lambda item: item[0]):
+    for (dataset, _), one in sorted(from_bytes(file.read_bytes()).items(), key=lambda item: item[0]):
         seeds.setdefault(dataset, []).append(one)
     stems = sorted({metric.partition("/")[0] for metric in metrics})
     images = [(name, b"".join(one.digests.tobytes() for one in given), given[0].total) for name, given in seeds.items()]
@@ -230,7 +230,7 @@ class Racer(StoppingPolicy):
         readable = all(sums.values())
         if readable:
             with written_whole(self._file(self._record.name)) as partial:
-                partial.write_bytes(packed({key: one for key, one in sums.items() if one}))
+                partial.write_bytes(to_bytes({key: one for key, one in sums.items() if one}))
         share = sum(task.stop - task.start for task in self._done) / self._total
         if self._record.estimate is not None:  # it was stopped before, and is to be finished
             return Look(share=share)

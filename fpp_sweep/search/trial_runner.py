@@ -25,7 +25,7 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, Plan, Round, StoppingPolicy, TrialStopped, added, measured, run_trial
+from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, measured, run_trial
 
 ABORT_REASON = "halted"  # in what Tune is told: why no trial can go on
 
@@ -37,6 +37,7 @@ class TrialContext:
     folder: SweepFolder
     executor: Executor
     plan: Plan
+    final_plan: Plan | None = None  # of the final stage and the test split; none: the plan of the search
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...]
     search_split: str
@@ -96,7 +97,7 @@ class TrialRunner(tune.Trainable):
         """Nothing to save: results are on disk, task by task."""
 
 
-def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round | None = None) -> None:
+def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
     """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
     folder = brief.folder
     record = folder.trial(name)
@@ -106,14 +107,10 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
     executor = LoggingExecutor(brief.executor, log, folder, name)
     try:
         config = TrialConfig.of_record(record.config)
-        plan = brief.plan.of_round(round) if round else brief.plan
+        plan = brief.plan
+        if split != brief.search_split and brief.final_plan is not None:
+            plan = brief.final_plan.for_config(config, brief.plan.seeds)
         result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
-        if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now
-            held = before.device_seconds + result.device_seconds
-            seconds, features = (
-                added(getattr(one, name) for one in (before, result)) for name in ("seconds", "features")
-            )
-            result = replace(result, device_seconds=held, seconds=seconds, features=features)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
             values = [measured(result, objective.metric) for objective in brief.objectives]

@@ -26,7 +26,9 @@ MAY_CHANGE = {
     "name",
     "question",
     *(f"search.{key}" for key in ("gpu_hours", "max_failures", "patience", "notify", *STEERED)),
-    *(f"search.confirm{key}" for key in ("", ".top", ".images", ".seeds")),
+    *(f"search.finalists{key}" for key in ("", ".count", ".seeds", ".images")),
+    "search.margin",
+    "search.floor",
     *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
     *(f"work.{key}" for key in ("loaders", "compile", "cache", "share", "attempts", "task_timeout", "baselines")),
     "work.tracking_uri",
@@ -105,11 +107,11 @@ class Space:
             expect(not catalogue.method(name).stateful, problem, "work.shards")
 
     def _check_search(self) -> None:
-        """What racing, confirming and patience need."""
-        for key, why in (("race", "no part of its stream stands for"), ("confirm", "other images do not go on with")):
-            for name in self.methods() if getattr(self.search, key) else ():
-                problem = f"{name} learns from sample to sample, so that {why} the rest; leave {key} or the method out"
-                expect(not catalogue.method(name).stateful, problem, f"search.{key}")
+        """Check what early stopping and patience need."""
+        if self.search.race is not None:
+            for name in self.methods():
+                problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
+                expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
         cornered = self.work.baselines or all(objective.reference is not None for objective in self.objectives)
         problem = "there are neither baselines nor references of the objectives that hypervolume is measured from"
         expect(cornered or self.search.patience is None, problem, "search.patience")

@@ -108,7 +108,7 @@ class TaskKeys:
     def _named(self, kind: str, task: Task, facts: Callable[[], tuple[Any, ...]], *cut: Any) -> str:
         """Facts of a task that are the same for all its shards, and where this one is cut."""
         columns = getattr(task, "columns", ())
-        known = (kind, task.config, task.dataset, task.seed, getattr(task, "split", ""), columns)
+        known = (kind, task.config, task.dataset, task.seed, task.prompt_seed, getattr(task, "split", ""), columns)
         text = self._texts.get(known)
         if text is None:
             if len(self._texts) >= REMEMBERED:
@@ -133,7 +133,7 @@ class TaskKeys:
         prompt, init = (self.prompts.get(name, name) for name in (config.prompt, config.init))
         if config.prompt != "fpp":
             return [prompt, config.deep]
-        return [prompt, init, config.deep, asdict(config.fpp), task.dataset, task.seed]
+        return [prompt, init, config.deep, asdict(config.fpp), task.dataset, task.prompt_seed]
 
     def _evaluation(self, task: EvalTask) -> list[Any]:
         row, read = self._read(task)

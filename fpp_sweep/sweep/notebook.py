@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_result, front_of, metrics_shown, splits_of
+from fpp_sweep.records.front import Front, front_of, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.document import Text
 from fpp_sweep.report.evidence import Evidence, evidence_of
-from fpp_sweep.report.html import Plot, paragraph, table_of_words
-from fpp_sweep.report.words import beside
+from fpp_sweep.report.front_table import front_table
+from fpp_sweep.report.html import text_to_html
+from fpp_sweep.report.table import to_html
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.bootstrap import Interval
+from fpp_sweep.statistics.old_bootstrap import Interval
 from fpp_sweep.sweep.summary import sentences
 
 if TYPE_CHECKING:
@@ -42,17 +45,10 @@ def figures(folder: SweepFolder) -> dict[str, Figure]:
     """Those of the page; its script gives them the reader's colours, plotly's own are used here."""
     from plotly.graph_objects import Figure
 
-    return {plot.name: Figure(data=list(plot.traces), layout=plot.layout) for plot in _plots(folder) if plot.traces}
+    from fpp_sweep.report.page import load_report, sweep_document
 
-
-def _plots(folder: SweepFolder) -> list[Plot]:
-    from fpp_sweep.report.importance import importances
-    from fpp_sweep.report.page import figures as drawn
-
-    info, records = folder.info(), folder.trials()
-    front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front)
-    return drawn(folder, info, records, front, evidence, importances(info, front.finished)).everything
+    plots = sweep_document(load_report(folder)).plots
+    return {plot.name: Figure(data=list(plot.traces), layout=plot.layout) for plot in plots if plot.traces}
 
 
 def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
@@ -75,20 +71,7 @@ def as_html(folder: SweepFolder) -> str:
     info, records = folder.info(), folder.trials()
     front = front_of(info, records)
     evidence = evidence_of(folder.artifacts, info, front)
-    columns = [
-        (split, metric) for split in splits_of(info, front.compared) for metric in metrics_shown(info.objectives)
-    ]
-    heads = ["", *(metric if split == info.search_split else f"{split}/{metric}" for split, metric in columns), ""]
-    rows = [
-        [
-            record.label,
-            *(
-                f"{format_result(metric, record.results.get(split))} {beside(evidence, record.name, split, metric)}"
-                for split, metric in columns
-            ),
-            ", ".join(filter(None, [evidence.standing(record.name), *front.remarks(record)])),
-        ]
-        for record in front.compared
-    ]
-    told = map(paragraph, sentences(info, records, judged=bool(evidence.splits)))
-    return "\n".join([*told, table_of_words(heads, rows) if rows else ""])
+    parts = [text_to_html(Text(line)) for line in sentences(info, records, judged=bool(evidence.splits))]
+    if front.compared:
+        parts.append(to_html(front_table(info, front, statistics_of(folder, info, records))))
+    return "\n".join(parts)

@@ -13,7 +13,7 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.tracking import Shipper
 
 if TYPE_CHECKING:
-    from fpp_sweep.report.evidence import Evidence
+    from fpp_sweep.records.answer import SweepStatistics
 
 TABLES_EVERY, PAGES_EVERY = 2.0, 60.0  # seconds
 SHARE = 20  # times what the last pages took must pass before the next
@@ -24,7 +24,7 @@ class Reporter:
         self._folder, self._shipper = folder, shipper
         self._changed = threading.Event()
         self._over = threading.Event()
-        self._evidence: Evidence | None = None  # of the last report that had any
+        self._statistics: SweepStatistics | None = None  # of the last page
         self._next_pages = time.monotonic() + PAGES_EVERY
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
 
@@ -53,10 +53,10 @@ class Reporter:
             self._over.wait(TABLES_EVERY)
 
     def _write(self, *, pages: bool) -> None:
-        """Evidence is worked out again with the pages only."""
+        """Write the report; its statistics take seconds and are computed with the pages only."""
         try:
-            known = None if pages else self._evidence
-            self._evidence = write_report(self._folder, pages=pages, evidence=known)
+            statistics = None if pages else self._statistics
+            self._statistics = write_report(self._folder, pages=pages, statistics=statistics)
         except Exception as error:  # a report can be made again; a sweep goes on
             print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         self._shipper.nudge()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,13 @@ from pathlib import Path
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable
+from fpp_sweep.spec.progress import shares
 from fpp_sweep.sweep.display import final_table
 from fpp_sweep.tracking import to_look
+from fpp_sweep.trial.trial import added
 
 FAILURES = 3  # that are told; of more, how many
 
@@ -29,14 +32,15 @@ def ending(folder: SweepFolder) -> Iterator[str]:
     if records:
         yield f"\n{final_table(info, records, evidence)}\n"
     asked = (f"steered     {command.words}" for command in folder.commands())
-    yield from map(printable, (*failures(folder, info, records), *asked, *work_done(info), *to_open(folder, info)))
+    work = work_done(info, records)
+    yield from map(printable, (*failures(folder, info, records), *asked, *work, *to_open(folder, info)))
 
 
 def sentences(info: SweepInfo, records: Sequence[TrialRecord], *, judged: bool) -> Iterator[str]:
     """How it ended, and how its trials stand beside the baselines; where that is `judged`, the table says it."""
     states = Counter(record.state for record in records if record.kind == "trial")
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none was begun"
-    why = f" ({info.tags['ended']})" if info.tags.get("ended") and info.finished else ""
+    why = f" ({info.end_reason})" if info.end_reason and info.finished else ""
     yield f"{info.name} is {info.state}{why}; trials: {counts}."
     front = front_of(info, records)
     if front.infeasible and not front.members:
@@ -83,7 +87,7 @@ def failures(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord
 
 def once_more(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
     """The command that evaluates a trial again: of one that failed, only the dataset and seed that its reason names."""
-    datasets, seeds = _datasets(info), info.tags.get("seeds", "0").split(", ")
+    datasets, seeds = list(info.datasets), [str(seed) for seed in info.seeds]
     reason = record.reason or ""
     if named := re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason):
         datasets, seeds = [named[1]], [named[2]]
@@ -91,7 +95,7 @@ def once_more(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
     work = as_mapping(info.space.get("work", {}))
     threads = work.get("threads") or max(1, int(work.get("cpus_per_worker", 1)))
     words = ["--split", split, "--seed", *seeds, "--threads", str(threads)]
-    plugins = [f"{name.split()[0]}.py" for name in info.tags.get("plugins", "").split(", ") if name]
+    plugins = [f"{name}.py" for name in info.plugins]
     words += ["--plugin", *plugins] if plugins else []
     return _evaluate(
         info, folder.trial_file(record.name), datasets, words, ("limit", "cache", "on_bad_image", "loaders")
@@ -109,21 +113,26 @@ def _evaluate(
     return command_line("fpp_sweep.evaluate", words)
 
 
-def _datasets(info: SweepInfo) -> list[str]:
-    return [name for name in info.tags.get("datasets", "").split(", ") if name]
+def work_done(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
+    if info.race:
+        yield f"race        {info.race}"
+    work = info.work
+    if work != WorkTotals():
+        tasks, results = plural(work.tasks, "task"), plural(work.cached, "cached result")
+        loads, lost = plural(work.model_loads, "model load"), plural(work.workers_lost, "worker")
+        yield f"work        {tasks} run, {results}, {loads}, {lost} lost"
+    if features := features_line(records):
+        yield f"features    {features}"
 
 
-def work_done(info: SweepInfo) -> Iterator[str]:
-    tags = info.tags
-    if "work_tasks" in tags:
-        counts = {"work_tasks": "task", "work_at_hand": "result", "work_model_loads": "model load"}
-        tasks, results, loads = (plural(int(tags[tag]), what) for tag, what in counts.items())
-        lost = plural(int(tags["work_workers_lost"]), "worker")
-        if "race" in tags:
-            yield f"race        {tags['race']}"
-        yield f"work        {tasks} run, {results} at hand, {loads}, {lost} lost"
-    if "work_features" in tags:
-        yield f"features    {tags['work_features']}"
+def features_line(records: Sequence[TrialRecord]) -> str:
+    """How fast image features were computed for these trials, and what that waited for."""
+    cost = added(result.features for record in records for result in record.results.values())
+    images = cost.pop("images", 0.0)
+    if not images:
+        return ""
+    rate = images / math.fsum(cost.values())
+    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {shares(cost)}"
 
 
 def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
@@ -132,6 +141,6 @@ def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     if (page := folder.report / "sweep.html").is_file():
         yield f"page        {page.as_uri()}"
     if (knee := folder.report / "best" / "knee.yaml").is_file():
-        yield f"use it      {_evaluate(info, knee, _datasets(info))}"
+        yield f"use it      {_evaluate(info, knee, list(info.datasets))}"
     for head, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
         yield f"{head:12}{line}"

@@ -74,10 +74,13 @@ def info(objectives=(ACCURACY, ECE), **changes):
         "space": {
             "question": "How much noise should a prompt be pretrained with?",
             "params": {"fpp.context_var": {"low": 1e-5, "high": 1e-2, "log": True}},
+            "work": {"seeds": [0, 1]},
         },
         "objectives": objectives,
         "search_split": "val",
-        "tags": {"git_commit": "0123abc", "model": "tiny", "seeds": "0 1", "torch": "2.15.0", "ray": "2.60.0"},
+        "git_commit": "0123abc",
+        "model": "tiny",
+        "versions": {"torch": "2.15.0", "ray": "2.60.0"},
         "reference": [60.0, 20.0, 2.0][: len(objectives)],
         "finished": BEGAN + 1000,
     }

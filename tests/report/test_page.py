@@ -37,7 +37,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def hostile():
     params = [{"prompt": f"{HOSTILE}{number}", HOSTILE: number % 2} for number in range(12)]
     trials = [trial(number, 70 + number, 5 + number, params=each) for number, each in enumerate(params)]
-    return info(tags={HOSTILE: HOSTILE}, space={"question": HOSTILE}), [*trials, failed(20, reason=HOSTILE)]
+    return info(versions={HOSTILE: HOSTILE}, command=HOSTILE, space={"question": HOSTILE}), [
+        *trials,
+        failed(20, reason=HOSTILE),
+    ]
 
 
 SWEEPS = {

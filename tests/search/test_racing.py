@@ -34,8 +34,8 @@ from fpp_sweep.space.reading import parse_space, space_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked, value_of
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, resampled
+from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, metric_value, to_bytes
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, resampled
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import known_info, make_plan
 from fpp_sweep.tracking.desired import trial_run
@@ -258,10 +258,7 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
         (["search.race.rung=[1/2]"], "search.race: unknown key 'rung', did you mean 'rungs'?"),
         (["search.race.reserve=0"], "search.race.reserve: must be >= 1, got 0"),
         (["search.race=7"], "search.race: must be a mapping"),
-        (
-            ["base.method=dynaprompt"],
-            "search.race: dynaprompt learns from sample to sample, so that no part of its str",
-        ),
+        (["base.method=dynaprompt"], "search.race: dynaprompt learns from sample to sample, and a part of its stream"),
         (["work.baselines=[dynaprompt]"], "search.race: dynaprompt learns from sample to sample"),
         (["search.patience=0"], "search.patience: must be >= 1, got 0"),
         (["search.patience=5", "work.baselines=[]"], "search.patience: there are neither baselines nor references"),
@@ -451,7 +448,7 @@ def test_seeds_are_no_matter_of_chance_where_all_trials_have_the_same(tmp_path):
         ids, none = [f"image {index}" for index in range(200)], np.zeros(200)
         file = tmp_path / f"{number}.npz"
         file.write_bytes(
-            packed({("a", seed): BlockStats.of("a", ids, one, none, none) for seed, one in enumerate(made)})
+            to_bytes({("a", seed): BlockStats.of("a", ids, one, none, none) for seed, one in enumerate(made)})
         )
         sides.append(_seen(file, 0, "val", ("accuracy",)))
     row = together(sides, ["accuracy"])["accuracy"]
@@ -464,7 +461,7 @@ def test_several_seeds_race_together(worker, tmp_path):
     losers = stopped(sweep)
     assert losers
     for record in losers:
-        sums = unpacked((sweep.folder.race(record.name) / "block-1.npz").read_bytes())
+        sums = from_bytes((sweep.folder.race(record.name) / "block-1.npz").read_bytes())
         assert {key: one.total for key, one in sums.items()} == {("digits", 0): 64, ("digits", 1): 64}
         (look,) = sweep.looks()[record.name]
         assert (look["share"], len(look["estimate"])) == (1 / 3, 2)
@@ -487,7 +484,7 @@ def test_the_estimate_is_what_the_nearest_came_to_less_the_difference_on_what_bo
     for record in (*finished, loser):
         parts = predictions(raced, worker, record)
         accuracy = [100 * part.predictions.correct[:64].mean() for part in parts]
-        errors = [value_of("ece", sums_of(part, 64)) for part in parts]
+        errors = [metric_value("ece", sums_of(part, 64)) for part in parts]
         sides.append((np.mean(accuracy), np.mean(errors)))
     known = [[record.results["val"].average[name] for name in OBJECTIVES] for record in finished]
     each = np.array(known) - np.array(sides[:-1]) + sides[-1]  # what each of them alone would say

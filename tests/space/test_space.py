@@ -14,7 +14,7 @@ from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
 from fpp_sweep.space.rules import keys
 from fpp_sweep.space.space import MAY_CHANGE, Space
-from fpp_sweep.space.work import BASELINES, Confirm, Search, Work
+from fpp_sweep.space.work import BASELINES, Finalists, Search, Work
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.catalogue import COMPARED, METHODS
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset, setting_types
@@ -320,7 +320,7 @@ def test_a_difference_tells_what_decides_results_and_nothing_else():
 
 
 def test_what_may_change_on_resume_is_there():
-    kinds = (("search", Search), ("search.confirm", Confirm), ("work", Work))
+    kinds = (("search", Search), ("search.finalists", Finalists), ("work", Work))
     leaves = {f"{name}.{key}" for name, kind in kinds for key in keys(kind)} | set(keys(Space))
     assert leaves >= MAY_CHANGE
     assert "work.on_bad_image" not in MAY_CHANGE

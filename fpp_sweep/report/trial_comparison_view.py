@@ -1,0 +1,102 @@
+"""Document of a comparison of trials: values and differences by dataset, for each metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from fpp_sweep.records.front import format_metric, metric_of
+from fpp_sweep.records.measurements import resampled_metrics
+from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
+from fpp_sweep.report.document import Document, Section, Text
+from fpp_sweep.report.formatting import format_bounds, format_interval, format_p_value
+from fpp_sweep.report.table import Cell, Column, Row, Table
+from fpp_sweep.report.trial_comparison import TrialComparison
+from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics.paired import metric_interval
+
+AVERAGE = "average"
+
+
+def trial_comparison_document(title: str, comparison: TrialComparison) -> Document:
+    sections = []
+    for metric in comparison.metrics:
+        heading = f"{metric} on {comparison.split}: {catalogue.metric(metric).title}"
+        sections.append(Section(heading, [_value_table(comparison, metric)]))
+        if resampled_metrics([metric]):
+            table = _difference_table(comparison, metric)
+            sections.append(Section(f"{metric} on {comparison.split}: differences", [table]))
+        else:
+            sections.append(Section(f"{metric}: no paired test", [Text("it cannot be computed from block statistics")]))
+    return Document(title, sections)
+
+
+def _metric_keys(comparison: TrialComparison, metric: str) -> dict[str, str]:
+    """Return heading -> metric of the columns: each dataset, then the average."""
+    keys = {dataset: f"{metric}/{dataset}" for dataset in comparison.samples.images}
+    return {**keys, AVERAGE: metric}
+
+
+def _columns(comparison: TrialComparison, title: str) -> list[Column]:
+    return [Column(title, is_text=True), *(Column(dataset) for dataset in comparison.samples.images), Column(AVERAGE)]
+
+
+def _value_table(comparison: TrialComparison, metric: str) -> Table:
+    rows = []
+    for label, result in comparison.results.items():
+        cells = [Cell(label)]
+        for key in _metric_keys(comparison, metric).values():
+            interval = metric_interval(comparison.samples, label, key)
+            interval_text = "" if isinstance(interval, str) else format_interval(key, interval)
+            cells.append(Cell(format_metric(key, metric_of(result, key)), interval=interval_text))
+        rows.append(Row(cells))
+    images = ", ".join(f"{count} of {dataset}" for dataset, count in comparison.samples.images.items())
+    notes = [f"images that all have seen: {images}"]
+    if comparison.is_search_split:
+        notes.append("trials were chosen by these images: optimistic")
+    return Table(columns=_columns(comparison, "trial"), rows=rows, notes=notes)
+
+
+def _difference_table(comparison: TrialComparison, metric: str) -> Table:
+    rows = []
+    for first, second in combinations(comparison.results, 2):
+        cells = [Cell(f"{first} minus {second}")]
+        for key in _metric_keys(comparison, metric).values():
+            cells.append(_cell(comparison, first, second, key))
+        rows.append(Row(cells))
+    return Table(columns=_columns(comparison, "pair"), rows=rows, notes=list(_family_notes(comparison, metric)))
+
+
+def _cell(comparison: TrialComparison, first: str, second: str, metric: str) -> Cell:
+    difference = comparison.differences.get((first, second, metric))
+    if difference is None:
+        return Cell("-")
+    plain = difference_cell(metric, difference)
+    return Cell(
+        plain.text,
+        interval=format_bounds(metric, difference),
+        mark=plain.mark,
+        style=plain.style,
+        below={"p": format_p_value(difference.adjusted_p)},
+    )
+
+
+def _family_notes(comparison: TrialComparison, metric: str) -> Iterator[str]:
+    """Yield which tests were corrected together; the pairs of the sweep's answer keep their p-values from there."""
+    yield f"paired over images and seeds; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
+    families: dict[str, int] = {}
+    for key, difference in comparison.differences.items():
+        if key in comparison.from_answer:
+            families["of the sweep's answer"] = difference.family_size
+        elif "/" in difference.metric:
+            families["of single datasets in this comparison"] = difference.family_size
+        else:
+            families["of averages in this comparison"] = difference.family_size
+    sizes = [f"the {size} tests {family}" for family, size in families.items()]
+    yield f"families: {', '.join(sizes)}"
+    from_answer = []
+    for first, second, tested in comparison.from_answer:
+        if tested == metric:
+            from_answer.append(f"{first} minus {second}")
+    if from_answer:
+        yield f"of the sweep's answer: {', '.join(sorted(from_answer))} (average)"
