@@ -23,7 +23,8 @@ def answer_section(info: SweepInfo, statistics: SweepStatistics) -> Section:
     if statistics.answer.differences:
         blocks.append(difference_table(statistics.answer))
     finalists = [trial for trial in statistics.front.trials if trial.name in statistics.answer.finalists]
-    blocks.append(settings_table(finalists))
+    if any(record.params for record in finalists):
+        blocks.append(settings_table(finalists))
     return Section("Answer", blocks, anchor="answer")
 
 
@@ -82,4 +83,4 @@ def settings_table(finalists: Sequence[TrialRecord]) -> Table:
         cells = [Cell(record.name)]
         cells += [Cell(format_setting(record.params[key], 4) if key in record.params else "") for key in keys]
         rows.append(Row(cells, trial=record.name))
-    return Table(title="Settings of the finalists", columns=columns, rows=rows if keys else [])
+    return Table(title="Settings of the finalists", columns=columns, rows=rows)

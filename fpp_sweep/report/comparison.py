@@ -138,9 +138,12 @@ def _not_comparable(metric: str, shared: SharedImages) -> str:
     counts = shared.images.counts
     for sweep in shared.sweeps:
         own_counts = shared.images_of(sweep).counts
-        has_cut_dataset = any(own_counts[name] > count for name, count in counts.items())
-        if has_cut_dataset or (own_counts != counts and not catalogue.metric(stem).of_dataset):
-            return "it cannot be computed on a part of the images"
+        for name, count in counts.items():
+            if own_counts[name] > count:
+                return "it cannot be computed on a part of the images"
+        has_same_work = own_counts == counts and len(sweep.info.seeds) == len(shared.sweeps[0].info.seeds)
+        if not has_same_work and not catalogue.metric(stem).of_dataset:
+            return "it depends on datasets and seeds that are not shared"
     return ""
 
 

@@ -46,16 +46,28 @@ def write_sweep_comparison(folders: Sequence[SweepFolder], targets: Sequence[flo
 
 
 def _by_label(folders: Sequence[SweepFolder]) -> dict[str, SweepFolder]:
-    """Return the sweeps by name, or by path where two have one name."""
+    """Return the sweeps by name; where two have one name, by as many folders of their paths as tell them apart."""
     paths = [folder.path.resolve() for folder in folders]
-    names = [path.name for path in paths]
     labelled = {}
-    for folder, path, name in zip(folders, paths, names, strict=True):
+    for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
             raise InputError(f"{path}: is given twice; give different sweeps")
-        label = name if names.count(name) == 1 else str(folder.path)
-        labelled[label] = folder
+        labelled[_shortest_label(path, paths)] = folder
     return labelled
+
+
+def _shortest_label(path: Path, paths: Sequence[Path]) -> str:
+    """Return the last parts of a path that no other path ends with.
+
+    >>> _shortest_label(Path("/a/sweeps/far"), [Path("/a/sweeps/far"), Path("/b/sweeps/far"), Path("/b/far")])
+    'a/sweeps/far'
+    """
+    size = 1
+    while True:
+        endings = [other.parts[-size:] for other in paths]
+        if endings.count(path.parts[-size:]) == 1:
+            return "/".join(path.parts[-size:])
+        size += 1
 
 
 def _default_folder(labels: Sequence[str]) -> Path:

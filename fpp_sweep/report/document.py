@@ -148,7 +148,7 @@ def _markdown_lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
             yield ""
             yield from _markdown_lines(block.blocks, level + 1)
         elif isinstance(block, Table):
-            yield to_markdown(block)
+            yield to_markdown(block, level)
             yield ""
         elif isinstance(block, Text) and block.text:
             yield escaped(block.text)

@@ -47,7 +47,7 @@ def front_table(
     >>> from fpp_sweep.space.objectives import Objective
     >>> from fpp_sweep.spec.config import TrialConfig
     >>> goals = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
-    >>> info = SweepInfo(name="s", created=0, state="finished", space={}, objectives=goals, search_split="val", tags={})
+    >>> info = SweepInfo(name="s", created=0, state="finished", space={}, objectives=goals, search_split="val")
     >>> numbers = {"average": {"accuracy": 71.0, "ece": 4.0}, "datasets": {}, "deviation": {}}
     >>> result = SplitResult(**numbers, samples=200, seconds={}, device_seconds=0)
     >>> done = {"kind": "trial", "state": "complete", "values": [71.0, 4.0], "config": TrialConfig().flat()}
@@ -64,21 +64,22 @@ def front_table(
     columns = [Column("trial", is_text=True)]
     for split in splits:
         columns += [Column(metric, group=split) for metric in metrics]
-    if statistics is not None:
+    has_support = statistics is not None and bool(statistics.support.trials)
+    if has_support:
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))
     for key, values in searched.items():
         columns.append(Column(key, is_text=not all(is_number(value) for value in values), drop_rank=1))
-    rows = []
+    rows: list[Row] = []
     for record in front.compared:
         cells = [Cell(record.label)]
         for split in splits:
             cells += [metric_cell(record, split, metric, statistics) for metric in metrics]
-        if statistics is not None:
+        if statistics is not None and has_support:
             cells.append(Cell(support_text(statistics, record.name)))
         cells.append(Cell(remarks(front, record)))
         cells += setting_cells(record, searched)
-        rows.append(record_row(front, record, cells))
+        rows.append(_row(front, record, cells, rows))
     return Table(title=title, columns=columns, rows=rows)
 
 
@@ -92,12 +93,12 @@ def dataset_table(info: SweepInfo, front: Front, statistics: SweepStatistics | N
     columns = [Column("trial", is_text=True)]
     for dataset in datasets:
         columns += [Column(catalogue.metric(metric).heading, group=dataset) for metric in metrics]
-    rows = []
+    rows: list[Row] = []
     for record in records:
         cells = [Cell(record.label)]
         for dataset in datasets:
             cells += [metric_cell(record, split, f"{metric}/{dataset}", statistics) for metric in metrics]
-        rows.append(record_row(front, record, cells))
+        rows.append(_row(front, record, cells, rows))
     return Table(title=f"{split} split", columns=columns, rows=rows if datasets else [])
 
 
@@ -145,12 +146,12 @@ def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[Cell]:
     return cells
 
 
-def record_row(front: Front, record: TrialRecord, cells: Sequence[Cell]) -> Row:
+def _row(front: Front, record: TrialRecord, cells: Sequence[Cell], rows_above: Sequence[Row]) -> Row:
     """Return a row that stands out if its record does; the first baseline is separated from the trials above."""
     style: RowStyle = ""
     if record.kind == "baseline":
         style = "baseline"
     elif front.marks.get(record.name):
         style = "best"
-    first_baseline = bool(front.chosen) and bool(front.baselines) and record is front.baselines[0]
-    return Row(cells, style=style, trial=record.name, starts_group=first_baseline)
+    is_first_baseline = style == "baseline" and bool(rows_above) and rows_above[-1].style != "baseline"
+    return Row(cells, style=style, trial=record.name, starts_group=is_first_baseline)

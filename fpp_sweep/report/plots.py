@@ -19,6 +19,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.figures import MEDIAN_LABEL, REGION_LABEL, FrontFigure, Points, Region, Staircase, front_figures
 from fpp_sweep.report.importance import Importance
+from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 
 COLOR_SCALE = [[0, GREY], [0.5, BLUE], [1, RED]]  # from worst to best
@@ -304,19 +305,7 @@ def hypervolume_plot(front: Front) -> Plot:
 
 
 def plot_text(text: str) -> str:
-    return html.escape(shorten(text, TEXT_LENGTH), quote=False)
-
-
-def shorten(text: str, length: int) -> str:
-    """Return a text without its middle: long values often differ at their ends.
-
-    >>> shorten("fpp.context_var", 9)
-    'fpp.…_var'
-    """
-    if len(text) <= length:
-        return text
-    end = (length - 1) // 2
-    return f"{text[: length - 1 - end]}…{text[-end:]}"
+    return html.escape(cut(text, TEXT_LENGTH), quote=False)
 
 
 def transparent(color: str, opacity: float) -> str:

@@ -21,7 +21,7 @@ def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Se
     blocks.append(Section("How the numbers are computed", [Text(sentence) for sentence in _computation(info, front)]))
     blocks.append(Section("Commands", list(_commands(folder, info))))
     rows = sorted((name, value) for name, value in info.provenance().items() if name != "command")
-    blocks.append(Section("Versions", [Table.of_strings(["name", "value"], rows, text_columns=(0, 1))]))
+    blocks.append(Section("Versions and settings", [Table.of_strings(["name", "value"], rows, text_columns=(0, 1))]))
     return Section("Provenance", blocks, anchor="provenance")
 
 

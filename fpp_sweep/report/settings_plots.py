@@ -11,7 +11,8 @@ from fpp_sweep.records.front import Front, format_setting, is_number, search_ran
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.importance import Importance
-from fpp_sweep.report.plots import COLOR_SCALE, plot_text, range_without_outliers, shorten
+from fpp_sweep.report.plots import COLOR_SCALE, plot_text, range_without_outliers
+from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE
 
@@ -83,10 +84,10 @@ def _choice_axis(label: str, column: Sequence[Any]) -> Axis:
     names = sorted(set(texts))
     step = math.ceil(len(names) / MAX_TICKS)
     return Axis(
-        label=shorten(label, LABEL_LENGTH),
+        label=cut(label, LABEL_LENGTH),
         positions=[names.index(text) for text in texts],
         tick_positions=list(range(0, len(names), step)),
-        tick_texts=[shorten(name, LABEL_LENGTH) for name in names[::step]],
+        tick_texts=[cut(name, LABEL_LENGTH) for name in names[::step]],
         range=(-0.2, max(len(names) - 0.8, 0.2)),
     )
 
@@ -111,7 +112,7 @@ def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Ax
         ticks = [bottom, *ticks]
         texts = ["not set", *texts]
     return Axis(
-        label=shorten(label, LABEL_LENGTH),
+        label=cut(label, LABEL_LENGTH),
         positions=[bottom if value is None else value for value in positions],
         tick_positions=ticks,
         tick_texts=texts,

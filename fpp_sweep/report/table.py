@@ -366,8 +366,10 @@ def _class_attribute(classes: str) -> str:
 # --- Markdown and LaTeX -------------------------------------------------------------------------------
 
 
-def to_markdown(table: Table) -> str:
-    """Return the table as Markdown; intervals stand beside the values, other lines below them in rows of their own.
+def to_markdown(table: Table, level: int = 2) -> str:
+    """Return the table as Markdown, below its title as a heading of this level.
+
+    Intervals stand beside the values, and other lines below them in rows of their own.
 
     >>> print(to_markdown(Table.of_strings(["dataset", "images"], [["dtd", "1692"]], title="Sizes", notes=["of test"])))
     ## Sizes
@@ -380,7 +382,7 @@ def to_markdown(table: Table) -> str:
     """
     lines = []
     if table.title:
-        lines += [f"## {escaped(table.title)}", ""]
+        lines += [f"{'#' * level} {escaped(table.title)}", ""]
     if table.rows:
         lines.append(_markdown_line([column.heading for column in table.columns]))
         lines.append(f"|{'---|' * len(table.columns)}")

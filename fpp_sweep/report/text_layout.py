@@ -213,13 +213,17 @@ def wrap_words(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text with an ellipsis in place of its end if it is too wide.
+    """Return a text without its middle if it is too wide: long names often differ at their ends.
 
-    >>> cut("accuracy", 4), cut("ece", 4)
-    ('acc…', 'ece')
+    >>> cut("fpp.context_var", 9), cut("ece", 4)
+    ('fpp.…_var', 'ece')
     """
     if text_width(text) <= width:
         return text
-    while text and text_width(text) >= width:
-        text = text[:-1]
-    return f"{text}…"
+    end = (width - 1) // 2
+    start = width - 1 - end
+    shortened = f"{text[:start]}…{text[len(text) - end :]}"
+    while text_width(shortened) > width and start > 0:  # wide letters
+        start -= 1
+        shortened = f"{text[:start]}…{text[len(text) - end :]}"
+    return shortened

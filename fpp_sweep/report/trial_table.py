@@ -31,7 +31,7 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
     columns = [Column("trial", is_text=True)]
     for split, metric in shown:
         columns.append(Column(metric if split == info.search_split else f"{split}/{metric}"))
-    columns += [Column("support"), Column("remarks")]
+    columns += [Column("support", is_text=True), Column("remarks", is_text=True)]
     columns += [Column(key) for key in keys]
     columns += [Column("state"), Column("minutes"), Column("reason", is_text=True)]
     rows = []

@@ -245,7 +245,7 @@ def description(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[
     lines = [
         f"Search for {info.goals} on split `{info.search_split}`. Artifacts: `report/sweep.html` (open this), "
         "`report/front.csv`, `report/best/`, `space.yaml`.",
-        *(f"\n{line}" for line in (*front.get("says", ()), *front.get("remarks", ()))),
+        f"\n{front.get('sentence', '')}",
         "",
         "| front and baselines | " + " | ".join(metrics) + " |",
         "|" + "---|" * (len(metrics) + 1),

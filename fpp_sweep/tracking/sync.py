@@ -217,7 +217,7 @@ class _Delivery:
         front = _read_front(self._folder.report / "front.json")
         members = front_members(front)
         records = {file.stem: (_stamp(file), self._folder.trial(file.stem)) for file in self._folder.trial_files()}
-        support = front.get("standing", {})
+        support = front.get("support", {})
         versions = {name: (stamp, name in members, support.get(name, "")) for name, (stamp, _) in records.items()}
         items = []
         for name, (_, record) in records.items():
@@ -376,9 +376,9 @@ def _read_front(path: Path) -> dict[str, Any]:
         members = [
             {"name": str(one["name"]), "intervals": one.get("intervals", {})} for one in front.get("members", ())
         ]
-        standing = {str(name): str(told) for name, told in front.get("standing", {}).items()}
-        said = {key: [str(line) for line in front.get(key, ())] for key in ("says", "remarks")}
-        return {"members": members, "hypervolume": volume, "standing": standing, **said}
+        support = {str(name): str(word) for name, word in front.get("support", {}).items()}
+        sentence = str(front.get("answer", {}).get("sentence", ""))
+        return {"members": members, "hypervolume": volume, "support": support, "sentence": sentence}
     return {}
 
 
