@@ -29,7 +29,7 @@ def test_entropy_is_a_function_of_the_papers_stand_in_where_its_theorem_holds_an
     setting = Setting.of(clip, classes, open_prompt(clip, "a photo of a").context, None, 0, QUICK)
     drawing, shares = entropy_and_penalties(setting)
     assert len(drawing.data) == 2 * len(MEASURES) * QUICK.contexts
-    assert drawing.saved("png")[:4] == b"\x89PNG"
+    assert drawing.to_bytes("png")[:4] == b"\x89PNG"
     found = {(name, kind.partition(" ")[0]): float(share) for name, kind, share in shares}
     assert found["L_disp", "uniform"] == pytest.approx(1, abs=0.02)
     assert found["L_disp", "real"] < 0.6
