@@ -35,8 +35,8 @@ RANGES = {
     "fpp.context_var": (1e-5, 1e-2),
     "fpp.class_var": (1e-4, 1e-1),
     "fpp.gamma2": (0.1, 20.0),
-    "adapt.penalty": (1.0, 80.0),
-    "adapt.selection": (0.05, 0.5),
+    "adapt.penalty_weight": (1.0, 80.0),
+    "adapt.view_fraction": (0.05, 0.5),
 }
 METHODS = ("tpt", "ctpt", "otpt")
 SEEN = 200  # trials with sums, the last ones: as many as a report looks at

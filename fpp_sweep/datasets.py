@@ -17,7 +17,7 @@ from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.progress import Bar
 
 if TYPE_CHECKING:  # core.datasets loads numpy, so functions import it: `--help` does without
-    from fpp_sweep.core.datasets import Listing, Spec
+    from fpp_sweep.core.datasets import DatasetSpec, Listing
 
 WIDTH = 100  # columns
 BATCH = 256  # images that wait to be verified; a queue of all of ImageNet's would fill the memory
@@ -33,7 +33,7 @@ class Survey:
     """What there is of a dataset, and by split what is wrong with the rest."""
 
     name: str
-    spec: Spec
+    spec: DatasetSpec
     splits: Mapping[str, Listing] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-def choose(args: argparse.Namespace) -> tuple[dict[str, Spec], set[str]]:
+def choose(args: argparse.Namespace) -> tuple[dict[str, DatasetSpec], set[str]]:
     """The datasets to look at, and which of them the user asked for."""
     from fpp_sweep.core.datasets import DATASETS, expand, read_custom, require_root
 
@@ -77,7 +77,7 @@ def choose(args: argparse.Namespace) -> tuple[dict[str, Spec], set[str]]:
     return {name: known[name] for name in names}, asked_for
 
 
-def survey(name: str, spec: Spec, root: Path | None) -> Survey:
+def survey(name: str, spec: DatasetSpec, root: Path | None) -> Survey:
     from fpp_sweep.core.datasets import list_split
 
     splits, problems = {}, {}

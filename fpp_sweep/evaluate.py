@@ -88,7 +88,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     methods = f"{', '.join(catalogue.METHODS)}; default: {catalogue.PLAIN} {catalogue.DEFAULT}, or --config's"
     add("--method", nargs="+", metavar="NAME", help=methods)
     add("--prompt", nargs="+", metavar="PROMPT", help="fpp, words, or a prompt file (ours, CoOp's or MaPLe's)")
-    add("--init", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
+    add("--anchor-prompt", metavar="PROMPT", help="what FPP stays aligned with: words or a prompt file")
     add("--seed", nargs="+", type=int, default=[0], metavar="N", help="of views and pretraining")
     add("--preset", choices=("auto", *PRESETS), default="auto", help="auto: tiny for the embedded model, else code")
     set_help = "such as fpp.gamma2=0.15 (docs/config.md)"
@@ -120,21 +120,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def trials_of(args: argparse.Namespace) -> list[tuple[TrialConfig, int]]:
     """Every combination of method, prompt and seed."""
     settings = parse_settings(args.set)
-    for key in ("method", "prompt", "init"):
+    for key in ("method", "prompt", "anchor_prompt"):
         if key in settings:
-            raise InputError(f"--set {key}={settings[key]}: use --{key}")
+            raise InputError(f"--set {key}={settings[key]}: use --{key.replace('_', '-')}")
     chosen = read_config(args.config) if args.config else {}
     base = preset(preset_for(args.preset, args.model)).replace(chosen).replace(settings)
-    init = args.init or base.init
-    if init == "fpp":
-        raise InputError("--init fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'")
+    anchor = args.anchor_prompt or base.anchor_prompt
+    if anchor == "fpp":
+        raise InputError(
+            "--anchor-prompt fpp: FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'"
+        )
     methods = args.method or ([base.method] if chosen else [catalogue.PLAIN, catalogue.DEFAULT])
     for method in methods:
         catalogue.method(method)
     catalogue.require_measurable(methods, args.columns)
-    prompts = args.prompt or ([base.prompt] if chosen else [init, "fpp"])
+    prompts = args.prompt or ([base.prompt] if chosen else [anchor, "fpp"])
     return [
-        (base.replace({"method": method, "prompt": prompt, "init": init}), seed)
+        (base.replace({"method": method, "prompt": prompt, "anchor_prompt": anchor}), seed)
         for seed in dict.fromkeys(args.seed)
         for prompt in dict.fromkeys(prompts)
         for method in dict.fromkeys(methods)
@@ -201,7 +203,7 @@ def names_of(args: argparse.Namespace) -> list[str]:
 def check(worker: Worker, datasets: Sequence[DatasetInfo], trials: Sequence[tuple[TrialConfig, int]]) -> Validation:
     """Fit every method and prompt to the model and to all class names, so that a bad one ends the run at once."""
     methods = sorted({config.method for config, _ in trials})
-    prompts = sorted({(config.source, config.deep) for config, _ in trials})
+    prompts = sorted({(config.source, config.deep_prompts) for config, _ in trials})
     checked = worker.check(methods, prompts, datasets)
     for line in checked.notes:
         note(line)

@@ -213,7 +213,7 @@ def test_bad_input_is_one_clear_line(tmp_path):
     assert "device 'meta' cannot be used" in line("--device", "meta")
     assert "device 'cuda:99' cannot be used: " in line("--device", "cuda:99")
     assert "precision tf32: needs a GPU with" in line("--device", "cpu", "--set", "precision=tf32")
-    assert "--init fpp" in line("--init", "fpp")
+    assert "--anchor-prompt fpp" in line("--anchor-prompt", "fpp")
     assert "use --method" in line("--set", "method=otpt")
     assert "needs 78 tokens" in line("--prompt", "x " * 73)
     assert "has no words" in line("--prompt", "")
@@ -261,9 +261,11 @@ def test_the_same_numbers_come_out_on_a_gpu(tmp_path, precision, most):
 
 def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise(tmp_path):
     file = tmp_path / "knee.yaml"
-    file.write_text("config: {method: otpt, prompt: fpp, init: a, fpp.gamma2: 3.5, adapt.penalty: null}\n")
+    file.write_text(
+        "config: {method: otpt, prompt: fpp, anchor_prompt: a, fpp.gamma2: 3.5, adapt.penalty_weight: null}\n"
+    )
     ((config, seed),) = evaluate.trials_of(evaluate.parse(["--config", str(file), "--set", "fpp.steps=7"]))
-    assert (config.method, config.prompt, config.init, config.fpp.gamma2, config.fpp.steps) == (
+    assert (config.method, config.prompt, config.anchor_prompt, config.fpp.gamma2, config.fpp.steps) == (
         "otpt",
         "fpp",
         "a",

@@ -199,7 +199,7 @@ def pending(sweep):
 
 @pytest.mark.slow  # two sweeps
 def test_a_sweep_that_is_repeated_computes_nothing(tmp_path):
-    """The second on what the first left for all; with `work.share=false` a third computes it all."""
+    """The second on what the first left for all; with `work.reuse_results=false` a third computes it all."""
     space = SMALL.replace("trials: 4", "trials: 2")
     for name in ("one", "other"):
         run_tune(tmp_path, "--name", name, space=space)
@@ -209,5 +209,5 @@ def test_a_sweep_that_is_repeated_computes_nothing(tmp_path):
     assert [record.values for record in one.trials()] == [record.values for record in other.trials()]
     tasks = [sorted(path.name for path in sweep.tasks.rglob("*.task")) for sweep in (one, other)]
     assert tasks[0] == tasks[1]
-    run_tune(tmp_path, "--name", "alone", "--set", "work.share=false", space=space)
+    run_tune(tmp_path, "--name", "alone", "--set", "work.reuse_results=false", space=space)
     assert SweepFolder.open(tmp_path / "sweeps/alone").info().work.tasks == one.info().work.tasks

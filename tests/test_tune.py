@@ -259,7 +259,7 @@ def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason_and_plugins
     """A learning rate under which numbers overflow; an objective and a baseline that only a plugin has."""
     (tmp_path / "mine.py").write_text(PLUGIN)
     space = """
-base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params: {fpp.lr: [0.01, 1e38]}
 objectives: [accuracy, doubt]
 search: {sampler: grid, concurrency: 1}

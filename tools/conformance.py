@@ -115,7 +115,7 @@ def values() -> dict[str, str]:
     found = {key: shown(value) for key, value in code.flat().items()}
     found |= {f"paper:{key}": shown(value) for key, value in paper.flat().items()}
     found |= {"lambda 10": shown(code.fpp.flatness_weight(10)), "paper:lambda 10": shown(paper.fpp.flatness_weight(10))}
-    found["views kept"] = shown(int(code.adapt.selection * code.views.count))
+    found["views kept"] = shown(int(code.adapt.view_fraction * code.views.count))
     found |= {f"{metric.name}.title": metric.title for metric in catalogue.METRICS.values()}
     for method in catalogue.METHODS.values():
         facts = ("title", "weight", "weight_on_shifts")

@@ -77,7 +77,7 @@ def _aside(file: Path, error: InputError) -> str:
 
 def _trial_of(record: TrialRecord, info: SweepInfo, space: Space) -> FrozenTrial:
     """A record as the study has it; InputError if this sweep cannot have made it."""
-    TrialConfig.of_record(record.config)
+    TrialConfig().replace(record.config)
     complete = record.state == "complete"
     if complete:
         measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)

@@ -15,7 +15,7 @@ from ray import tune
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.search.racing import Racer, Rules
+from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec import plugins
@@ -106,7 +106,7 @@ def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
     driver = _driver(brief, record, split)
     executor = LoggingExecutor(brief.executor, log, folder, name)
     try:
-        config = TrialConfig.of_record(record.config)
+        config = TrialConfig().replace(record.config)
         plan = brief.plan
         if split != brief.search_split and brief.final_plan is not None:
             plan = brief.final_plan.for_config(config, brief.plan.seeds)
@@ -126,8 +126,8 @@ def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
     except TrialStopped as stop:
         record = replace(record, held=record.held + math.fsum(executor.held))
         record = ended(record, split, "stopped", str(stop))
-        if isinstance(driver, Racer):
-            record = driver.marked(record)
+        if isinstance(driver, RacePolicy):
+            record = driver.with_estimate(record)
     except Exception as error:
         failure = error if isinstance(error, TaskFailed) else TaskFailed.of(error)
         record = ended(record, split, "failed", failure.reason, failure.details)
@@ -138,8 +138,8 @@ def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
 def _driver(brief: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
     if brief.race is None or split != brief.search_split:
         return brief.driver
-    rules = Rules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
-    return Racer(rules, brief.folder, record)
+    rules = RaceRules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
+    return RacePolicy(rules, brief.folder, record)
 
 
 def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:

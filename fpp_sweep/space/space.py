@@ -30,7 +30,10 @@ MAY_CHANGE = {
     "search.margin",
     "search.floor",
     *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
-    *(f"work.{key}" for key in ("loaders", "compile", "cache", "share", "attempts", "task_timeout", "baselines")),
+    *(
+        f"work.{key}"
+        for key in ("loaders", "compile", "cache", "reuse_results", "attempts", "task_timeout", "baselines")
+    ),
     "work.tracking_uri",
 }
 
@@ -207,7 +210,7 @@ class Space:
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
         """For each published config: its origin, its values of searched settings, and those that do not fit."""
-        if not self.search.published:
+        if not self.search.include_published:
             return
         for origin, settings in published_points(preset_for(self.preset, self.work.model)).items():
             flat = TrialConfig().replace(settings).flat()

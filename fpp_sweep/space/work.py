@@ -138,7 +138,7 @@ class Search:
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Annotated[int, whole(0)] = 0
     split: Split = "val"  # what the objectives are measured on
-    published: bool = True  # whether the code's and the paper's settings are tried first
+    include_published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
     race: Annotated[Race, _switch(Race)] | None = None  # none: every trial is run to its end
@@ -170,7 +170,7 @@ class Work:
     loaders: Annotated[int, whole(0, 1024)] | None = None  # processes that read images; none: by device
     compile: bool = False  # as `evaluate --compile`
     cache: str | None = None  # folder of image features
-    share: bool = True  # results with other sweeps on this machine, beside the features
+    reuse_results: bool = True  # results with other sweeps on this machine, beside the features
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0
     baselines: tuple[Annotated[str, BASELINE], ...] = BASELINES

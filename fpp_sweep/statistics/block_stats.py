@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_of, on_grid, sums
 from fpp_sweep.spec.errors import InputError
 
@@ -285,6 +285,21 @@ def calibrated_bias(metric: str, stats: BlockStats) -> float:
         deviations = np.sqrt(variances)
     mean_absolute_normal = math.sqrt(2 / math.pi)
     return float(100 * mean_absolute_normal * deviations.sum() / stats.total)
+
+
+def block_contributions(metric: str, stats: BlockStats) -> Numbers:
+    """Return (blocks,): what each block adds to a metric; a calibration error is linear in the signs of its residuals.
+
+    The sum over blocks is the metric (of `debiased_ece`: the plain ECE). The spread of the contributions' differences
+    between two trials gives the standard error of their difference without resampling.
+    """
+    row = BLOCKWISE_METRICS[metric]
+    if not row.biased:
+        columns = row.columns(stats)[:, 0]
+    else:
+        residuals = _smoothed_residuals(stats) if metric == "smooth_ece" else _bin_residuals(stats)
+        columns = residuals @ np.sign(residuals.sum(axis=0))
+    return np.asarray(row.scale * columns / stats.total)
 
 
 # --- files -----------------------------------------------------------------------------------------

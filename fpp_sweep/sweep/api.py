@@ -130,7 +130,7 @@ class Sweep:
         marked = {name: member for member in front.members for name in front.marks[member.name]}
         if mark not in marked:
             raise InputError(f"{self.name} has no {mark!r}; it has {', '.join(sorted(marked)) or 'no finished trial'}")
-        return TrialConfig.of_record(marked[mark].config)
+        return TrialConfig().replace(marked[mark].config)
 
     def table(self) -> list[dict[str, Any]]:
         """A flat row for each record, as `pandas.DataFrame` takes them: name, state, marks, params, `ece`, `test/ece`.
@@ -173,7 +173,7 @@ class Trial:
 
     @property
     def config(self) -> TrialConfig:
-        return TrialConfig.of_record(self.record.config)
+        return TrialConfig().replace(self.record.config)
 
     def predictions(self, split: str | None = None) -> DataFrame:
         """A row for each sample, seed and dataset of a split; none: the one that was searched."""

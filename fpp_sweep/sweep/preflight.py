@@ -19,7 +19,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.steering import begun, budget_in_force
 from fpp_sweep.search.finalists import final_plan
-from fpp_sweep.search.racing import require_additive, rungs
+from fpp_sweep.search.racing import require_blockwise, rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import STEERED
@@ -39,7 +39,7 @@ from fpp_sweep.workers.session import gpus_here, session
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool
 
-STARTS = ("prompt", "init", "deep")  # the settings that say where adaptation starts
+STARTS = ("prompt", "anchor_prompt", "deep_prompts")  # the settings that say where adaptation starts
 SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
 LOOK = 60.0  # seconds that a node has to tell what it is like
 
@@ -209,7 +209,7 @@ def shared_results(space: Space) -> Path | None:
     root = Path(space.work.cache) if space.work.cache else default_cache()
     # a stream that left out an image goes on from another state, and no shard after it tells
     cut = space.work.on_bad_image == "skip" and any(catalogue.method(name).stateful for name in space.methods())
-    return root.absolute() / "tasks" if space.work.share and not timed and not cut else None
+    return root.absolute() / "tasks" if space.work.reuse_results and not timed and not cut else None
 
 
 def environment() -> dict[str, str]:
@@ -289,8 +289,8 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     work, race = space.work, space.search.race
     ends = {}
     if race:
-        require_additive(space.objectives, space.constraints)
-        ends = rungs(race, datasets[split])
+        require_blockwise(space.objectives, space.constraints)
+        ends = rung_ends(race, datasets[split])
     return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
 
 
@@ -315,7 +315,7 @@ def check(space: Space, models: Inspector, plan: Plan) -> Validation:
 
 def _prompts(space: Space) -> set[tuple[str, str]]:
     """What trials may start from, with how prompts of deeper layers are used."""
-    return {(config.source, config.deep) for config in [*space.baselines().values(), *_starts(space)]}
+    return {(config.source, config.deep_prompts) for config in [*space.baselines().values(), *_starts(space)]}
 
 
 def _starts(space: Space) -> list[TrialConfig]:

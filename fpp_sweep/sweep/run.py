@@ -145,7 +145,7 @@ class Run:
 
     def go(self) -> None:
         """To the end."""
-        from fpp_sweep.search.racing import saved
+        from fpp_sweep.search.racing import savings
         from fpp_sweep.search.searcher import conduct
         from fpp_sweep.search.trial_runner import TrialContext
 
@@ -168,7 +168,7 @@ class Run:
         conduct(self.conductor, brief, self.storage)
         info = replace(self.folder.info(), end_reason=self.conductor.why_stopped or "")
         if self.space.search.race:
-            info = replace(info, race=saved(self.conductor.records(), self.space.search.split))
+            info = replace(info, race=savings(self.conductor.records(), self.space.search.split))
         self.folder.write_info(info)
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")

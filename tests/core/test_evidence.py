@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_error
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import (

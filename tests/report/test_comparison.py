@@ -12,7 +12,7 @@ from PIL import Image
 
 from fpp_sweep import compare
 from fpp_sweep.cli.command import run
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE

@@ -269,9 +269,10 @@ def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(t
 def test_a_condition_leaves_a_gap_in_the_parallel_coordinates(folder):
     parallel = plots(folder)["parallel"]
     axes = {axis["label"]: axis for axis in parallel["traces"][0]["dimensions"]}
-    assert list(axes) == ["fpp.context_var", "fpp.gamma2", "method", "adapt.penalty", "accuracy", "ece"]
-    assert axes["adapt.penalty"]["ticktext"][0] == "not set"
-    assert axes["adapt.penalty"]["values"].count(axes["adapt.penalty"]["tickvals"][0]) > 5
+    weight = "adapt.pen…y_weight"  # as long as an axis has room for
+    assert list(axes) == ["fpp.context_var", "fpp.gamma2", "method", weight, "accuracy", "ece"]
+    assert axes[weight]["ticktext"][0] == "not set"
+    assert axes[weight]["values"].count(axes[weight]["tickvals"][0]) > 5
     assert -5 <= min(axes["fpp.context_var"]["values"]) <= max(axes["fpp.context_var"]["values"]) <= -2  # log10
 
 

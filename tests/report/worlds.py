@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes

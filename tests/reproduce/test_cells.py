@@ -7,9 +7,9 @@ import math
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report.document import document_to_latex, document_to_markdown
 from fpp_sweep.reproduce.cells import SPREAD, WITHOUT, Cell
 from fpp_sweep.reproduce.experiments import AVERAGE, find
-from fpp_sweep.report.document import document_to_latex, document_to_markdown
 from fpp_sweep.reproduce.output import as_csv, as_text, table_document
 from fpp_sweep.reproduce.running import forget_failed
 from tests.reproduce.made import ran, result

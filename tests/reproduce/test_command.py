@@ -14,7 +14,7 @@ from tests.drivers import environment
 from tests.waiting import wait_for
 
 SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seeds", "0", "1", "--workers", "2")
-FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.selection=0.25")
+FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.view_fraction=0.25")
 
 
 def command(*words):

@@ -17,7 +17,6 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.repair import mend
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from tests.names import PLAIN, named
 from tests.sweeps import split_result, sweep_info
@@ -27,7 +26,7 @@ params:
   fpp.gamma2: {low: 0.1, high: 20, log: true}
   fpp.draws: {low: 2, high: 8, step: 2}
   method: [tpt, ctpt]
-  adapt.penalty: {low: 1, high: 30, when: {method: [ctpt]}}
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: [ctpt]}}
 points: [{fpp.gamma2: 1.0, method: ctpt}]
 constraints: [{metric: accuracy, at_least: 40}]
 search: {trials: 8, sampler: SAMPLER}
@@ -325,12 +324,3 @@ def test_a_record_that_the_disk_does_not_give_is_not_taken_for_damaged(folder):
         mended(folder)
     assert not list(folder.path.rglob("*.damaged-*"))
     assert trials(folder)[-1][1] == TrialState.RUNNING
-
-
-def test_a_record_from_before_precision_was_of_the_whole_trial_is_kept(folder):
-    older = {key: value for key, value in TrialConfig().flat().items() if key != "precision"}
-    for record in folder.trials():
-        folder.write_trial(replace(record, config={**older, "adapt.precision": "float32"}))
-    before = {record.name: record.state for record in folder.trials()}
-    told = list(mend(folder, folder.info(), space_of()))
-    assert {record.name: record.state for record in folder.trials()} == before, told

@@ -88,9 +88,9 @@ def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
 def test_a_point_among_those_that_are_known_takes_the_place_of_none(tmp_path):
     grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
     sweep = Steered(tmp_path / "sweep")
-    sweep.space = parse_space(grid, "space.yaml", ["search.trials=null", "search.published=false"])
+    sweep.space = parse_space(grid, "space.yaml", ["search.trials=null", "search.include_published=false"])
     sweep.folder.write_info(replace(sweep.folder.info(), space=sweep.space.plain()))
-    sweep.resumed("search.trials=null", "search.published=false", text=grid)
+    sweep.resumed("search.trials=null", "search.include_published=false", text=grid)
     for _ in range(3):
         sweep.one()
     sweep.folder.ask("add", POINT)
@@ -144,7 +144,7 @@ def test_the_command_that_went_on_before_does_not_undo_what_was_steered_since(tm
 
 def test_a_grid_that_was_over_takes_a_point_without_a_budget_of_trials(tmp_path):
     grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
-    words = ["search.trials=null", "search.wall_clock=3600", "search.published=false"]
+    words = ["search.trials=null", "search.wall_clock=3600", "search.include_published=false"]
     sweep = Steered(tmp_path / "sweep")
     sweep.space = parse_space(grid, "space.yaml", words)
     sweep.folder.write_info(replace(sweep.folder.info(), space=sweep.space.plain()))

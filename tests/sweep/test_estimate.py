@@ -25,16 +25,16 @@ from tests.names import OTPT, PLAIN, TPT, named
 from tests.trial.made import facts
 
 SPACE = named("""
-base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
   method: [tpt, otpt]
-  adapt.penalty: {low: 1, high: 30, when: {method: otpt}}
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: otpt}}
 search: {trials: 6}
 work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], workers: 2}
 """)
 LEAN = named("""
-base: {fpp.steps: 3, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}
@@ -70,7 +70,7 @@ def test_sampled_points_are_in_the_space(space):
     points = [sample_point(space.searched(), draw) for _ in range(50)]
     assert all(0.1 <= point["fpp.gamma1"] <= 10 for point in points)
     assert {point["method"] for point in points} == {TPT, OTPT}
-    assert all(("adapt.penalty" in point) == (point["method"] == OTPT) for point in points)
+    assert all(("adapt.penalty_weight" in point) == (point["method"] == OTPT) for point in points)
 
 
 def test_settings_that_nothing_reads_are_not_shown(space):

@@ -91,10 +91,10 @@ def test_a_dataset_that_is_not_there_is_told(worker, override, complaint):
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["base.init=nowhere.pt"], "nowhere.pt"),
+        (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),
         (["base.prompt=nowhere.safetensors"], "nowhere.safetensors"),
         (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
-        (["base.init=fpp"], "FPP needs words"),
+        (["base.anchor_prompt=fpp"], "FPP needs words"),
         (["base.method=tpd"], "did you mean"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_prompt_or_method_that_is_not_there_is_told(worker, overrides, complai
 
 
 class Recorded:
-    """Notes which prompts are to be checked, each with its setting of `deep`."""
+    """Notes which prompts are to be checked, each with its setting of `deep_prompts`."""
 
     def check(self, methods, prompts, datasets):
         self.prompts = prompts
@@ -117,21 +117,22 @@ class Recorded:
 
 
 WORDS = ("a photo of a", "none")  # of the baselines
-LINKED = "prompt, init, deep: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
+LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
 
 
 @pytest.mark.parametrize(
     ("searched", "expected"),
     [
         ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
-        ("params: {fpp.gamma1: [1, 2]}\nbase: {init: m.pth, deep: text}", {("m.pth", "text")}),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}", {("m.pth", "text")}),
         ("params: {prompt: [fpp, x.pt]}", {WORDS, ("x.pt", "none")}),
         (
-            "params: {init: [m.pth, a photo], deep: {choices: [text, both], when: {init: m.pth}}}",
+            "params: {anchor_prompt: [m.pth, a photo],"
+            " deep_prompts: {choices: [text, both], when: {anchor_prompt: m.pth}}}",
             {WORDS, ("m.pth", "text"), ("m.pth", "both"), ("a photo", "none")},
         ),
         (
-            "params: {method: [tpt, otpt], deep: {choices: [text], when: {method: otpt}}}",
+            "params: {method: [tpt, otpt], deep_prompts: {choices: [text], when: {method: otpt}}}",
             {WORDS, ("a photo of a", "text")},
         ),
         (f"grid:\n- {LINKED}", {WORDS, ("m.pth", "text"), ("a photo", "none"), ("m.pth", "both")}),
@@ -144,7 +145,7 @@ def test_prompts_are_checked_as_trials_may_use_them(worker, searched, expected):
 
 
 def test_words_that_the_embedded_model_never_saw_are_worth_a_note(worker):
-    asked = space("base.init=quixotic zeppelins")
+    asked = space("base.anchor_prompt=quixotic zeppelins")
     (note,) = check(asked, worker, make_plan(asked, worker)).notes
     assert "quixotic" in note
     assert "never saw" in note

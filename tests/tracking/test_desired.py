@@ -110,8 +110,14 @@ def test_names_of_runs_sort_by_number_and_say_what_was_tried():
 
 
 def test_all_settings_are_params_and_the_resolved_value_counts():
-    record = replace(trial(1), params={"fpp.gamma2": "x2"}, config={"fpp.gamma2": 30.0, "fpp.align": True, "a": None})
-    assert trial_run(INFO, record, on_front=False).params == {"fpp.gamma2": "30.0", "fpp.align": "true", "a": "none"}
+    record = replace(
+        trial(1), params={"fpp.gamma2": "x2"}, config={"fpp.gamma2": 30.0, "fpp.noise_shared": True, "a": None}
+    )
+    assert trial_run(INFO, record, on_front=False).params == {
+        "fpp.gamma2": "30.0",
+        "fpp.noise_shared": "true",
+        "a": "none",
+    }
 
 
 def test_a_failed_trial_tells_why_in_one_line_and_keeps_its_traceback():
