@@ -9,7 +9,7 @@ from fpp_sweep.records.front import format_setting
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
-from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table
+from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
 from fpp_sweep.statistics.paired import Difference
 from fpp_sweep.statistics.verdicts import Answer, label_of
 
@@ -23,8 +23,9 @@ def answer_section(info: SweepInfo, statistics: SweepStatistics) -> Section:
     if statistics.answer.differences:
         blocks.append(difference_table(statistics.answer))
     finalists = [trial for trial in statistics.front.trials if trial.name in statistics.answer.finalists]
-    if any(record.params for record in finalists):
-        blocks.append(settings_table(finalists))
+    settings = settings_table(finalists)
+    if len(settings.columns) > 1:
+        blocks.append(settings)
     return Section("Answer", blocks, anchor="answer")
 
 
@@ -33,8 +34,9 @@ def difference_table(answer: Answer) -> Table:
 
     The last column holds the largest half width of the row's intervals.
     """
-    columns = [Column("finalist", is_text=True), Column("metric", is_text=True)]
-    columns += [Column(label_of(baseline)) for baseline in answer.baselines]
+    columns = columns_of(["finalist", "metric"], is_text=True)
+    for baseline in answer.baselines:
+        columns.append(Column(label_of(baseline)))
     columns.append(Column("±", drop_rank=1))
     rows: list[Row] = []
     for finalist in answer.finalists:
@@ -77,10 +79,11 @@ def settings_table(finalists: Sequence[TrialRecord]) -> Table:
     keys: dict[str, None] = {}
     for record in finalists:
         keys.update(dict.fromkeys(record.params))
-    columns = [Column("finalist", is_text=True), *(Column(key) for key in keys)]
+    columns = [Column("finalist", is_text=True), *columns_of(keys)]
     rows = []
     for record in finalists:
         cells = [Cell(record.name)]
-        cells += [Cell(format_setting(record.params[key], 4) if key in record.params else "") for key in keys]
+        for key in keys:
+            cells.append(Cell(format_setting(record.params[key], 4) if key in record.params else ""))
         rows.append(Row(cells, trial=record.name))
     return Table(title="Settings of the finalists", columns=columns, rows=rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
+from fpp_sweep.records import pareto
 from fpp_sweep.records.answer import MAX_COMPARED, SweepStatistics, attainment_of, statistics_of_samples
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, values_of
@@ -33,7 +34,6 @@ from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
 from fpp_sweep.statistics.paired import Difference, correct, difference
-from fpp_sweep.trial.artifacts import read_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +48,11 @@ class ComparedSweep:
     @property
     def label(self) -> str:
         return self.sweep.label
+
+    @property
+    def volumes(self) -> list[float]:
+        """The hypervolume after each trial of the front."""
+        return [volume for _, volume in self.front.hypervolume]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +78,9 @@ class SweepComparison:
 
 def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
     """Compare sweeps, given by label, on the images that they share; all are judged by the first one's objectives."""
-    loaded = [LoadedSweep.of(label, folder) for label, folder in folders.items()]
-    shared = shared_images(loaded)
+    shared = shared_images([LoadedSweep.of(label, folder) for label, folder in folders.items()])
     objectives, objective_notes = _comparable_objectives(shared)
-    notes = [f"{note}: left out" for note in shared.excluded]
-    notes += [*partly_shared(shared), *differing_inputs(shared), *objective_notes]
+    notes = [*shared.excluded, *partly_shared(shared), *differing_inputs(shared), *objective_notes]
     restricted = {}
     for sweep in shared.sweeps:
         restricted[sweep.label] = _restrict_sweep(sweep, shared, objectives)
@@ -185,9 +188,10 @@ def _labelled_records(
     A baseline that is the same in several sweeps is listed once, under its plain name.
     """
     first_baselines: dict[str, object] = {}  # name -> key, model and values of the first sweep's
-    records: dict[str, list[TrialRecord]] = {sweep.label: [] for sweep in sweeps}
+    records: dict[str, list[TrialRecord]] = {}
     paths: dict[str, Path] = {}
     for sweep in sweeps:
+        records[sweep.label] = []
         for record in restricted[sweep.label]:
             if record is None:
                 continue
@@ -225,14 +229,12 @@ def _union(
 
 def hypervolume_corner(objectives: Sequence[Objective], records: Sequence[TrialRecord]) -> list[float]:
     """Return the reference point: an objective's own reference, else the worst baseline, else the worst trial."""
-    points = [values_of(record) for record in records if record.kind == "baseline"]
-    if not points:
-        points = [values_of(record) for record in records]
-    corner = []
+    baselines = [record for record in records if record.kind == "baseline"]
+    points = [values_of(record) for record in baselines or records]
+    corner = pareto.worst(points, [objective.goal for objective in objectives])
     for index, objective in enumerate(objectives):
-        worst = min if objective.goal == "max" else max
-        value = worst(point[index] for point in points)
-        corner.append(value if objective.reference is None else objective.reference)
+        if objective.reference is not None:
+            corner[index] = objective.reference
     return corner
 
 
@@ -247,7 +249,7 @@ def _sample_union(
         deterministic = []
         for record in [*front.layers(MAX_COMPARED), *front.baselines]:
             if split in record.results:
-                tables[record.name] = images.restrict(read_sums(paths[record.name], split))
+                tables[record.name] = images.read(paths[record.name], split)
                 if is_deterministic(record, tables[record.name]):
                     deterministic.append(record.name)
         samples[split] = sample_split(split, tables, metrics, deterministic)
@@ -278,12 +280,12 @@ def _test_best_trials(
 
 def _pairs_of_best(first: Front, second: Front) -> dict[tuple[str, str], list[str]]:
     """Return the pairs of members that hold the same mark in two fronts, with these marks."""
-    first_best = {mark: name for name, marks in first.marks.items() for mark in marks}
-    second_best = {mark: name for name, marks in second.marks.items() for mark in marks}
     pairs: dict[tuple[str, str], list[str]] = {}
-    for mark, name in first_best.items():
-        if mark in second_best:
-            pairs.setdefault((name, second_best[mark]), []).append(mark)
+    for first_name, first_marks in first.marks.items():
+        for second_name, second_marks in second.marks.items():
+            shared_marks = [mark for mark in first_marks if mark in second_marks]
+            if shared_marks:
+                pairs[first_name, second_name] = shared_marks
     return pairs
 
 

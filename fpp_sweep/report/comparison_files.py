@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.comparison import SweepComparison, compare_sweeps
@@ -35,7 +36,7 @@ def write_sweep_comparison(folders: Sequence[SweepFolder], targets: Sequence[flo
     """Compare sweeps; write tables, picture and page; return the tables for the terminal with the files' paths."""
     comparison = compare_sweeps(_by_label(folders))
     n_objectives = len(comparison.info.objectives)
-    if len(targets) not in (0, n_objectives) or not all(math.isfinite(target) for target in targets):
+    if len(targets) not in (0, n_objectives) or not np.isfinite(targets).all():
         raise InputError(f"a value of each of {comparison.info.goals}, got {list(targets)}", "--reach")
     document = sweep_comparison_document(comparison, targets)
     out = out or _default_folder([sweep.label for sweep in comparison.sweeps])
@@ -62,16 +63,15 @@ def _shortest_label(path: Path, paths: Sequence[Path]) -> str:
     >>> _shortest_label(Path("/a/sweeps/far"), [Path("/a/sweeps/far"), Path("/b/sweeps/far"), Path("/b/far")])
     'a/sweeps/far'
     """
-    size = 1
-    while True:
+    for size in range(1, len(path.parts)):
         endings = [other.parts[-size:] for other in paths]
         if endings.count(path.parts[-size:]) == 1:
             return "/".join(path.parts[-size:])
-        size += 1
+    return str(path)
 
 
 def _default_folder(labels: Sequence[str]) -> Path:
-    name = "-".join(label.replace("/", "_") for label in labels)
+    name = "-".join(labels).replace("/", "_")
     return COMPARISONS / name[:LONGEST_NAME]
 
 

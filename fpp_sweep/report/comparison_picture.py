@@ -36,8 +36,7 @@ def comparison_figure(comparison: SweepComparison) -> StaticFigure:
         for axes, panel in zip(front_axes, panels, strict=True):
             draw_front(axes, panel)
         for sweep, color, _ in _styled(comparison):
-            volumes = [volume for _, volume in sweep.front.hypervolume]
-            cost_axes.step(sweep.seconds, volumes, where="post", color=color)
+            cost_axes.step(sweep.seconds, sweep.volumes, where="post", color=color)
         cost_axes.set_xlabel("seconds that workers were held")
         cost_axes.set_ylabel("hypervolume")
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fpp_sweep.records.front import format_metric, format_setting, format_values, values_of
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
 from fpp_sweep.report.comparison import ComparedSweep, SweepComparison
-from fpp_sweep.report.document import Document, Section, Text
-from fpp_sweep.report.formatting import format_bounds, format_p_value
+from fpp_sweep.report.document import Document, Section, Text, paragraphs
+from fpp_sweep.report.formatting import counts_text, format_bounds, format_p_value
 from fpp_sweep.report.front_table import front_table
-from fpp_sweep.report.table import Cell, Column, Row, Table
+from fpp_sweep.report.table import Cell, Column, Row, Table, cells_of, columns_of
+from fpp_sweep.report.text_layout import cut
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import dotted
@@ -31,7 +33,7 @@ def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[flo
     """Return the tables of a comparison; `targets` are values of the objectives whose cost is asked for."""
     sections = []
     if comparison.notes:
-        sections.append(Section("Notes on what is compared", [Text(note) for note in comparison.notes]))
+        sections.append(Section("Notes on what is compared", paragraphs(comparison.notes)))
     sections.append(_union_section(comparison))
     sections.append(Section("The sweeps' best trials against each other", [_test_table(comparison)]))
     attainment = _attainment_table(comparison)
@@ -49,9 +51,9 @@ def _union_section(comparison: SweepComparison) -> Section:
     info, front = comparison.info, comparison.statistics.front
     shares = []
     for sweep in comparison.sweeps:
-        n_members = sum(member.name.startswith(f"{sweep.label}/") for member in front.members)
-        shares.append(f"{n_members} of {sweep.label}")
-    images = ", ".join(f"{count} of {name}" for name, count in comparison.images.counts.items())
+        members = [member for member in front.members if member.name.startswith(f"{sweep.label}/")]
+        shares.append(f"{len(members)} of {sweep.label}")
+    images = counts_text(comparison.images.counts)
     summary = f"{len(front.members)} of {len(front.finished)} trials: {', '.join(shares)}; images: {images}"
     table = front_table(info, front, comparison.statistics, settings=False)
     title = f"Union front of {info.name}, by {info.goals} on {info.search_split}"
@@ -60,23 +62,25 @@ def _union_section(comparison: SweepComparison) -> Section:
 
 def _test_table(comparison: SweepComparison) -> Table:
     """Return first minus second of each pair of best trials."""
-    columns = [Column(title, is_text=True) for title in ("best in", "first", "second", "on", "metric")]
-    columns += [Column("difference"), Column("p")]
+    columns = columns_of(["best in", "first", "second", "on", "metric"], is_text=True)
+    columns += columns_of(["difference", "p"])
     rows = []
+    splits = set()
     for test in comparison.tests:
         difference = test.difference
-        texts = [", ".join(test.marks), difference.first, difference.second, test.split, difference.metric]
-        plain = difference_cell(difference.metric, difference)
-        bounds = format_bounds(difference.metric, difference)
-        value = Cell(plain.text, interval=bounds, mark=plain.mark, style=plain.style)
-        rows.append(Row([*(Cell(text) for text in texts), value, Cell(format_p_value(difference.adjusted_p))]))
+        splits.add(test.split)
+        cells = cells_of([", ".join(test.marks), difference.first, difference.second, test.split, difference.metric])
+        value = difference_cell(difference.metric, difference)
+        cells.append(replace(value, interval=format_bounds(difference.metric, difference)))
+        cells.append(Cell(format_p_value(difference.adjusted_p)))
+        rows.append(Row(cells))
     notes = ["no two of them can be paired"]
     if rows:
         notes = [
             "first minus second, paired over images and seeds; p two-sided, after Holm's correction over these "
             f"{len(rows)} tests; {SIGNIFICANT} below 0.05"
         ]
-        if any(test.split == comparison.info.search_split for test in comparison.tests):
+        if comparison.info.search_split in splits:
             notes.append(f"on {comparison.info.search_split} they were chosen by these images: optimistic")
     return Table(columns=columns, rows=rows, notes=notes)
 
@@ -94,11 +98,14 @@ def _attainment_table(comparison: SweepComparison) -> Table:
         return Table()
     x, y = (objective.metric for objective in comparison.info.objectives)
     positions = next(iter(attainments.values())).positions
-    columns = [Column(x), *(Column(f"{y} of {label}") for label in attainments)]
+    columns = [Column(x)]
+    for label in attainments:
+        columns.append(Column(f"{y} of {label}"))
     rows = []
     for index in np.linspace(0, len(positions) - 1, N_ATTAINMENT_ROWS + 2).astype(int)[1:-1]:
         cells = [Cell(format_metric(x, float(positions[index])))]
-        cells += [_attainment_cell(y, attainment, int(index)) for attainment in attainments.values()]
+        for attainment in attainments.values():
+            cells.append(_attainment_cell(y, attainment, int(index)))
         rows.append(Row(cells))
     note = f"reached in half of the resamples [in 10 %, in 90 % of them] at that {x} or better"
     return Table(columns=columns, rows=rows, notes=[note])
@@ -116,25 +123,26 @@ def _attainment_cell(metric: str, attainment: Attainment, index: int) -> Cell:
 def _cost_table(comparison: SweepComparison, targets: Sequence[float]) -> Table:
     """Return the worker time until a front is good enough: in hypervolume, or in each objective."""
     objectives = comparison.info.objectives
-    best_volume = max((volume for _, volume in comparison.statistics.front.hypervolume), default=0.0)
-    columns = [Column("sweep", is_text=True), Column("trials"), Column("worker time"), Column("hypervolume")]
+    best_volume = 0.0
+    if comparison.statistics.front.hypervolume:
+        _, best_volume = comparison.statistics.front.hypervolume[-1]
+    columns = [Column("sweep", is_text=True), *columns_of(["trials", "worker time", "hypervolume"])]
     if targets:
         columns.append(Column(format_values(objectives, targets)))
     else:
-        columns += [Column(f"{share:.0%}") for share in HYPERVOLUME_SHARES]
+        columns += columns_of(f"{share:.0%}" for share in HYPERVOLUME_SHARES)
     rows = []
     for sweep in comparison.sweeps:
-        volumes = [volume for _, volume in sweep.front.hypervolume]
-        cells = [Cell(sweep.label), Cell(str(len(sweep.front.finished)))]
-        cells += [Cell(duration(sweep.sweep.seconds_until(math.inf))), Cell(f"{max(volumes, default=0.0):.4g}")]
+        worker_time = duration(sweep.sweep.seconds_until(math.inf))
+        texts = [sweep.label, str(len(sweep.front.finished)), worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
         if targets:
             reached = [_reaches(objectives, values_of(trial), targets) for trial in sweep.front.trials]
-            cells.append(Cell(_cost_until(sweep, reached)))
+            texts.append(_cost_until(sweep, reached))
         else:
             for share in HYPERVOLUME_SHARES:
-                reached = [0 < share * best_volume <= volume for volume in volumes]
-                cells.append(Cell(_cost_until(sweep, reached)))
-        rows.append(Row(cells))
+                reached = [0 < share * best_volume <= volume for volume in sweep.volumes]
+                texts.append(_cost_until(sweep, reached))
+        rows.append(Row(cells_of(texts)))
     has_volume = best_volume > 0 or bool(targets)
     return Table(columns=columns, rows=rows, notes=_cost_notes(comparison, targets, has_volume=has_volume))
 
@@ -146,10 +154,15 @@ def _cost_notes(comparison: SweepComparison, targets: Sequence[float], *, has_vo
         notes.append(
             "no trial is better in every objective than the hypervolume's reference point; give --reach VALUES"
         )
-    from_cache = [sweep.label for sweep in comparison.sweeps if sweep.sweep.info.work.cached > 0]
+    from_cache = []
+    devices = set()
+    for sweep in comparison.sweeps:
+        devices.add(sweep.sweep.info.device)
+        if sweep.sweep.info.work.cached > 0:
+            from_cache.append(sweep.label)
     if from_cache:
         notes.append(f"cached results cost nothing: {', '.join(from_cache)}")
-    if len({sweep.sweep.info.device for sweep in comparison.sweeps}) > 1:
+    if len(devices) > 1:
         notes.append("the sweeps ran on different devices: their times are not comparable")
     return notes
 
@@ -173,15 +186,16 @@ def _cost_until(sweep: ComparedSweep, reached: Sequence[bool]) -> str:
 
 def _settings_table(comparison: SweepComparison) -> Table:
     """Return the keys of the spaces and of the provenance in which the sweeps differ."""
-    settings = {sweep.label: _settings_of(sweep) for sweep in comparison.sweeps}
+    settings = {}
     keys: dict[str, None] = {}
-    for values in settings.values():
-        keys.update(dict.fromkeys(values))
+    for sweep in comparison.sweeps:
+        settings[sweep.label] = _settings_of(sweep)
+        keys.update(dict.fromkeys(settings[sweep.label]))
     rows = []
     for key in keys:
         texts = [values.get(key, "-") for values in settings.values()]
         if len(set(texts)) > 1:
-            rows.append([key, *(_shortened(text) for text in texts)])
+            rows.append([key, *texts])
     columns = range(len(settings) + 1)
     notes = [] if rows else ["none"]
     return Table.of_strings(["setting", *settings], rows, notes=notes, text_columns=columns)
@@ -192,14 +206,8 @@ def _settings_of(sweep: ComparedSweep) -> Mapping[str, str]:
     settings = {}
     for key, value in dotted(dict(info.space)):
         if key not in ("question", "name"):
-            settings[key] = format_setting(value)
+            settings[key] = cut(format_setting(value), SETTING_LENGTH)
     for name, text in info.provenance().items():
         if name in PROVENANCE:
-            settings[name] = format_setting(text)
+            settings[name] = cut(format_setting(text), SETTING_LENGTH)
     return settings
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= SETTING_LENGTH:
-        return text
-    return f"{text[: SETTING_LENGTH - 3]}..."

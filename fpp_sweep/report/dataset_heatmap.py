@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median, quantiles
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from fpp_sweep.records.front import Front, format_metric, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.plots import plot_text, transparent
+from fpp_sweep.report.plots import plot_texts, transparent
 from fpp_sweep.report.settings_plots import more_is_better, rounded
 from fpp_sweep.spec.palette import BLUE, GREY, RED
+from fpp_sweep.statistics.block_stats import Numbers
 
 MAX_HEIGHT = 560  # pixels of the map: it fits on a printed page
 COLOR_SCALE = [[0, RED], [0.5, transparent(GREY, 0.08)], [1, BLUE]]
 OTHER_METRICS = ("nll", "brier")  # can be chosen beside the metrics that every table shows
-
-Column = Sequence[float | None]
 
 
 def heat_map(info: SweepInfo, front: Front) -> Plot:
@@ -32,15 +33,14 @@ def heat_map(info: SweepInfo, front: Front) -> Plot:
     if len(records) < 2 or len(datasets) < 2:
         return Plot(name="heat", placeholder="Fewer than two datasets, or than two finished trials.")
     choices = {}
-    metrics = [metric.partition("/")[0] for metric in metrics_shown(info.objectives)]
-    for metric in dict.fromkeys([*metrics, *OTHER_METRICS]):
-        columns = [_column(info, records, dataset, metric) for dataset in datasets]
-        if any(value is not None for column in columns for value in column):
-            choices[metric] = {"traces": [_gains(info, metric, columns)]}
+    for metric in _metrics(info):
+        values = _values(info, records, list(datasets), metric)
+        if np.isfinite(values).any():
+            choices[metric] = {"traces": [_gains(info, metric, values)]}
     trace = {
         "type": "heatmap",
-        "x": [plot_text(dataset) for dataset in datasets],
-        "y": [plot_text(record.label) for record in records],
+        "x": plot_texts(datasets),
+        "y": plot_texts(record.label for record in records),
         "colorscale": COLOR_SCALE,
         "colorbar": {"thickness": 10},
         "hovertemplate": "%{y}, %{x}: %{text} (%{z:+.3g})<extra></extra>",
@@ -66,25 +66,43 @@ def _best_first(front: Front) -> list[TrialRecord]:
     return sorted(front.finished, key=lambda record: (record.values or (0.0,))[0], reverse=front.goals[0] == "max")
 
 
-def _column(info: SweepInfo, records: Sequence[TrialRecord], dataset: str, metric: str) -> Column:
-    return [record.results[info.search_split].datasets.get(dataset, {}).get(metric) for record in records]
+def _metrics(info: SweepInfo) -> list[str]:
+    """Return the metrics that a reader may choose, without dataset names, each once."""
+    metrics: dict[str, None] = {}
+    for metric in (*metrics_shown(info.objectives), *OTHER_METRICS):
+        metrics[metric.partition("/")[0]] = None
+    return list(metrics)
 
 
-def _gains(info: SweepInfo, metric: str, columns: Sequence[Column]) -> dict[str, Any]:
-    """Return the heat map's changes for a metric; plotly wants a row for each record."""
-    gains = [_minus_median(column) for column in columns]
-    texts = [[format_metric(metric, value) for value in column] for column in columns]
-    sizes = [abs(gain) for column in gains for gain in column if gain is not None]
-    limit = quantiles(sizes * 2, n=20)[-1] or max(sizes) or 1.0  # the largest 5 % all get the strongest colour
+def _values(info: SweepInfo, records: Sequence[TrialRecord], datasets: Sequence[str], metric: str) -> Numbers:
+    """Return (records, datasets): the values of a metric; nan where a record has none."""
+    values = np.full((len(records), len(datasets)), np.nan)
+    for row, record in enumerate(records):
+        by_dataset = record.results[info.search_split].datasets
+        for column, dataset in enumerate(datasets):
+            values[row, column] = by_dataset.get(dataset, {}).get(metric, np.nan)
+    return values
+
+
+def _gains(info: SweepInfo, metric: str, values: Numbers) -> dict[str, Any]:
+    """Return the heat map's changes for a metric."""
+    gains = np.full(values.shape, np.nan)
+    for column in np.flatnonzero(np.isfinite(values).any(axis=0)):
+        gains[:, column] = values[:, column] - np.nanmedian(values[:, column])
+    sizes = np.abs(gains[np.isfinite(gains)])
+    limit = float(np.quantile(sizes, 0.95)) or float(sizes.max()) or 1.0  # the largest 5 % have the strongest colour
     return {
-        "z": list(zip(*gains, strict=True)),
-        "text": list(zip(*texts, strict=True)),
+        "z": _nested(gains, rounded),
+        "text": _nested(values, lambda value: format_metric(metric, value)),
         "zmin": -limit,
         "zmax": limit,
         "reversescale": not more_is_better(info, metric),
     }
 
 
-def _minus_median(column: Column) -> Column:
-    middle = median([value for value in column if value is not None] or [0])
-    return [None if value is None else rounded(value - middle) for value in column]
+def _nested(values: Numbers, convert: Callable[[float], Any]) -> list[list[Any]]:
+    """Return converted values as lists; None where a value is missing."""
+    rows = []
+    for row in values.tolist():
+        rows.append([convert(value) if math.isfinite(value) else None for value in row])
+    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -10,13 +10,19 @@ from fpp_sweep.report.table import Table, tex, to_latex, to_markdown, to_text
 from fpp_sweep.report.text_layout import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
+TextStyle = Literal["", "faint", "warning", "lead"]
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A paragraph; an empty one is left out."""
 
     text: str
-    style: Literal["", "faint", "warning", "lead"] = ""  # on a page
+    style: TextStyle = ""  # on a page
+
+
+def paragraphs(texts: Iterable[str], style: TextStyle = "") -> list[Text]:
+    return [Text(text, style) for text in texts]
 
 
 @dataclass(frozen=True, slots=True)

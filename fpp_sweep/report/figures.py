@@ -159,11 +159,13 @@ def _points(
 
 def _with_intervals(points: Points, info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> Points:
     """Add the intervals on both axes; the order of trials, an axis of a single objective, has none."""
-    x_metric, y_metric = (info.objectives[index].metric for index in pair)
-    x_errors = [error_bar(info, statistics, record, x_metric) for record in points.records]
-    y_errors = [error_bar(info, statistics, record, y_metric) for record in points.records]
-    if pair[0] == pair[1]:
-        x_errors = []
+    x, y = pair
+    x_errors = []
+    y_errors = []
+    for record in points.records:
+        if x != y:
+            x_errors.append(error_bar(info, statistics, record, info.objectives[x].metric))
+        y_errors.append(error_bar(info, statistics, record, info.objectives[y].metric))
     return replace(points, x_errors=x_errors, y_errors=y_errors)
 
 
@@ -177,18 +179,18 @@ def staircases_of(front: Front, color: str) -> list[Staircase]:
 def regions_of(front: Front, attainment: Attainment | None, color: str) -> list[Region]:
     if attainment is None:
         return []
-    best = _with_gaps(attainment.best)
-    worst = _with_gaps(attainment.worst)
-    finite = [value for value in [*best, *worst] if value is not None]
-    limit = None  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
-    if finite:
-        limit = max(finite) if front.goals[1] == "min" else min(finite)
+    worst = attainment.worst
+    reached = np.concatenate([attainment.best, worst])
+    reached = reached[np.isfinite(reached)]
+    if len(reached):  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
+        limit = reached.max() if front.goals[1] == "min" else reached.min()
+        worst = np.where(np.isfinite(worst), worst, limit)
     region = Region(
         color=color,
         xs=attainment.positions.tolist(),
-        best=best,
+        best=_with_gaps(attainment.best),
         median=_with_gaps(attainment.median),
-        worst=[limit if value is None else value for value in worst],
+        worst=_with_gaps(worst),
     )
     return [region]
 
@@ -207,7 +209,7 @@ def error_bar(info: SweepInfo, statistics: SweepStatistics, record: TrialRecord,
 
 def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
     """Return the objectives of a pair, with arrows towards their better ends."""
-    x, y = (info.objectives[index] for index in pair)
+    x, y = info.objectives[pair[0]], info.objectives[pair[1]]
     x_arrow = "→" if x.goal == "max" else "←"
     y_arrow = "↑" if y.goal == "max" else "↓"
     x_title = f"{x.metric}  (better {x_arrow})"
@@ -275,7 +277,9 @@ def _draw_intervals(axes: Axes, points: Points) -> None:
 
 
 def _draw_region(axes: Axes, region: Region) -> None:
-    best, median, worst = (np.array(values, np.float64) for values in (region.best, region.median, region.worst))
+    best = np.array(region.best, np.float64)  # None becomes nan
+    median = np.array(region.median, np.float64)
+    worst = np.array(region.worst, np.float64)
     shade: Mapping[str, Any] = {"color": region.color, "alpha": 0.12, "linewidth": 0, "zorder": 1}
     axes.fill_between(region.xs, best, worst, label=REGION_LABEL, **shade)
     axes.plot(region.xs, median, color=region.color, linewidth=0.8, linestyle="--", zorder=1, label=MEDIAN_LABEL)

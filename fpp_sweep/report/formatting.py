@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fpp_sweep.spec import catalogue
@@ -53,6 +54,15 @@ def format_p_value(p_value: float) -> str:
     if p_value < 0.001:
         return "<0.001"
     return f"{p_value:.3f}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return the number of images of each dataset.
+
+    >>> counts_text({"digits": 200, "scenes": 1000})
+    '200 of digits, 1000 of scenes'
+    """
+    return ", ".join(f"{count} of {name}" for name, count in counts.items())
 
 
 def decimals_of(metric: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,8 +41,11 @@ def write_front(folder: Path, info: SweepInfo, front: Front, statistics: SweepSt
     The front may be newer than the statistics; its new members then have no intervals yet.
     """
     rows = [_csv_row(info, front, statistics, record) for record in front.compared]
+    heads = ["name"]
+    if rows:
+        heads = list(rows[0])
     with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["name"])
+        writer = csv.DictWriter(file, heads)
         writer.writeheader()
         writer.writerows(rows)
     write_json(folder / "front.json", _front_document(info, front, statistics))
@@ -65,8 +69,11 @@ def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record:
     for split in splits:
         for metric in metrics:
             interval = statistics.interval(record, split, metric)
-            row[f"{metric} ({split}) low"] = None if isinstance(interval, str) else interval.low
-            row[f"{metric} ({split}) high"] = None if isinstance(interval, str) else interval.high
+            low = high = None
+            if not isinstance(interval, str):
+                low, high = interval.low, interval.high
+            row[f"{metric} ({split}) low"] = low
+            row[f"{metric} ({split}) high"] = high
     for key in values_by_setting(front.compared):
         row[key] = record.params.get(key)
     return row
@@ -77,22 +84,34 @@ def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) 
     for record in front.members:
         intervals = {"intervals": _intervals(info, front, statistics, record)}
         members.append(_record_document(front, record) | intervals)
-    rivals = [record for record in front.chosen if record not in front.members]
-    knees = [name for name, marks in front.marks.items() if "knee" in marks]
+    rivals = []
+    for record in front.chosen:
+        if record not in front.members:
+            rivals.append(_record_document(front, record))
+    objectives = []
+    for objective in front.objectives:
+        objectives.append({"metric": objective.metric, "goal": objective.goal})
     return {
         "sweep": info.name,
         "search_split": info.search_split,
-        "objectives": [{"metric": objective.metric, "goal": objective.goal} for objective in front.objectives],
+        "objectives": objectives,
         "answer": _answer_document(info, statistics),
         "recommended": statistics.answer.recommended,
         "members": members,
-        "rivals": [_record_document(front, record) for record in rivals],
+        "rivals": rivals,
         "baselines": [_record_document(front, record) for record in front.baselines],
         "support": {name: support.word for name, support in statistics.support.trials.items()},
-        "knee": knees[0] if knees else None,
+        "knee": _knee(front),
         "reference": front.reference,
         "hypervolume": front.hypervolume,
     }
+
+
+def _knee(front: Front) -> str | None:
+    for name, marks in front.marks.items():
+        if "knee" in marks:
+            return name
+    return None
 
 
 def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, object]:
@@ -196,7 +215,7 @@ def _file_name(mark: str) -> str:
     >>> _file_name("best accuracy/dtd")
     'best-accuracy-dtd.yaml'
     """
-    stem = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in mark)
+    stem = re.sub(r"[^\w-]", "-", mark)
     return f"{stem}.yaml"
 
 
@@ -213,7 +232,8 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     """Return a config as YAML, below comments on what it is, how good it is, and what that rests on."""
     remarks = front.remarks(record)
     if record.kind == "trial":
-        remarks.insert(0, "on its front" if record in front.members else "beside its front")
+        is_member = record in front.members
+        remarks.insert(0, "on its front" if is_member else "beside its front")
     if record.name == answer.recommended:
         remarks.append("recommended")
     comments = [", ".join([f"{record.name} of sweep {info.name}", *remarks])]
@@ -228,9 +248,9 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
                 comments.append(f"not shown to be better in {metric} than {', '.join(not_beaten)}")
     if info.model:
         comments.append(f"model {info.model}; settings in units of embeddings hold for this model only")
-    lines = [f"# {format_setting(comment)}\n" for comment in comments]
-    config = yaml.safe_dump({"config": dict(record.config)}, sort_keys=False, allow_unicode=True)
-    return "".join(lines) + config
+    lines = [f"# {format_setting(comment)}" for comment in comments]
+    lines.append(yaml.safe_dump({"config": dict(record.config)}, sort_keys=False, allow_unicode=True))
+    return "\n".join(lines)
 
 
 def _baselines_not_beaten(answer: Answer, name: str, metric: str) -> list[str]:

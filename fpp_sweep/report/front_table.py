@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.front import (
@@ -16,7 +16,7 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.formatting import format_interval
-from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table
+from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 
@@ -42,45 +42,44 @@ def front_table(
     `knee`, and the searched settings, which a narrow terminal leaves out.
 
     >>> from fpp_sweep.records.front import front_of
-    >>> from fpp_sweep.records.records import SplitResult
     >>> from fpp_sweep.report.table import to_text
     >>> from fpp_sweep.space.objectives import Objective
-    >>> from fpp_sweep.spec.config import TrialConfig
-    >>> goals = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
-    >>> info = SweepInfo(name="s", created=0, state="finished", space={}, objectives=goals, search_split="val")
-    >>> numbers = {"average": {"accuracy": 71.0, "ece": 4.0}, "datasets": {}, "deviation": {}}
-    >>> result = SplitResult(**numbers, samples=200, seconds={}, device_seconds=0)
-    >>> done = {"kind": "trial", "state": "complete", "values": [71.0, 4.0], "config": TrialConfig().flat()}
-    >>> trial = TrialRecord(name="a", results={"val": result}, **done)
-    >>> print(to_text(front_table(info, front_of(info, [trial])), width=80))
-           ---- val -----
-    trial  accuracy   ece  remarks
-    a         71.00  4.00  best accuracy, best ece, knee
+    >>> goals = (Objective(metric="ece", goal="min"),)
+    >>> info = SweepInfo(name="s", created=0, state="running", space={}, objectives=goals, search_split="val")
+    >>> print(to_text(front_table(info, front_of(info, []), title="no trial has finished")))
+    no trial has finished
     """
     if splits is None:
         splits = splits_of(info, front.compared)
-    metrics = metrics_shown(info.objectives)
     searched = values_by_setting(front.members) if settings else {}
-    columns = [Column("trial", is_text=True)]
-    for split in splits:
-        columns += [Column(metric, group=split) for metric in metrics]
     has_support = statistics is not None and bool(statistics.support.trials)
-    if has_support:
-        columns.append(Column("support", is_text=True))
-    columns.append(Column("remarks", is_text=True))
-    for key, values in searched.items():
-        columns.append(Column(key, is_text=not all(is_number(value) for value in values), drop_rank=1))
     rows: list[Row] = []
     for record in front.compared:
         cells = [Cell(record.label)]
         for split in splits:
-            cells += [metric_cell(record, split, metric, statistics) for metric in metrics]
+            for metric in metrics_shown(info.objectives):
+                cells.append(metric_cell(record, split, metric, statistics))
         if statistics is not None and has_support:
             cells.append(Cell(support_text(statistics, record.name)))
         cells.append(Cell(remarks(front, record)))
         cells += setting_cells(record, searched)
         rows.append(_row(front, record, cells, rows))
-    return Table(title=title, columns=columns, rows=rows)
+    return Table(title=title, columns=_columns(info, splits, searched, has_support=has_support), rows=rows)
+
+
+def _columns(
+    info: SweepInfo, splits: Sequence[str], searched: Mapping[str, Sequence[Any]], *, has_support: bool
+) -> list[Column]:
+    columns = [Column("trial", is_text=True)]
+    for split in splits:
+        columns += columns_of(metrics_shown(info.objectives), group=split)
+    if has_support:
+        columns.append(Column("support", is_text=True))
+    columns.append(Column("remarks", is_text=True))
+    for key, values in searched.items():
+        has_text = not all(is_number(value) for value in values)
+        columns.append(Column(key, is_text=has_text, drop_rank=1))
+    return columns
 
 
 def dataset_table(info: SweepInfo, front: Front, statistics: SweepStatistics | None, split: str) -> Table:
@@ -91,13 +90,15 @@ def dataset_table(info: SweepInfo, front: Front, statistics: SweepStatistics | N
         datasets.update(dict.fromkeys(record.results[split].datasets))
     metrics = (catalogue.ACCURACY, catalogue.ECE)
     columns = [Column("trial", is_text=True)]
+    headings = [catalogue.metric(metric).heading for metric in metrics]
     for dataset in datasets:
-        columns += [Column(catalogue.metric(metric).heading, group=dataset) for metric in metrics]
+        columns += columns_of(headings, group=dataset)
     rows: list[Row] = []
     for record in records:
         cells = [Cell(record.label)]
         for dataset in datasets:
-            cells += [metric_cell(record, split, f"{metric}/{dataset}", statistics) for metric in metrics]
+            for metric in metrics:
+                cells.append(metric_cell(record, split, f"{metric}/{dataset}", statistics))
         rows.append(_row(front, record, cells, rows))
     return Table(title=f"{split} split", columns=columns, rows=rows if datasets else [])
 

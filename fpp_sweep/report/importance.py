@@ -62,12 +62,18 @@ def _importance(
         sample = generator.choices(frozen_trials, k=len(frozen_trials))
         if len({trial.value for trial in sample}) > 1:
             resampled_shares.append(_shares(objective, sample))
+    return Importance(metric, shares, _spread(list(shares), resampled_shares))
+
+
+def _spread(keys: Sequence[str], resampled_shares: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """Return the lowest and the highest share of each setting."""
+    if not resampled_shares:
+        return {}
     spread = {}
-    for key in shares:
-        values_of_key = [resampled.get(key, 0.0) for resampled in resampled_shares]
-        if values_of_key:
-            spread[key] = min(values_of_key), max(values_of_key)
-    return Importance(metric, shares, spread)
+    for key in keys:
+        shares = [resampled.get(key, 0.0) for resampled in resampled_shares]
+        spread[key] = min(shares), max(shares)
+    return spread
 
 
 def _shares(objective: Objective, trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, float]:

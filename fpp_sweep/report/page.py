@@ -12,7 +12,7 @@ from fpp_sweep.records.front import Front, format_setting, splits_of, values_by_
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.dataset_heatmap import heat_map
-from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text
+from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
 from fpp_sweep.report.front_table import dataset_table, front_table
 from fpp_sweep.report.html import format_time, picture, write_html
 from fpp_sweep.report.importance import N_RESAMPLES, N_TOP_TRIALS, Importance, compute_importances
@@ -89,7 +89,9 @@ def _introduction(report: SweepReport) -> Iterator[Block]:
     yield Text(f"{info.state}; started {format_time(info.created)}{ended}", "faint")
     counts = Counter(record.state for record in report.records if record.kind == "trial")
     states = [f"{counts['complete']} trials finished", f"{counts['failed']} failed", f"{counts['running']} running"]
-    states += [f"{counts[state]} {state}" for state in ("stopped", "waiting", "interrupted") if counts[state]]
+    for state in ("stopped", "waiting", "interrupted"):
+        if counts[state]:
+            states.append(f"{counts[state]} {state}")
     on_front = f"{len(front.members)} on the front"
     if front.infeasible:
         on_front += f", {len(front.infeasible)} break a constraint"
@@ -105,7 +107,7 @@ def _front_section(report: SweepReport) -> Section:
     blocks: list[Block] = [*front_plots(info, report.statistics)]
     if front.compared:
         blocks.append(front_table(info, front, report.statistics))
-    blocks.append(Details("How to read this", [Text(sentence) for sentence in READING]))
+    blocks.append(Details("How to read this", paragraphs(READING)))
     return Section("Front", blocks, anchor="front")
 
 
@@ -161,8 +163,10 @@ def _datasets_section(report: SweepReport) -> Section:
         "A cell is a trial's value on a dataset minus the dataset's median; blue is better, best trials on top."
     )
     blocks: list[Block] = [Section("Gains and losses", [heat_map(info, front), Text(explanation, "faint")])]
-    tables = [dataset_table(info, front, report.statistics, split) for split in splits_of(info, front.compared)]
-    blocks += [table for table in tables if table.rows]
+    for split in splits_of(info, front.compared):
+        table = dataset_table(info, front, report.statistics, split)
+        if table.rows:
+            blocks.append(table)
     if not front.compared:
         blocks.append(Text("No trial has finished yet.", "faint"))
     diagrams = list(_reliability_diagrams(report))
@@ -185,7 +189,7 @@ def _reliability_diagrams(report: SweepReport) -> Iterator[Block]:
 
 def _progress_section(report: SweepReport) -> Section:
     workers = read_workers(report.folder.path / "logs")
-    blocks: list[Block] = [Text(sentence) for sentence in costs(report.info, report.records)]
+    blocks: list[Block] = [*paragraphs(costs(report.info, report.records))]
     blocks.append(Section("Hypervolume", [hypervolume_plot(report.statistics.front)]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))
     return Section("Progress", blocks, anchor="progress")

@@ -7,7 +7,7 @@ which `plot_text` escapes; parallel coordinates draw their texts as they are.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle
 from statistics import quantiles
@@ -74,8 +74,7 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
 def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
     hover_texts = []
     for record in points.records:
-        remarks = [statistics.support.word(record.name), *statistics.front.marks.get(record.name, [])]
-        hover_texts.append(_hover_text(info, record, [remark for remark in remarks if remark]))
+        hover_texts.append(_hover_text(info, statistics, record))
     marker: dict[str, Any] = {"color": points.color, "symbol": points.marker.plotly, "size": 11}
     if points.kind in ("trials", "infeasible"):
         marker |= {"size": 7, "opacity": 0.7}
@@ -97,22 +96,30 @@ def _error_bars(points: Points) -> dict[str, Any]:
     """Return the intervals of an axis on which all points have one."""
     bars = {}
     for axis, errors in (("error_x", points.x_errors), ("error_y", points.y_errors)):
-        present = [error for error in errors if error is not None]
-        if present and len(present) == len(errors):
-            above = [error.above for error in present]
-            below = [error.below for error in present]
+        above = []
+        below = []
+        for error in errors:
+            if error is not None:
+                above.append(error.above)
+                below.append(error.below)
+        if above and len(above) == len(errors):
             bars[axis] = {"type": "data", "array": above, "arrayminus": below, "symmetric": False}
             bars[axis] |= {"thickness": 1, "width": 2}
     return bars
 
 
-def _hover_text(info: SweepInfo, record: TrialRecord, remarks: Sequence[str]) -> str:
-    lines = [f"<b>{plot_text(record.name)}</b> ({plot_text(', '.join([record.origin, *remarks]))})"]
+def _hover_text(info: SweepInfo, statistics: SweepStatistics, record: TrialRecord) -> str:
+    remarks = [record.origin]
+    support = statistics.support.word(record.name)
+    if support:
+        remarks.append(support)
+    remarks += statistics.front.marks.get(record.name, [])
+    lines = [f"<b>{plot_text(record.name)}</b> ({plot_text(', '.join(remarks))})"]
     for objective, value in zip(info.objectives, values_of(record), strict=True):
         lines.append(f"{plot_text(objective.metric)}: <b>{format_metric(objective.metric, value)}</b>")
     settings = dict(record.params)
     if not settings:
-        settings = {key: record.config[key] for key in ("method", "prompt") if key in record.config}
+        settings = {"method": record.config.get("method"), "prompt": record.config.get("prompt")}
     for key, value in list(settings.items())[:N_HOVERED_SETTINGS]:
         lines.append(f"{plot_text(key)} = {plot_text(format_setting(value))}")
     if len(settings) > N_HOVERED_SETTINGS:
@@ -191,8 +198,9 @@ def zoomed(plot: Plot) -> Plot:
             points += list(zip(trace["x"], trace["y"], strict=True))
     if not points:
         return plot
-    x_range = range_without_outliers([x for x, _ in points])
-    y_range = range_without_outliers([y for _, y in points])
+    xs, ys = zip(*points, strict=True)
+    x_range = range_without_outliers(xs)
+    y_range = range_without_outliers(ys)
     zoom = {}
     if x_range:
         zoom["xaxis"] = x_range
@@ -234,18 +242,26 @@ def range_without_outliers(column: Sequence[float | None]) -> list[float] | None
 
 def importance_plot(importances: Sequence[Importance]) -> Plot:
     """Return bars for each objective that has importances."""
-    shown = [importance for importance in importances if importance.shares]
+    shown = []
+    reasons = []
+    largest_shares: dict[str, float] = {}
+    for importance in importances:
+        if importance.shares:
+            shown.append(importance)
+        else:
+            reasons.append(f"{importance.metric}: {importance.skipped}.")
+        for key, share in importance.shares.items():
+            largest_shares[key] = max(share, largest_shares.get(key, 0.0))
     if not shown:
-        reasons = [f"{importance.metric}: {importance.skipped}." for importance in importances]
         return Plot(name="importances", placeholder=" ".join(reasons))
-    keys = sorted(shown[0].shares, key=lambda key: max(importance.shares[key] for importance in shown))
+    keys = sorted(largest_shares, key=largest_shares.__getitem__)
     traces = []
     for importance, color in zip(shown, cycle([BLUE, RED, GREY]), strict=False):
         trace = {
             "type": "bar",
             "orientation": "h",
             "name": plot_text(importance.metric),
-            "y": [plot_text(key) for key in keys],
+            "y": plot_texts(keys),
             "x": [importance.shares[key] for key in keys],
             "marker": {"color": color},
             "error_x": _whiskers(importance, keys),
@@ -281,13 +297,15 @@ def hypervolume_plot(front: Front) -> Plot:
         if front.reference is None:
             reason = "The sweep has no reference point."
         return Plot(name="hypervolume", placeholder=reason)
+    _, volumes = zip(*front.hypervolume, strict=True)
+    names = [record.name for record in front.trials]
     trace = {
         "type": "scatter",
         "mode": "lines+markers",
         "x": list(range(1, len(front.trials) + 1)),
-        "y": [value for _, value in front.hypervolume],
-        "text": [plot_text(record.name) for record in front.trials],
-        "customdata": [record.name for record in front.trials],
+        "y": volumes,
+        "text": plot_texts(names),
+        "customdata": names,
         "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
         "line": {"shape": "hv", "color": BLUE},
         "marker": {"size": 5},
@@ -306,6 +324,10 @@ def hypervolume_plot(front: Front) -> Plot:
 
 def plot_text(text: str) -> str:
     return html.escape(cut(text, TEXT_LENGTH), quote=False)
+
+
+def plot_texts(texts: Iterable[str]) -> list[str]:
+    return [plot_text(text) for text in texts]
 
 
 def transparent(color: str, opacity: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_range, format_values, splits_of
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.report.document import Block, Code, Section, Text
+from fpp_sweep.report.document import Block, Code, Section, Text, paragraphs
 from fpp_sweep.report.table import Table
 from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.spec.messages import command_line
@@ -18,7 +18,7 @@ def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Se
     ranges = [(key, format_range(setting)) for key, setting in as_mapping(info.space.get("params", {})).items()]
     if ranges:
         blocks.append(Section("Search space", [Table.of_strings(["setting", "range"], ranges, text_columns=(0, 1))]))
-    blocks.append(Section("How the numbers are computed", [Text(sentence) for sentence in _computation(info, front)]))
+    blocks.append(Section("How the numbers are computed", paragraphs(_computation(info, front))))
     blocks.append(Section("Commands", list(_commands(folder, info))))
     rows = sorted((name, value) for name, value in info.provenance().items() if name != "command")
     blocks.append(Section("Versions and settings", [Table.of_strings(["name", "value"], rows, text_columns=(0, 1))]))

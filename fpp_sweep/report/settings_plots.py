@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fpp_sweep.records.front import Front, format_setting, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.importance import Importance
-from fpp_sweep.report.plots import COLOR_SCALE, plot_text, range_without_outliers
+from fpp_sweep.report.plots import COLOR_SCALE, plot_text, plot_texts, range_without_outliers
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE
@@ -55,7 +57,7 @@ class Axis:
             "title": {"text": plot_text(self.label)},
             "range": [low - margin, high + margin],
             "tickvals": self.tick_positions,
-            "ticktext": [plot_text(text) for text in self.tick_texts],
+            "ticktext": plot_texts(self.tick_texts),
         }
 
 
@@ -80,7 +82,9 @@ def axis_of(label: str, column: Sequence[Any], *, log: bool = False) -> Axis:
 
 
 def _choice_axis(label: str, column: Sequence[Any]) -> Axis:
-    texts = ["not set" if value is None else format_setting(value) for value in column]
+    texts = []
+    for value in column:
+        texts.append("not set" if value is None else format_setting(value))
     names = sorted(set(texts))
     step = math.ceil(len(names) / MAX_TICKS)
     return Axis(
@@ -93,30 +97,27 @@ def _choice_axis(label: str, column: Sequence[Any]) -> Axis:
 
 
 def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Axis:
-    def position(value: float) -> float:
-        if log:
-            return rounded(math.log10(value))
-        return float(value)
-
-    positions = [None if value is None else position(value) for value in column]
-    present = sorted({value for value in positions if value is not None})
-    low, high = present[0], present[-1]
+    positions = np.array([math.nan if value is None else value for value in column], np.float64)
+    if log:
+        positions = np.log10(positions)
+    is_set = np.isfinite(positions)
+    ticks = np.unique(positions[is_set])
+    low, high = ticks[0], ticks[-1]
     span = high - low or 1.0
-    ticks = present
-    if len(present) > MAX_TICKS:
-        ticks = [low + span * step / 4 for step in range(5)]
-    texts = [f"{10**tick if log else tick:.3g}" for tick in ticks]
+    if len(ticks) > MAX_TICKS:
+        ticks = np.linspace(low, low + span, 5)
+    tick_texts = [f"{tick:.3g}" for tick in (10**ticks if log else ticks)]
     bottom = low
-    if None in positions:
+    if not is_set.all():
         bottom = low - span / 6
-        ticks = [bottom, *ticks]
-        texts = ["not set", *texts]
+        ticks = np.array([bottom, *ticks])
+        tick_texts.insert(0, "not set")
     return Axis(
         label=cut(label, LABEL_LENGTH),
-        positions=[bottom if value is None else value for value in positions],
-        tick_positions=ticks,
-        tick_texts=texts,
-        range=(bottom, low + span),
+        positions=[rounded(value) for value in np.where(is_set, positions, bottom)],
+        tick_positions=[rounded(tick) for tick in ticks],
+        tick_texts=tick_texts,
+        range=(float(bottom), float(low + span)),
     )
 
 
@@ -158,14 +159,18 @@ def slice_plots(info: SweepInfo, front: Front, importances: Sequence[Importance]
     if len(trials) < 2:
         return []
 
-    def importance(key: str) -> float:
-        return max((row.shares.get(key, 0.0) for row in importances), default=0.0)
-
+    largest_shares: dict[str, float] = {}
+    for row in importances:
+        for key, share in row.shares.items():
+            largest_shares[key] = max(share, largest_shares.get(key, 0.0))
     axes = axes_of(info, trials)
+    keys = sorted(axes, key=lambda key: largest_shares.get(key, 0.0), reverse=True)
     columns = metric_columns(info, trials)
-    keys = sorted(axes, key=importance, reverse=True)[:MAX_SLICES]
     names = [trial.name for trial in trials]
-    return [_slice_plot(f"slice-{index}", key, axes[key], columns, names) for index, key in enumerate(keys)]
+    plots = []
+    for index, key in enumerate(keys[:MAX_SLICES]):
+        plots.append(_slice_plot(f"slice-{index}", key, axes[key], columns, names))
+    return plots
 
 
 def _slice_plot(
@@ -181,7 +186,9 @@ def _slice_plot(
         y_range = range_without_outliers(column)
         if y_range:
             choice["zoom"] = {"yaxis": y_range}
-            n_outliers = max(n_outliers, sum(not y_range[0] <= value <= y_range[1] for value in column))
+            values = np.array(column)
+            n_outside = int(np.sum((values < y_range[0]) | (values > y_range[1])))
+            n_outliers = max(n_outliers, n_outside)
         choices[metric] = choice
     trace = {
         "type": "scatter",
@@ -211,11 +218,15 @@ def metric_columns(info: SweepInfo, trials: Sequence[TrialRecord]) -> dict[str, 
     for index, objective in enumerate(info.objectives):
         columns[objective.metric] = [rounded(values_of(trial)[index]) for trial in trials]
     averages = []
+    shared: dict[str, None] = {}
     for trial in trials:
-        averages.append(trial.results[info.search_split].average if trial.results else {})
-    for metric in averages[0]:
-        if metric not in columns and all(metric in average for average in averages):
-            columns[metric] = [rounded(average[metric]) for average in averages]
+        average = trial.results[info.search_split].average if trial.results else {}
+        averages.append(average)
+        shared.update(dict.fromkeys(average))
+    for metric in shared:
+        values = [average[metric] for average in averages if metric in average]
+        if metric not in columns and len(values) == len(trials):
+            columns[metric] = [rounded(value) for value in values]
     return columns
 
 
@@ -235,8 +246,11 @@ def color_axis(info: SweepInfo, metric: str, column: Sequence[float]) -> dict[st
 
 def clipped(column: Sequence[float]) -> list[float]:
     """Return a column with its outliers at the ends of the range of the other values."""
-    low, high = range_without_outliers(column) or (-math.inf, math.inf)
-    return [min(max(value, low), high) for value in column]
+    limits = range_without_outliers(column)
+    if limits is None:
+        return list(column)
+    low, high = limits
+    return [float(value) for value in np.clip(column, low, high)]
 
 
 def rounded(value: float) -> float:

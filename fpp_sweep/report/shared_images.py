@@ -51,6 +51,10 @@ class CommonImages:
                     continue
         return CommonImages(datasets)
 
+    def read(self, artifacts: Path, split: str) -> dict[tuple[str, int], BlockStats]:
+        """Return the statistics of a record's artifacts on these images; an empty table if some of them are missing."""
+        return self.restrict(read_sums(artifacts, split))
+
     def restrict(self, table: StatsBySeed) -> dict[tuple[str, int], BlockStats]:
         """Return a record's statistics on these images; an empty table if the record lacks some of them."""
         restricted = {}
@@ -64,9 +68,10 @@ class CommonImages:
                 if len(part) != len(images):
                     return {}
                 restricted[dataset, seed] = part
-        if {dataset for dataset, _ in restricted} != self.datasets.keys():
-            return {}
-        return restricted
+        missing = set(self.datasets)
+        for dataset, _ in restricted:
+            missing.discard(dataset)
+        return {} if missing else restricted
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +131,15 @@ class SharedImages:
 
 def shared_images(sweeps: Sequence[LoadedSweep]) -> SharedImages:
     """Return what sweeps share; raise an error if no two of them share images."""
-    splits = dict.fromkeys([*(sweep.info.search_split for sweep in sweeps), TEST])
-    candidates = {split: _share_split(sweeps, split) for split in splits}
+    splits = [sweep.info.search_split for sweep in sweeps]
+    candidates = {}
+    for split in (*splits, TEST):
+        candidates[split] = _share_split(sweeps, split)
     split = max(candidates, key=lambda name: len(candidates[name][0]))
     sharing, images, excluded = candidates[split]
     if images is None or len(sharing) < 2:
         raise InputError(f"nothing to compare: {'; '.join(excluded)}; give sweeps on the same images")
+    excluded = [f"{reason}: left out" for reason in excluded]
     by_split = {split: images}
     for other, (other_sharing, other_images, _) in candidates.items():  # the best may have been run on test, too
         if other != split and other_sharing == sharing and other_images is not None:
@@ -149,7 +157,9 @@ def _share_split(sweeps: Sequence[LoadedSweep], split: str) -> tuple[list[Loaded
         if images is None:
             excluded.append(f"{sweep.label} has no block statistics of its predictions on {split}")
             continue
-        overlap = images if common is None else common.intersection(images)
+        overlap = images
+        if common is not None:
+            overlap = common.intersection(images)
         if overlap.datasets:
             common = overlap
             sharing.append(sweep)
@@ -196,8 +206,8 @@ def differing_inputs(shared: SharedImages) -> Iterator[str]:
             ("image files (size or time)", sweep.info.images, first.info.images),
         ):
             names = [name for name in same_size if digests.get(name) != first_digests.get(name)]
-            if names:
-                differing = ", ".join(names)
+            differing = ", ".join(names)
+            if differing:
                 yield f"{sweep.label}: {subject} of {differing} differ from {first.label}'s; paired by their names"
 
 
@@ -216,7 +226,9 @@ def restrict_record(
     first_split = next(iter(images))
     if first_split not in results:
         return None
-    values = [measured(results[first_split], objective.metric) for objective in objectives]
+    values = []
+    for objective in objectives:
+        values.append(measured(results[first_split], objective.metric))
     return replace(record, results=results, values=values)
 
 
@@ -231,7 +243,7 @@ def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonI
         if stats.total == table[dataset, seed].total:
             metrics = result.by_seed.get(str(seed), result.datasets)[dataset]
         else:
-            metrics = {metric: metric_value(metric, stats) for metric in BLOCKWISE_METRICS}
+            metrics = metric_values(stats)
         by_dataset.setdefault(dataset, []).append(metrics)
     if not by_dataset:
         return None
@@ -240,7 +252,17 @@ def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonI
     return replace(result, average=average, datasets=datasets, deviation={}, by_seed={})
 
 
+def metric_values(stats: BlockStats) -> dict[str, float]:
+    """Return the metrics that follow from block statistics."""
+    return {metric: metric_value(metric, stats) for metric in BLOCKWISE_METRICS}
+
+
 def _metrics_of_all(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """Return the rows without the metrics that any of them lacks."""
-    shared = [metric for metric in rows[0] if all(metric in row for row in rows)]
-    return [{metric: row[metric] for metric in shared} for row in rows]
+    shared = set(rows[0])
+    for row in rows:
+        shared &= row.keys()
+    common_rows = []
+    for row in rows:
+        common_rows.append({metric: value for metric, value in row.items() if metric in shared})
+    return common_rows

@@ -138,9 +138,36 @@ class Table:
         dtd        1692
         pets       3669
         """
-        columns = [Column(head, is_text=index in text_columns) for index, head in enumerate(heads)]
-        table_rows = [Row([Cell(text) for text in row]) for row in rows]
+        columns = []
+        for index, head in enumerate(heads):
+            columns.append(Column(head, is_text=index in text_columns))
+        table_rows = []
+        for texts in rows:
+            table_rows.append(Row(cells_of(texts)))
         return cls(title=title, columns=columns, rows=table_rows, notes=notes)
+
+    @property
+    def groups(self) -> list[str]:
+        """The group of each column."""
+        return [column.group for column in self.columns]
+
+
+def columns_of(titles: Iterable[str], *, group: str = "", is_text: bool = False, drop_rank: int = 0) -> list[Column]:
+    """Return columns that differ in their titles only.
+
+    >>> columns_of(["accuracy", "ece"], group="test")[1].heading
+    'test: ece'
+    """
+    return [Column(title, group=group, is_text=is_text, drop_rank=drop_rank) for title in titles]
+
+
+def cells_of(texts: Iterable[str]) -> list[Cell]:
+    """Return cells that hold a text only.
+
+    >>> cells_of(["dtd", "1692"])[1].text
+    '1692'
+    """
+    return [Cell(text) for text in texts]
 
 
 # --- text for a terminal ------------------------------------------------------------------------------
@@ -188,12 +215,12 @@ def to_text(table: Table, width: int = DEFAULT_WIDTH, *, color: bool = False) ->
 def _fitting_block(table: Table, width: int, *, color: bool) -> tuple[TextBlock, list[str]]:
     """Return the widest layout that fits, or else the narrowest one, and the headings of what it leaves out."""
     columns = list(range(len(table.columns)))
-    for placement in PLACEMENTS:
+    for placement in _placements(table):
         block = _text_block(table, columns, placement, color=color)
         if block.fits(width):
             break
     left_out = []
-    if placement == "hidden" and any(row.has_interval for row in table.rows):
+    if placement == "hidden":  # only a table with intervals is narrower without them
         left_out.append("intervals")
     while not block.fits(width):
         least_important = max(columns, key=lambda index: (table.columns[index].drop_rank, index))
@@ -207,29 +234,46 @@ def _fitting_block(table: Table, width: int, *, color: bool) -> tuple[TextBlock,
     return block, left_out
 
 
+def _placements(table: Table) -> Sequence[IntervalPlacement]:
+    for row in table.rows:
+        if row.has_interval:
+            return PLACEMENTS
+    return PLACEMENTS[:1]
+
+
 def _text_block(table: Table, columns: Sequence[int], placement: IntervalPlacement, *, color: bool) -> TextBlock:
     text_columns = []
     for index in columns:
         column = table.columns[index]
         cells = [row.cells[index] for row in table.rows]
-        if column.is_text:
-            values = [escaped(cell.line if placement == "beside" else cell.text + cell.mark) for cell in cells]
-        else:
-            values = _aligned_values(cells, placement)
+        values = _text_values(cells, placement) if column.is_text else _number_values(cells, placement)
         text_cells = []
         for row, cell, value in zip(table.rows, cells, values, strict=True):
             below = _lines_below(row, index, placement)
             text_cells.append(TextCell(value, below, _ANSI[cell.style] if color else ""))
         text_columns.append(TextColumn(escaped(column.title), escaped(column.group), column.is_text, text_cells))
-    separated = frozenset(index for index, row in enumerate(table.rows) if row.starts_group)
-    return TextBlock(text_columns, separated)
+    separated_rows = set()
+    for index, row in enumerate(table.rows):
+        if row.starts_group:
+            separated_rows.add(index)
+    return TextBlock(text_columns, frozenset(separated_rows))
 
 
-def _aligned_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
+def _text_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
+    values = []
+    for cell in cells:
+        value = cell.line if placement == "beside" else cell.text + cell.mark
+        values.append(escaped(value))
+    return values
+
+
+def _number_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
     """Return the values of a column of numbers, padded so that digits, marks and intervals stand below each other."""
-    text_size = max(text_width(escaped(cell.text)) for cell in cells)
-    mark_size = max(text_width(escaped(cell.mark)) for cell in cells)
-    interval_size = max(text_width(escaped(cell.interval)) for cell in cells)
+    text_size = mark_size = interval_size = 0
+    for cell in cells:
+        text_size = max(text_size, text_width(escaped(cell.text)))
+        mark_size = max(mark_size, text_width(escaped(cell.mark)))
+        interval_size = max(interval_size, text_width(escaped(cell.interval)))
     values = []
     for cell in cells:
         value = escaped(cell.text).rjust(text_size) + escaped(cell.mark).ljust(mark_size)
@@ -241,15 +285,21 @@ def _aligned_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list
 
 def _lines_below(row: Row, index: int, placement: IntervalPlacement) -> list[str]:
     """Return what a row's cell has below its value; the first cell holds the labels."""
+    has_intervals = placement == "below" and row.has_interval
     lines = []
-    cell = row.cells[index]
-    if placement == "below" and row.has_interval:
-        lines.append(f"  {INTERVAL_LABEL}" if index == 0 else cell.interval)
-    for label in row.labels:
-        lines.append(f"  {label}" if index == 0 else cell.below.get(label, ""))
+    if index == 0:
+        if has_intervals:
+            lines.append(f"  {INTERVAL_LABEL}")
+        for label in row.labels:
+            lines.append(escaped(f"  {label}"))
+    else:
+        if has_intervals:
+            lines.append(escaped(row.cells[index].interval))
+        for label in row.labels:
+            lines.append(escaped(row.cells[index].below.get(label, "")))
     if not any(lines):
         return []
-    return [escaped(line) for line in lines]
+    return lines
 
 
 # --- HTML ---------------------------------------------------------------------------------------------
@@ -299,10 +349,10 @@ def _html_table(table: Table) -> Iterator[str]:
 
 
 def _html_group_line(table: Table) -> str:
-    if not any(column.group for column in table.columns):
+    if not any(table.groups):
         return ""
     cells = []
-    for group, start, stop in group_spans([column.group for column in table.columns]):
+    for group, start, stop in group_spans(table.groups):
         if group:
             cells.append(f'<th class="group" colspan="{stop - start}">{html.escape(group)}</th>')
         else:
@@ -321,19 +371,23 @@ def _html_heads(table: Table) -> str:
 def _html_row(table: Table, row: Row) -> str:
     cells = []
     for index, cell in enumerate(row.cells):
-        classes = _html_classes(table, index, cell.style)
+        attribute = _html_classes(table, index, cell.style)
         content = _html_cell(cell)
         if index == 0:
             if row.trial:
                 content = f'<button type="button" data-trial="{html.escape(row.trial)}">{content}</button>'
             if row.anchor:
                 content = f'<a href="#{html.escape(row.anchor)}">{content}</a>'
-            cells.append(f'<th{classes} scope="row">{content}</th>')
+            cells.append(f'<th{attribute} scope="row">{content}</th>')
         else:
             value = "" if cell.sort_value is None else f' data-value="{cell.sort_value!r}"'
-            cells.append(f"<td{classes}{value}>{content}</td>")
-    classes = " ".join(filter(None, [row.style, "apart" if row.starts_group else ""]))
-    return f"<tr{_class_attribute(classes)}>{''.join(cells)}</tr>"
+            cells.append(f"<td{attribute}{value}>{content}</td>")
+    classes: list[str] = []
+    if row.style:
+        classes.append(row.style)
+    if row.starts_group:
+        classes.append("apart")
+    return f"<tr{_class_attribute(' '.join(classes))}>{''.join(cells)}</tr>"
 
 
 def _html_cell(cell: Cell) -> str:
@@ -396,7 +450,10 @@ def to_markdown(table: Table, level: int = 2) -> str:
 
 
 def _markdown_line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(escaped(cell).strip().replace('|', '/') for cell in cells)} |"
+    texts = []
+    for cell in cells:
+        texts.append(escaped(cell).strip().replace("|", "/"))
+    return f"| {' | '.join(texts)} |"
 
 
 def to_latex(table: Table) -> str:
@@ -414,7 +471,10 @@ def to_latex(table: Table) -> str:
     \end{tabular}
     \end{table}
     """
-    sentences = [f"{text[:1].upper()}{text[1:]}." for text in (table.title, *table.notes) if text]
+    sentences = []
+    for text in (table.title, *table.notes):
+        if text:
+            sentences.append(f"{text[:1].upper()}{text[1:]}.")
     caption = " ".join(sentences)
     if not table.rows:
         return f"% {escaped(caption)}"
@@ -433,11 +493,11 @@ def to_latex(table: Table) -> str:
 
 def _latex_group_lines(table: Table) -> list[str]:
     """Return the line with the groups' headings and the rules under them."""
-    if not any(column.group for column in table.columns):
+    if not any(table.groups):
         return []
     cells = []
     rules = []
-    for group, start, stop in group_spans([column.group for column in table.columns]):
+    for group, start, stop in group_spans(table.groups):
         if group:
             cells.append(rf"\multicolumn{{{stop - start}}}{{c}}{{{tex(group)}}}")
             rules.append(rf"\cmidrule(lr){{{start + 1}-{stop}}}")
@@ -447,8 +507,12 @@ def _latex_group_lines(table: Table) -> list[str]:
 
 
 def _latex_line(cells: Sequence[str]) -> str:
-    indent = r"\quad " if cells[0].startswith(" ") else ""
-    return rf"{indent}{' & '.join(tex(cell.strip()) for cell in cells)} \\"
+    texts = []
+    for cell in cells:
+        texts.append(tex(cell.strip()))
+    if cells[0].startswith(" "):
+        texts[0] = rf"\quad {texts[0]}"
+    return rf"{' & '.join(texts)} \\"
 
 
 def tex(text: str) -> str:
@@ -469,4 +533,7 @@ def _plain_lines(row: Row) -> Iterator[list[str]]:
     """Yield a row as lines of cells: the values, then a line for each label."""
     yield [cell.line for cell in row.cells]
     for label in row.labels:
-        yield [f"  {label}", *(cell.below.get(label, "") for cell in row.cells[1:])]
+        texts = [f"  {label}"]
+        for cell in row.cells[1:]:
+            texts.append(cell.below.get(label, ""))
+        yield texts

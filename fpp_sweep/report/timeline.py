@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -130,8 +131,12 @@ def _add_bar(trace: dict[str, Any], worker: str, span: Span, record: TrialRecord
     trace["y"].append(worker)
     trace["base"].append(round(1000 * span.start))  # milliseconds
     trace["x"].append(round(1000 * max(span.end - span.start, 0.5)))  # half a second is still visible
-    trace["text"].append(plot_text(record.name if record else span.key))
-    trace["customdata"].append(record.name if record else "")
+    if record is None:
+        trace["text"].append(span.key)
+        trace["customdata"].append("")
+    else:
+        trace["text"].append(plot_text(record.name))
+        trace["customdata"].append(record.name)
 
 
 def busy_share(workers: Mapping[str, Sequence[Span]]) -> str:
@@ -145,7 +150,8 @@ def busy_share(workers: Mapping[str, Sequence[Span]]) -> str:
     busy = 0.0
     total = 0.0
     for spans in workers.values():
-        busy += sum(span.end - span.start for span in spans)
+        for span in spans:
+            busy += span.end - span.start
         total += spans[-1].end - spans[0].start
     share = 100 * busy / (total or 1.0)
     return f"{plural(len(workers), 'worker')}, busy for {share:.0f} % of the time between the first and the last task."
@@ -153,24 +159,32 @@ def busy_share(workers: Mapping[str, Sequence[Span]]) -> str:
 
 def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     """Return sentences on what was spent, how much is left at this rate, and the budget."""
-    ended = [record for record in records if record.finished is not None and record.state != "interrupted"]
     seconds = 0.0
-    for record in ended:
-        seconds += record.held + sum(result.device_seconds for result in record.results.values())
-    last = info.finished or max((record.finished or 0.0 for record in ended), default=info.created)
-    elapsed = last - info.created
-    trials = plural(len(ended), "trial")
+    last = info.created
+    n_ended = Counter[str]()
+    for record in records:
+        if record.finished is not None and record.state != "interrupted":
+            n_ended[record.kind] += 1
+            last = max(last, record.finished)
+            seconds += record.held
+            for result in record.results.values():
+                seconds += result.device_seconds
+    elapsed = (info.finished or last) - info.created
+    trials = plural(n_ended.total(), "trial")
     sentences = [f"{seconds / 3600:.2f} device hours for {trials}, including baselines, in {duration(elapsed)}."]
     search = as_mapping(info.space.get("search", {}))
-    n_ended = sum(record.kind == "trial" for record in ended)
-    if info.finished is None and n_ended and is_number(search.get("trials")):
-        n_left = max(0, search["trials"] - n_ended)
-        hours = n_left / n_ended * seconds / 3600
-        time_left = duration(n_left / n_ended * elapsed)
+    n_trials = n_ended["trial"]
+    if info.finished is None and n_trials and is_number(search.get("trials")):
+        n_left = max(0, search["trials"] - n_trials)
+        hours = n_left / n_trials * seconds / 3600
+        time_left = duration(n_left / n_trials * elapsed)
         sentences.append(
             f"Left: {n_left} of {search['trials']} trials, about {hours:.2f} device hours and {time_left} at this rate."
         )
-    budgets = [f"{key} {search[key]}" for key in ("trials", "wall_clock", "gpu_hours") if search.get(key) is not None]
+    budgets = []
+    for key in ("trials", "wall_clock", "gpu_hours"):
+        if search.get(key) is not None:
+            budgets.append(f"{key} {search[key]}")
     if budgets:
         ending = f"; ended: {info.end_reason}" if info.end_reason else ""
         sentences.append(f"Budget: {', '.join(budgets)}{ending}.")

@@ -38,20 +38,17 @@ class TrialComparison:
 def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None = None) -> TrialComparison:
     """Compare records of a sweep; on the test split if all were run there, unless a split is given."""
     info = folder.info()
-    records = list({record.name: record for record in (_complete_record(folder, name) for name in names)}.values())
-    if len(records) < 2:
-        raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
-    records.sort(key=lambda record: record.kind == "baseline")  # differences are trial minus baseline
+    records = _complete_records(folder, names)
     split = _split_to_compare(info, records, split)
     images = _common_images(folder, records, split)
     results = {}
     for record in records:
         result = restrict_result(record, folder.artifacts(record.name), split, images)
         if result is None:
-            raise InputError(f"{', '.join(record.label for record in records)} share no image of {split}")
+            labels = ", ".join(record.label for record in records)
+            raise InputError(f"{labels} share no image of {split}")
         results[record.label] = result
-    stems = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
-    metrics = [stem for stem in stems if all(stem in result.average for result in results.values())]
+    metrics = _shared_metrics(info, results)
     samples = _sample_records(folder, records, split, images, metrics)
     differences = _differences(samples, metrics)
     answer = statistics_of(folder, info, folder.trials()).answer
@@ -65,6 +62,32 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
         differences=differences | of_answer,
         from_answer=frozenset(of_answer),
     )
+
+
+def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list[str]:
+    """Return the shown metrics, without dataset names, that all results have."""
+    shared = []
+    for metric in metrics_shown(info.objectives):
+        stem = metric.partition("/")[0]
+        if stem not in shared and all(stem in result.average for result in results.values()):
+            shared.append(stem)
+    return shared
+
+
+def _complete_records(folder: SweepFolder, names: Sequence[str]) -> list[TrialRecord]:
+    """Return the records, each once, trials before baselines: differences are trial minus baseline."""
+    trials = {}
+    baselines = {}
+    for name in names:
+        record = _complete_record(folder, name)
+        if record.kind == "trial":
+            trials[record.name] = record
+        else:
+            baselines[record.name] = record
+    records = [*trials.values(), *baselines.values()]
+    if len(records) < 2:
+        raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
+    return records
 
 
 def _complete_record(folder: SweepFolder, name: str) -> TrialRecord:
@@ -108,7 +131,7 @@ def _sample_records(
     tables = {}
     deterministic = []
     for record in records:
-        tables[record.label] = images.restrict(read_sums(folder.artifacts(record.name), split))
+        tables[record.label] = images.read(folder.artifacts(record.name), split)
         if is_deterministic(record, tables[record.label]):
             deterministic.append(record.label)
     return sample_split(split, tables, resampled_metrics(metrics), deterministic)
@@ -118,7 +141,9 @@ def _differences(samples: SplitSamples, metrics: Sequence[str]) -> dict[Key, Dif
     """Return the differences of all pairs; those of averages are one family of tests, those by dataset another."""
     pairs = list(combinations(samples.records, 2))
     averages = resampled_metrics(metrics)
-    by_dataset = [f"{metric}/{dataset}" for metric in averages for dataset in samples.images]
+    by_dataset = []
+    for metric in averages:
+        by_dataset += [f"{metric}/{dataset}" for dataset in samples.images]
     differences = {}
     for family in (averages, by_dataset):
         for difference in compare(samples, pairs, family):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 from fpp_sweep.records.front import format_metric, metric_of
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
 from fpp_sweep.report.document import Document, Section, Text
-from fpp_sweep.report.formatting import format_bounds, format_interval, format_p_value
-from fpp_sweep.report.table import Cell, Column, Row, Table
+from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
+from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
 from fpp_sweep.report.trial_comparison import TrialComparison
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.paired import metric_interval
@@ -38,7 +39,7 @@ def _metric_keys(comparison: TrialComparison, metric: str) -> dict[str, str]:
 
 
 def _columns(comparison: TrialComparison, title: str) -> list[Column]:
-    return [Column(title, is_text=True), *(Column(dataset) for dataset in comparison.samples.images), Column(AVERAGE)]
+    return [Column(title, is_text=True), *columns_of([*comparison.samples.images, AVERAGE])]
 
 
 def _value_table(comparison: TrialComparison, metric: str) -> Table:
@@ -50,8 +51,7 @@ def _value_table(comparison: TrialComparison, metric: str) -> Table:
             interval_text = "" if isinstance(interval, str) else format_interval(key, interval)
             cells.append(Cell(format_metric(key, metric_of(result, key)), interval=interval_text))
         rows.append(Row(cells))
-    images = ", ".join(f"{count} of {dataset}" for dataset, count in comparison.samples.images.items())
-    notes = [f"images that all have seen: {images}"]
+    notes = [f"images that all have seen: {counts_text(comparison.samples.images)}"]
     if comparison.is_search_split:
         notes.append("trials were chosen by these images: optimistic")
     return Table(columns=_columns(comparison, "trial"), rows=rows, notes=notes)
@@ -71,12 +71,9 @@ def _cell(comparison: TrialComparison, first: str, second: str, metric: str) -> 
     difference = comparison.differences.get((first, second, metric))
     if difference is None:
         return Cell("-")
-    plain = difference_cell(metric, difference)
-    return Cell(
-        plain.text,
+    return replace(
+        difference_cell(metric, difference),
         interval=format_bounds(metric, difference),
-        mark=plain.mark,
-        style=plain.style,
         below={"p": format_p_value(difference.adjusted_p)},
     )
 
@@ -84,16 +81,15 @@ def _cell(comparison: TrialComparison, first: str, second: str, metric: str) -> 
 def _family_notes(comparison: TrialComparison, metric: str) -> Iterator[str]:
     """Yield which tests were corrected together; the pairs of the sweep's answer keep their p-values from there."""
     yield f"paired over images and seeds; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
-    families: dict[str, int] = {}
+    families: dict[str, None] = {}
     for key, difference in comparison.differences.items():
+        family = "of averages in this comparison"
         if key in comparison.from_answer:
-            families["of the sweep's answer"] = difference.family_size
+            family = "of the sweep's answer"
         elif "/" in difference.metric:
-            families["of single datasets in this comparison"] = difference.family_size
-        else:
-            families["of averages in this comparison"] = difference.family_size
-    sizes = [f"the {size} tests {family}" for family, size in families.items()]
-    yield f"families: {', '.join(sizes)}"
+            family = "of single datasets in this comparison"
+        families[f"the {difference.family_size} tests {family}"] = None
+    yield f"families: {', '.join(families)}"
     from_answer = []
     for first, second, tested in comparison.from_answer:
         if tested == metric:

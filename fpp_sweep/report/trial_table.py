@@ -16,7 +16,7 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.front_table import setting_cells, support_text
-from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table
+from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, cells_of, columns_of
 from fpp_sweep.spec.progress import duration
 
 REASON_LENGTH = 200  # characters
@@ -31,18 +31,17 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
     columns = [Column("trial", is_text=True)]
     for split, metric in shown:
         columns.append(Column(metric if split == info.search_split else f"{split}/{metric}"))
-    columns += [Column("support", is_text=True), Column("remarks", is_text=True)]
-    columns += [Column(key) for key in keys]
-    columns += [Column("state"), Column("minutes"), Column("reason", is_text=True)]
+    columns += columns_of(["support", "remarks"], is_text=True)
+    columns += columns_of([*keys, "state", "minutes"])
+    columns.append(Column("reason", is_text=True))
     rows = []
     for record in records:
         cells = [Cell(record.label)]
         for split, metric in shown:
             cells.append(Cell(format_result(metric, record.results.get(split), deviation=False)))
-        cells += [Cell(support_text(statistics, record.name)), Cell(", ".join(front.remarks(record)))]
+        cells += cells_of([support_text(statistics, record.name), ", ".join(front.remarks(record))])
         cells += setting_cells(record, keys)
-        reason = format_setting(record.reason or "")[:REASON_LENGTH]
-        cells += [Cell(record.state), Cell(_minutes(record)), Cell(reason)]
+        cells += cells_of([record.state, _minutes(record), format_setting(record.reason or "")[:REASON_LENGTH]])
         rows.append(Row(cells, style=_style(front, record), trial=record.name))
     return Table(columns=columns, rows=rows, name="trials")
 
