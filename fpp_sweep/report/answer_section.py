@@ -43,7 +43,7 @@ def difference_table(answer: Answer) -> Table:
         for index, metric in enumerate(answer.metrics):
             is_first = index == 0
             cells = [Cell(finalist if is_first else ""), Cell(metric), *_difference_cells(answer, finalist, metric)]
-            rows.append(Row(cells, trial=finalist if is_first else "", starts_group=is_first and bool(rows)))
+            rows.append(Row(cells, trial=finalist if is_first else ""))
     notes = [f"{SIGNIFICANT} significant at 5 % after Holm's correction for {len(answer.differences)} comparisons"]
     notes.append("±: half width of the 95 % interval of a single comparison")
     if answer.untested:

@@ -128,6 +128,8 @@ def _text_lines(blocks: Sequence[Block], width: int, *, color: bool) -> Iterator
             yield from wrap_words(escaped(block.title), width)
             yield from _text_lines(block.blocks, width, color=color)
         elif isinstance(block, Table):
+            if block.title:
+                yield ""
             yield to_text(block, width, color=color)
         elif isinstance(block, Text) and block.text:
             yield from wrap_words(escaped(block.text), width, indent=2)

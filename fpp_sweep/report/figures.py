@@ -250,8 +250,8 @@ SCATTER_STYLES: Mapping[str, Mapping[str, Any]] = {
 
 def draw_front(axes: Axes, figure: FrontFigure) -> None:
     """Draw the picture of a front."""
-    for region in figure.regions:
-        _draw_region(axes, region)
+    for index, region in enumerate(figure.regions):
+        _draw_region(axes, region, is_labelled=index == 0)
     for line in figure.staircases:
         axes.plot(line.xs, line.ys, color=line.color, linewidth=1.2, zorder=3)
     single_objective = figure.pair[0] == figure.pair[1]
@@ -276,13 +276,14 @@ def _draw_intervals(axes: Axes, points: Points) -> None:
             axes.errorbar(x, y, yerr=[[y_error.below], [y_error.above]], **style)
 
 
-def _draw_region(axes: Axes, region: Region) -> None:
+def _draw_region(axes: Axes, region: Region, *, is_labelled: bool) -> None:
+    labels = (REGION_LABEL, MEDIAN_LABEL) if is_labelled else (None, None)
     best = np.array(region.best, np.float64)  # None becomes nan
     median = np.array(region.median, np.float64)
     worst = np.array(region.worst, np.float64)
     shade: Mapping[str, Any] = {"color": region.color, "alpha": 0.12, "linewidth": 0, "zorder": 1}
-    axes.fill_between(region.xs, best, worst, label=REGION_LABEL, **shade)
-    axes.plot(region.xs, median, color=region.color, linewidth=0.8, linestyle="--", zorder=1, label=MEDIAN_LABEL)
+    axes.fill_between(region.xs, best, worst, label=labels[0], **shade)
+    axes.plot(region.xs, median, color=region.color, linewidth=0.8, linestyle="--", zorder=1, label=labels[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from fpp_sweep.report.text_layout import (
 from fpp_sweep.spec.errors import escaped
 
 INTERVAL_LABEL = "95 %"
+SHORT_TEXT = 16  # characters that a page does not wrap
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
 
@@ -88,7 +89,7 @@ class Row:
 
     cells: Sequence[Cell]
     style: RowStyle = ""  # on a page
-    trial: str = ""  # name of a trial: pressing the row's first cell on a page shows the trial's details
+    trial: str = ""  # name of a trial: on a page with its details, pressing the row's first cell shows them
     anchor: str = ""  # a section of the same page, to which the row's first cell links
     starts_group: bool = False  # separated from the row above
 
@@ -310,9 +311,9 @@ def to_html(table: Table) -> str:
 
     >>> print(to_html(Table.of_strings(["dataset", "images"], [["dtd", "1692"]])))
     <div class="wide" tabindex="0" role="region" aria-label="table"><table>
-    <thead><tr><th class="text">dataset</th><th>images</th></tr></thead>
+    <thead><tr><th class="text short">dataset</th><th>images</th></tr></thead>
     <tbody>
-    <tr><th class="text" scope="row">dtd</th><td>1692</td></tr>
+    <tr><th class="text short" scope="row">dtd</th><td>1692</td></tr>
     </tbody>
     </table></div>
     """
@@ -340,10 +341,11 @@ def _html_table(table: Table) -> Iterator[str]:
         identity += " data-fixed-order"
     label = html.escape(table.title or table.name or "table")
     yield f'<div class="{region}" tabindex="0" role="region" aria-label="{label}"><table{identity}>'
-    yield f"<thead>{_html_group_line(table)}{_html_heads(table)}</thead>"
+    classes = _html_classes(table)
+    yield f"<thead>{_html_group_line(table)}{_html_heads(table, classes)}</thead>"
     yield "<tbody>"
     for row in table.rows:
-        yield _html_row(table, row)
+        yield _html_row(row, classes)
     yield "</tbody>"
     yield "</table></div>"
 
@@ -360,34 +362,30 @@ def _html_group_line(table: Table) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _html_heads(table: Table) -> str:
+def _html_heads(table: Table, classes: Sequence[Sequence[str]]) -> str:
     cells = []
-    for index, column in enumerate(table.columns):
-        classes = _html_classes(table, index)
-        cells.append(f"<th{classes}>{html.escape(column.title)}</th>")
+    for column, column_classes in zip(table.columns, classes, strict=True):
+        cells.append(f"<th{_class_attribute(column_classes)}>{html.escape(column.title)}</th>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _html_row(table: Table, row: Row) -> str:
+def _html_row(row: Row, classes: Sequence[Sequence[str]]) -> str:
     cells = []
-    for index, cell in enumerate(row.cells):
-        attribute = _html_classes(table, index, cell.style)
+    for index, (cell, column_classes) in enumerate(zip(row.cells, classes, strict=True)):
+        attributes = _class_attribute([*column_classes, cell.style])
         content = _html_cell(cell)
         if index == 0:
-            if row.trial:
-                content = f'<button type="button" data-trial="{html.escape(row.trial)}">{content}</button>'
             if row.anchor:
                 content = f'<a href="#{html.escape(row.anchor)}">{content}</a>'
-            cells.append(f'<th{attribute} scope="row">{content}</th>')
+            if row.trial:
+                attributes += f' data-trial="{html.escape(row.trial)}"'
+            cells.append(f'<th{attributes} scope="row">{content}</th>')
         else:
-            value = "" if cell.sort_value is None else f' data-value="{cell.sort_value!r}"'
-            cells.append(f"<td{attribute}{value}>{content}</td>")
-    classes: list[str] = []
-    if row.style:
-        classes.append(row.style)
-    if row.starts_group:
-        classes.append("apart")
-    return f"<tr{_class_attribute(' '.join(classes))}>{''.join(cells)}</tr>"
+            if cell.sort_value is not None:
+                attributes += f' data-value="{cell.sort_value!r}"'
+            cells.append(f"<td{attributes}>{content}</td>")
+    apart = "apart" if row.starts_group else ""
+    return f"<tr{_class_attribute([row.style, apart])}>{''.join(cells)}</tr>"
 
 
 def _html_cell(cell: Cell) -> str:
@@ -399,22 +397,35 @@ def _html_cell(cell: Cell) -> str:
     return content
 
 
-def _html_classes(table: Table, index: int, style: CellStyle = "") -> str:
-    column = table.columns[index]
+def _html_classes(table: Table) -> list[list[str]]:
+    """Return the classes of the cells of each column."""
     classes = []
-    if column.is_text:
-        classes.append("text")
-    if column.group and (index == 0 or table.columns[index - 1].group != column.group):
-        classes.append("first")
-    if style:
-        classes.append(style)
-    return _class_attribute(" ".join(classes))
+    group_above = ""
+    for index, column in enumerate(table.columns):
+        column_classes = []
+        if column.is_text:
+            column_classes.append("text")
+            if _longest_text(table, index) <= SHORT_TEXT:
+                column_classes.append("short")
+        if column.group and column.group != group_above:
+            column_classes.append("first")
+        group_above = column.group
+        classes.append(column_classes)
+    return classes
 
 
-def _class_attribute(classes: str) -> str:
-    if not classes:
+def _longest_text(table: Table, index: int) -> int:
+    longest = 0
+    for row in table.rows:
+        longest = max(longest, len(row.cells[index].text))
+    return longest
+
+
+def _class_attribute(classes: Iterable[str]) -> str:
+    names = [name for name in classes if name]
+    if not names:
         return ""
-    return f' class="{classes}"'
+    return f' class="{" ".join(names)}"'
 
 
 # --- Markdown and LaTeX -------------------------------------------------------------------------------

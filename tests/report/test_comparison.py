@@ -255,7 +255,7 @@ def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys,
     Image.open(place / "comparison.png").verify()
     page = (place / "comparison.html").read_text()
     assert page.count("<svg") == 1
-    assert ">better/trial-0002</button>" in page
+    assert ">better/trial-0002</th>" in page
     for name in ("comparison.md", "comparison.tex"):
         assert "better/trial-0002" in (place / name).read_text()
 

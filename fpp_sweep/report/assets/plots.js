@@ -93,9 +93,18 @@ function drawGroupAgain(group) {
 
 addEventListener("change", event => drawGroupAgain(event.target.dataset.choice));
 
+// Names of trials become buttons.
+for (const head of document.querySelectorAll("th[data-trial]")) {
+  if (!page.details[head.dataset.trial]) continue;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.append(...head.childNodes);
+  button.addEventListener("click", () => showDetails(head.dataset.trial));
+  head.append(button);
+}
+
 addEventListener("click", event => {
-  const {showAll, trial} = event.target.dataset;
-  if (trial) showDetails(trial);
+  const {showAll} = event.target.dataset;
   if (!showAll) return;
   event.target.ariaPressed = event.target.ariaPressed !== "true";
   drawGroupAgain(showAll);
