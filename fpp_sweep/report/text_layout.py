@@ -10,7 +10,7 @@ from itertools import zip_longest
 DEFAULT_WIDTH = 100  # columns of an output that is not a terminal
 GAP = 2  # spaces between two columns
 WRAPPED_WIDTH = 20  # text columns shrink to this width before anything is left out
-LONGEST_WORD = 40  # longer words are cut
+LONGEST_WORD = 36  # longer words lose their middle; two of these fit into 80 columns
 ANSI_END = "\x1b[0m"
 
 
