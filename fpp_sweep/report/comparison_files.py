@@ -64,7 +64,7 @@ def _shortest_label(path: Path, paths: Sequence[Path]) -> str:
     'a/sweeps/far'
     """
     for size in range(1, len(path.parts)):
-        endings = [other.parts[-size:] for other in paths]
+        endings = [candidate.parts[-size:] for candidate in paths]
         if endings.count(path.parts[-size:]) == 1:
             return "/".join(path.parts[-size:])
     return str(path)

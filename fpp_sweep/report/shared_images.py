@@ -141,9 +141,9 @@ def shared_images(sweeps: Sequence[LoadedSweep]) -> SharedImages:
         raise InputError(f"nothing to compare: {'; '.join(excluded)}; give sweeps on the same images")
     excluded = [f"{reason}: left out" for reason in excluded]
     by_split = {split: images}
-    for other, (other_sharing, other_images, _) in candidates.items():  # the best may have been run on test, too
-        if other != split and other_sharing == sharing and other_images is not None:
-            by_split[other] = other_images
+    for candidate, (candidate_sharing, candidate_images, _) in candidates.items():
+        if candidate != split and candidate_sharing == sharing and candidate_images is not None:
+            by_split[candidate] = candidate_images  # the best trials may have been run on test, too
     return SharedImages(split=split, sweeps=sharing, images=images, excluded=excluded, by_split=by_split)
 
 
