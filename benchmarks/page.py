@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,12 +23,13 @@ from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
-from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
+from fpp_sweep.statistics.block_stats import BlockStats, metric_value, to_bytes
 
 BEGAN = 1_795_000_000.0
 RANGES = {
@@ -89,16 +91,18 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
     drawn = [(f"trial-{number:04d}", _drawn(draw), 0.0) for number in range(trials)]
     for number, (name, settings, known) in enumerate([*baselines, *drawn]):
         record = _record(draw, name, number, settings, names, known)
+        if (record.state == "complete" and number >= trials + len(baselines) - SEEN) or known:
+            table = _block_stats(record.results["val"], images, number)
+            record = _with_measured_accuracy(record, table)
+            files = folder.artifacts(name) / "val"
+            files.mkdir(parents=True)
+            (files / BLOCK_STATS_FILE).write_bytes(to_bytes(table))
         folder.write_trial(record)
         worker = f"machine-{number % 4}.log"
         for place, dataset in enumerate(names):
             what = f"{dataset}, val samples 0..{images}, seed 0, config {record.key}"
             _log(folder.path / "logs" / worker, record.started + 20 * place, f"{what}: begins")
             _log(folder.path / "logs" / worker, record.started + 20 * place + 19, f"{what}: 19.000 s")
-        if (record.state == "complete" and number >= trials + len(baselines) - SEEN) or known:
-            files = folder.artifacts(name) / "val"
-            files.mkdir(parents=True)
-            (files / "block_stats.npz").write_bytes(to_bytes(_sums(names, images, number)))
     return folder
 
 
@@ -138,15 +142,30 @@ def _result(draw: random.Random, accuracy: float, ece: float, datasets: Sequence
     return SplitResult(average=shown, datasets=each, deviation={}, samples=10000, seconds={}, device_seconds=200)
 
 
-def _sums(datasets: Sequence[str], images: int, seed: int) -> dict[tuple[str, int], BlockStats]:
+def _block_stats(result: SplitResult, images: int, seed: int) -> dict[tuple[str, int], BlockStats]:
+    """Return block statistics of random predictions with about the accuracies of a result."""
     generator = np.random.default_rng(seed)
     ids = [f"image {index}" for index in range(images)]
     table = {}
-    for dataset in datasets:
+    for dataset, metrics in result.datasets.items():
         confidence = generator.beta(4, 2, images).astype(np.float32)
-        given = Confidences(confidence, generator.random(images) < confidence * 0.95)
-        table[dataset, 0] = BlockStats.of(dataset, ids, given, *generator.random((2, images)))
+        correct = generator.random(images) < metrics["accuracy"] / 100
+        table[dataset, 0] = BlockStats.of(
+            dataset, ids, Confidences(confidence, correct), *generator.random((2, images))
+        )
     return table
+
+
+def _with_measured_accuracy(record: TrialRecord, table: Mapping[tuple[str, int], BlockStats]) -> TrialRecord:
+    """Put the accuracies of the block statistics into a record: a report ignores statistics that contradict it."""
+    result = record.results["val"]
+    datasets = {}
+    for (dataset, _), stats in table.items():
+        datasets[dataset] = {**result.datasets[dataset], "accuracy": metric_value("accuracy", stats)}
+    accuracy = float(np.mean([metrics["accuracy"] for metrics in datasets.values()]))
+    measured = replace(result, average={**result.average, "accuracy": accuracy}, datasets=datasets)
+    assert record.values is not None
+    return replace(record, results={**record.results, "val": measured}, values=[accuracy, record.values[1]])
 
 
 def _log(file: Path, at: float, line: str) -> None:

@@ -11,6 +11,8 @@ from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, 
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics.attainment import Attainment, attainment
+from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import Interval, SeedVariances, compare, metric_interval, seed_variances
@@ -52,7 +54,7 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     front = front_of(info, records)
     metrics = resampled_metrics(metrics_shown(info.objectives))
     notes: list[str] = []
-    splits = {}
+    samples = {}
     for split in splits_with_results(info, front):
         if split == info.search_split:
             measured = [*front.layers(MAX_COMPARED), *front.baselines]
@@ -60,10 +62,20 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
             measured = front.compared
         measurements = measure(folder, measured, split, metrics)
         notes.extend(measurements.notes)
-        if measurements.samples.records:
-            names = _with_datasets(metrics, measurements.samples)
-            variances = seed_variances(measurements.samples, names)
-            splits[split] = SplitStatistics(measurements.samples, variances)
+        samples[split] = measurements.samples
+    return statistics_of_samples(info, front, samples, notes)
+
+
+def statistics_of_samples(
+    info: SweepInfo, front: Front, samples: Mapping[str, SplitSamples], notes: Sequence[str] = ()
+) -> SweepStatistics:
+    """Compute the statistics of a front from samples of its records, by split."""
+    metrics = resampled_metrics(metrics_shown(info.objectives))
+    splits = {}
+    for split, split_samples in samples.items():
+        if split_samples.records:
+            variances = seed_variances(split_samples, _with_datasets(metrics, split_samples))
+            splits[split] = SplitStatistics(split_samples, variances)
     return SweepStatistics(
         front=front,
         splits=splits,
@@ -119,6 +131,16 @@ def _known_seed_variances(
         if variances.pooled.degrees_of_freedom == 0 and metric in final:
             known[metric] = SeedVariances(final[metric].pooled, {})
     return known
+
+
+def attainment_of(info: SweepInfo, statistics: SweepStatistics, positions: Numbers | None = None) -> Attainment | None:
+    """Return how far the fronts of the resamples reach on the search split; None unless there are two objectives."""
+    if info.search_split not in statistics.splits:
+        return None
+    searched = statistics.splits[info.search_split]
+    names = [trial.name for trial in statistics.front.trials]
+    metrics = [objective.metric for objective in info.objectives]
+    return attainment(searched.samples, names, metrics, searched.seeds, positions)
 
 
 # --- the recommendation -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The results of a sweep, from its records alone: the front as tables, picture and page, and the configs on it."""
+"""The report of a sweep, from its folder alone: tables, configs, picture and page."""
 
 from __future__ import annotations
 
@@ -6,37 +6,44 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.tables import write_configs, write_tables
+from fpp_sweep.report.front_files import write_configs, write_front
 from fpp_sweep.spec.files import write_json
 
 if TYPE_CHECKING:
-    from fpp_sweep.report.evidence import Evidence
+    from fpp_sweep.records.answer import SweepStatistics
 
 __all__ = ["write_report"]
 
 
-def write_report(folder: SweepFolder, *, pages: bool, evidence: Evidence | None = None) -> Evidence:
-    """Bring `report/` up to date: tables and configs, in milliseconds where an earlier report's evidence will do.
+def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistics | None = None) -> SweepStatistics:
+    """Write `report/` again, and return the statistics that its numbers rest on.
 
-    `pages` adds picture, importances and page, which take seconds, as do the libraries that draw them: the border to
-    Optuna, matplotlib and plotly.
+    Tables and configs take milliseconds if the statistics of an earlier report are passed; intervals are then missing
+    for trials that have finished since. `pages` adds the picture, the importances and the page; these take seconds, and
+    load Optuna, matplotlib and plotly.
     """
-    from fpp_sweep.report.evidence import evidence_of  # loads numpy
+    from fpp_sweep.records.answer import statistics_of  # start-up time: loads numpy
 
     best = folder.inside(folder.report / "best")
-    info, records = folder.info(), folder.trials()
+    info = folder.info()
+    records = folder.trials()
     front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front) if evidence is None else evidence
-    write_tables(folder.report, info, front, evidence)
-    write_configs(best, info, front)
+    if statistics is None:
+        statistics = statistics_of(folder, info, records)
+    write_front(folder.report, info, front, statistics)
+    write_configs(best, info, front, statistics)
     if pages:
-        from fpp_sweep.report.importance import importances
-        from fpp_sweep.report.page import write_page
-        from fpp_sweep.report.pictures import write_picture
+        from fpp_sweep.report.figures import write_front_picture  # start-up time
+        from fpp_sweep.report.importance import compute_importances  # start-up time: loads optuna
+        from fpp_sweep.report.page import SweepReport, write_page  # start-up time
 
-        rows = importances(info, front.finished)
-        document = {row.metric: row.shares if row.shares else {"skipped": row.skipped} for row in rows}
+        importances = compute_importances(info, front.finished)
+        document: dict[str, object] = {}
+        for row in importances:
+            document[row.metric] = dict(row.shares) if row.shares else {"skipped": row.skipped}
         write_json(folder.report / "importances.json", document)
-        write_picture(folder.report / "front.png", info, front, evidence)
-        write_page(folder, info, records, front, evidence, rows)
-    return evidence
+        write_front_picture(folder.report / "front.png", info, statistics)
+        write_page(
+            SweepReport(folder=folder, info=info, records=records, statistics=statistics, importances=importances)
+        )
+    return statistics

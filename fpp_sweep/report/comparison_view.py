@@ -1,250 +1,213 @@
-"""Comparisons as they are shown: tables with what is to be said of them, a picture, a page."""
+"""Document of a comparison of sweeps: their common front, tests of their best trials, costs and settings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import combinations, product
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from fpp_sweep.records.front import (
-    format_metric,
-    format_result,
-    format_setting,
-    format_values,
-    metric_of,
-    metrics_shown,
-    objective_pairs,
-    splits_of,
-    staircase,
-    values_of,
-)
-from fpp_sweep.report.canvas import Drawing
-from fpp_sweep.report.comparison import Comparison, Side, Trials
-from fpp_sweep.report.document import Part, as_html
-from fpp_sweep.report.html import safe, write_html
-from fpp_sweep.report.pictures import axis_titles, draw_region
-from fpp_sweep.report.theme import PALETTE, SHAPES
-from fpp_sweep.report.words import beside, bounds, remarks, sentences
+from fpp_sweep.records.front import format_metric, format_setting, format_values, values_of
+from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
+from fpp_sweep.report.comparison import ComparedSweep, SweepComparison
+from fpp_sweep.report.document import Document, Section, Text, paragraphs
+from fpp_sweep.report.formatting import counts_text, format_bounds, format_p_value
+from fpp_sweep.report.front_table import front_table
+from fpp_sweep.report.table import Cell, Column, Row, Table, cells_of, columns_of
+from fpp_sweep.report.text_layout import cut
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import dotted
-from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.old_bootstrap import Interval
+from fpp_sweep.statistics.attainment import Attainment
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
-
-PAIRED = "paired over images; p two-sided, corrected by Holm over"
-SURE = 0.05  # corrected p of what is marked
-SHARES = (0.5, 0.9, 0.99)  # of the union's hypervolume
-PLACES = 5  # of the attainment's table
-COMPARED = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")
+HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # of the union's hypervolume
+N_ATTAINMENT_ROWS = 5
+SETTING_LENGTH = 40  # characters
+PROVENANCE = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")  # compared beside the spaces
 
 
-def told(p: float) -> str:
-    """A corrected p, marked where it is below 0.05.
-
-    >>> told(0.0321), told(0.2), told(1e-9)
-    ('0.032*', '0.200', '<0.001*')
-    """
-    return f"{'<0.001' if p < 0.001 else f'{p:.3f}'}{'*' * (p < SURE)}"
-
-
-# --- trials of one sweep ------------------------------------------------------------------------------
-
-
-def parts_of_trials(found: Trials) -> Iterator[Part]:
-    """Values and differences by metric: datasets, then their average."""
-    sets, pairs = list(found.evidence.datasets), list(combinations(found.results, 2))
-    images = ", ".join(f"{count} of {name}" for name, count in found.evidence.images.items())
-    chosen = "; trials were chosen by these images: optimistic" * found.chosen
-    averages = sum("/" not in metric for *_, metric in found.ps)
-    tests = f"{averages} tests of averages, and over the {len(found.ps) - averages} of datasets"
-    for metric in found.metrics:
-        keys = [*(f"{metric}/{name}" for name in sets), metric]
-        values, gaps = [["", *sets, "average"]], [["", *sets, "average"]]
-        for label, result in found.results.items():
-            values.append([label, *(format_metric(key, metric_of(result, key)) for key in keys)])
-            given = [found.evidence.interval(label, key) for key in keys]
-            if any(isinstance(one, Interval) for one in given):
-                values.append(["  95 %", *("" if isinstance(one, str) else bounds(metric, one) for one in given)])
-        for pair in pairs:
-            each = [gap for key in keys if (gap := found.evidence.difference(*pair, key)) is not None]
-            if each:
-                gaps.append([" less ".join(pair), *(bounds(metric, gap, value=True) for gap in each)])
-                gaps.append(["  p", *(told(found.ps[*pair, key]) for key in keys)])
-        heading = f"{metric} on {found.split}: {catalogue.metric(metric).title}"
-        yield Part(title=heading, rows=values, lines=[f"images that all have seen: {images}{chosen}"])
-        if len(gaps) == 1:
-            yield Part(title=f"{metric}: no paired test", lines=["it does not follow from sums over images"])
-            continue
-        lines = [f"{PAIRED} the {tests}; * below {SURE}"]
-        lines += ["of debiased values: not those of the values above"] * (metric == catalogue.ECE)
-        yield Part(title=f"{metric} on {found.split}: differences", rows=gaps, lines=lines)
+def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[float]) -> Document:
+    """Return the tables of a comparison; `targets` are values of the objectives whose cost is asked for."""
+    sections = []
+    if comparison.notes:
+        sections.append(Section("Notes on what is compared", paragraphs(comparison.notes)))
+    sections.append(_union_section(comparison))
+    sections.append(Section("The sweeps' best trials against each other", [_test_table(comparison)]))
+    attainment = _attainment_table(comparison)
+    if attainment.rows:
+        sections.append(Section("Attainment", [attainment]))
+    sections.append(Section("Cost", [_cost_table(comparison, targets)]))
+    sections.append(Section("Settings that differ", [_settings_table(comparison)]))
+    return Document(comparison.info.name, sections)
 
 
-# --- sweeps -------------------------------------------------------------------------------------------
+# --- the union and its best trials --------------------------------------------------------------------
 
 
-def parts_of_sweeps(found: Comparison, reach: Sequence[float]) -> list[Part]:
-    parts = [_union(found), _tests(found), _attainment(found), _cost(found, reach), _settings(found)]
-    if found.notes:
-        parts.insert(0, Part(title="What cannot be compared", lines=found.notes))
-    return [part for part in parts if part.rows or part.lines]
-
-
-def _union(found: Comparison) -> Part:
-    info, front = found.info, found.front
-    columns = list(product(splits_of(info, front.compared), metrics_shown(info.objectives)))
-    rows = [["", *(f"{metric} ({split})" for split, metric in columns), ""]]
-    for record in front.compared:
-        cells = []
-        for split, metric in columns:
-            cell = format_result(metric, record.results.get(split))
-            cells.append(f"{cell} {beside(found.evidence, record.name, split, metric)}".strip())
-        standing = filter(None, [found.evidence.standing(record.name), *front.remarks(record)])
-        rows.append([record.label, *cells, ", ".join(standing)])
-    shares = [f"{sum(member.name.startswith(f'{side.label}/') for member in front.members)} of {side.label}"
-              for side in found.sides]  # fmt: skip
-    images = ", ".join(f"{count} of {name}" for name, count in found.common.images.items())
-    lines = [f"{len(front.members)} of {len(front.finished)} trials: {', '.join(shares)}; images: {images}"]
-    lines += [*sentences(info, front, found.evidence), *remarks(info, front, found.evidence)]
+def _union_section(comparison: SweepComparison) -> Section:
+    info, front = comparison.info, comparison.statistics.front
+    shares = []
+    for sweep in comparison.sweeps:
+        members = [member for member in front.members if member.name.startswith(f"{sweep.label}/")]
+        shares.append(f"{len(members)} of {sweep.label}")
+    images = counts_text(comparison.images.counts)
+    summary = f"{len(front.members)} of {len(front.finished)} trials: {', '.join(shares)}; images: {images}"
+    table = front_table(info, front, comparison.statistics, settings=False)
     title = f"Union front of {info.name}, by {info.goals} on {info.search_split}"
-    return Part(title=title, rows=rows, lines=lines, words=(0, len(rows[0]) - 1))
+    return Section(title, [table, Text(summary)])
 
 
-def _tests(found: Comparison) -> Part:
-    rows = [["", "first", "second", "on", "metric", "first less second", "p"]]
-    for test in found.tests:
-        gap = bounds(test.metric, test.gap, value=True)
-        rows.append([", ".join(test.marks), *test.names, test.split, test.metric, gap, told(test.p)])
-    lines = ["no two of them can be paired"]
-    if found.tests:
-        lines = [f"{PAIRED} these {len(found.tests)}; * below {SURE}"]
-        if any(test.split == found.info.search_split for test in found.tests):
-            lines.append(f"on {found.info.search_split} they were chosen by these images: optimistic")
-    return Part(title="The sweeps' best against each other", rows=rows, lines=lines, words=(0, 1, 2, 3, 4))
+def _test_table(comparison: SweepComparison) -> Table:
+    """Return first minus second of each pair of best trials."""
+    columns = columns_of(["best in", "first", "second", "on", "metric"], is_text=True)
+    columns += columns_of(["difference", "p"])
+    rows = []
+    splits = set()
+    for test in comparison.tests:
+        difference = test.difference
+        splits.add(test.split)
+        cells = cells_of([", ".join(test.marks), difference.first, difference.second, test.split, difference.metric])
+        value = difference_cell(difference.metric, difference)
+        cells.append(replace(value, interval=format_bounds(difference.metric, difference)))
+        cells.append(Cell(format_p_value(difference.adjusted_p)))
+        rows.append(Row(cells))
+    notes = ["no two of them can be paired"]
+    if rows:
+        notes = [
+            "first minus second, paired over images and seeds; p two-sided, after Holm's correction over these "
+            f"{len(rows)} tests; {SIGNIFICANT} below 0.05"
+        ]
+        if comparison.info.search_split in splits:
+            notes.append(f"on {comparison.info.search_split} they were chosen by these images: optimistic")
+    return Table(columns=columns, rows=rows, notes=notes)
 
 
-def _attainment(found: Comparison) -> Part:
-    """What each sweep's front reaches in the second objective, at places along the first."""
-    regions = {side.label: side.evidence.region for side in found.sides}
-    known = {label: region for label, region in regions.items() if region is not None}
-    if not known:
-        return Part(title="")
-    x, y = (objective.metric for objective in found.info.objectives)
-    places = next(iter(known.values()))[0]
-    rows = [[x, *(f"{y} of {label}" for label in known)]]
-    for index in np.linspace(0, len(places) - 1, PLACES + 2).astype(int)[1:-1]:
-        rows.append([format_metric(x, float(places[index])),
-                     *(_reached(y, reached[:, index].tolist()) for _, reached in known.values())])  # fmt: skip
-    lines = [f"reached in half of the resamples [in one of ten, in nine of ten] at that {x} or better"]
-    return Part(title="Attainment", rows=rows, lines=lines)
+# --- attainment and cost ------------------------------------------------------------------------------
 
 
-def _reached(metric: str, values: Sequence[float]) -> str:
-    tenth, half, most = (format_metric(metric, value) if math.isfinite(value) else "-" for value in values)
-    return f"{half} [{tenth}, {most}]"
+def _attainment_table(comparison: SweepComparison) -> Table:
+    """Return what each sweep's front reaches in the second objective, at positions along the first."""
+    attainments: dict[str, Attainment] = {}
+    for sweep in comparison.sweeps:
+        if sweep.attainment is not None:
+            attainments[sweep.label] = sweep.attainment
+    if not attainments:
+        return Table()
+    x, y = (objective.metric for objective in comparison.info.objectives)
+    positions = next(iter(attainments.values())).positions
+    columns = [Column(x)]
+    for label in attainments:
+        columns.append(Column(f"{y} of {label}"))
+    rows = []
+    for index in np.linspace(0, len(positions) - 1, N_ATTAINMENT_ROWS + 2).astype(int)[1:-1]:
+        cells = [Cell(format_metric(x, float(positions[index])))]
+        for attainment in attainments.values():
+            cells.append(_attainment_cell(y, attainment, int(index)))
+        rows.append(Row(cells))
+    note = f"reached in half of the resamples [in 10 %, in 90 % of them] at that {x} or better"
+    return Table(columns=columns, rows=rows, notes=[note])
 
 
-def _cost(found: Comparison, reach: Sequence[float]) -> Part:
-    """Worker time until a front is so good: shares of the union's hypervolume, or a value of each objective."""
-    best = max((volume for _, volume in found.front.hypervolume), default=0.0)
-    goals = found.info.objectives
-    asked = format_values(goals, reach) if reach else ""
-    rows = [["", "trials", "worker time", "hypervolume", *([asked] if reach else [f"{share:.0%}" for share in SHARES])]]
-    for side in found.sides:
-        volumes = [volume for _, volume in side.front.hypervolume]
-        good = [[_as_good(goals, values_of(trial), reach) for trial in side.front.trials]] if reach else [
-            [0 < share * best <= volume for volume in volumes] for share in SHARES]  # fmt: skip
-        spent = duration(side.given.spent(math.inf))
-        row = [side.label, str(len(side.front.finished)), spent, f"{max(volumes, default=0.0):.4g}"]
-        rows.append([*row, *(_until(side, each) for each in good)])
-    until = "the first trial as good as that" if reach else "that share of the hypervolume of all"
-    lines = [f"worker time until {until}; by values as measured, on what is shared"]
-    if not best and not reach:
-        lines.append("no trial is better in every objective than the corner of the hypervolume: ask with --reach")
-    if free := [side.label for side in found.sides if side.given.info.work.cached]:
-        lines.append(f"results that were at hand cost nothing: {', '.join(free)}")
-    if len({side.given.info.device for side in found.sides}) > 1:
-        lines.append("they ran on different devices: their times are not comparable")
-    return Part(title="Cost", rows=rows, lines=lines)
+def _attainment_cell(metric: str, attainment: Attainment, index: int) -> Cell:
+    texts = []
+    for values in (attainment.median, attainment.best, attainment.worst):
+        value = float(values[index])
+        texts.append(format_metric(metric, value) if math.isfinite(value) else "-")
+    median, best, worst = texts
+    return Cell(median, interval=f"[{best}, {worst}]")
 
 
-def _as_good(goals: Sequence[Objective], values: Sequence[float], least: Sequence[float]) -> bool:
-    return all(catalogue.sign(goal.goal) * (value - asked) >= 0
-               for goal, value, asked in zip(goals, values, least, strict=True))  # fmt: skip
+def _cost_table(comparison: SweepComparison, targets: Sequence[float]) -> Table:
+    """Return the worker time until a front is good enough: in hypervolume, or in each objective."""
+    objectives = comparison.info.objectives
+    best_volume = 0.0
+    if comparison.statistics.front.hypervolume:
+        _, best_volume = comparison.statistics.front.hypervolume[-1]
+    columns = [Column("sweep", is_text=True), *columns_of(["trials", "worker time", "hypervolume"])]
+    if targets:
+        columns.append(Column(format_values(objectives, targets)))
+    else:
+        columns += columns_of(f"{share:.0%}" for share in HYPERVOLUME_SHARES)
+    rows = []
+    for sweep in comparison.sweeps:
+        worker_time = duration(sweep.sweep.seconds_until(math.inf))
+        texts = [sweep.label, str(len(sweep.front.finished)), worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
+        if targets:
+            reached = [_reaches(objectives, values_of(trial), targets) for trial in sweep.front.trials]
+            texts.append(_cost_until(sweep, reached))
+        else:
+            for share in HYPERVOLUME_SHARES:
+                reached = [0 < share * best_volume <= volume for volume in sweep.volumes]
+                texts.append(_cost_until(sweep, reached))
+        rows.append(Row(cells_of(texts)))
+    has_volume = best_volume > 0 or bool(targets)
+    return Table(columns=columns, rows=rows, notes=_cost_notes(comparison, targets, has_volume=has_volume))
 
 
-def _until(side: Side, good: Sequence[bool]) -> str:
-    place = good.index(True) if True in good else None
-    return "never" if place is None else f"{duration(side.spent[place])}, {plural(place + 1, 'trial')}"
+def _cost_notes(comparison: SweepComparison, targets: Sequence[float], *, has_volume: bool) -> list[str]:
+    goal = "the first trial as good as that" if targets else "that share of the union's hypervolume"
+    notes = [f"worker time until {goal}; by values as measured, on the shared images"]
+    if not has_volume:
+        notes.append(
+            "no trial is better in every objective than the hypervolume's reference point; give --reach VALUES"
+        )
+    from_cache = []
+    devices = set()
+    for sweep in comparison.sweeps:
+        devices.add(sweep.sweep.info.device)
+        if sweep.sweep.info.work.cached > 0:
+            from_cache.append(sweep.label)
+    if from_cache:
+        notes.append(f"cached results cost nothing: {', '.join(from_cache)}")
+    if len(devices) > 1:
+        notes.append("the sweeps ran on different devices: their times are not comparable")
+    return notes
 
 
-def _settings(found: Comparison) -> Part:
-    """What the spaces and the origins do not share."""
-    given = {side.label: {**dict(dotted(dict(side.given.info.space))),
-                          **{name: value for name, value in side.given.info.provenance().items() if name in COMPARED}}
-             for side in found.sides}  # fmt: skip
-    keys = dict.fromkeys(key for values in given.values() for key in values if key not in ("question", "name"))
-    rows = [["setting", *given]]
+def _reaches(objectives: Sequence[Objective], values: Sequence[float], targets: Sequence[float]) -> bool:
+    for objective, value, target in zip(objectives, values, targets, strict=True):
+        if catalogue.sign(objective.goal) * (value - target) < 0:
+            return False
+    return True
+
+
+def _cost_until(sweep: ComparedSweep, reached: Sequence[bool]) -> str:
+    if True not in reached:
+        return "never"
+    index = reached.index(True)
+    return f"{duration(sweep.seconds[index])}, {plural(index + 1, 'trial')}"
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+
+def _settings_table(comparison: SweepComparison) -> Table:
+    """Return the keys of the spaces and of the provenance in which the sweeps differ."""
+    settings = {}
+    keys: dict[str, None] = {}
+    for sweep in comparison.sweeps:
+        settings[sweep.label] = _settings_of(sweep)
+        keys.update(dict.fromkeys(settings[sweep.label]))
+    rows = []
     for key in keys:
-        cells = [format_setting(values[key]) if key in values else "-" for values in given.values()]
-        if len(set(cells)) > 1:
-            rows.append([key, *(cell if len(cell) <= 40 else f"{cell[:37]}..." for cell in cells)])
-    words = tuple(range(len(rows[0])))
-    return Part(title="Settings that differ", rows=rows if len(rows) > 1 else (), words=words,
-                lines=[] if len(rows) > 1 else ["none"])  # fmt: skip
+        texts = [values.get(key, "-") for values in settings.values()]
+        if len(set(texts)) > 1:
+            rows.append([key, *texts])
+    columns = range(len(settings) + 1)
+    notes = [] if rows else ["none"]
+    return Table.of_strings(["setting", *settings], rows, notes=notes, text_columns=columns)
 
 
-# --- picture and page ---------------------------------------------------------------------------------
-
-
-def drawing(found: Comparison) -> Drawing:
-    """A panel for each pair of objectives, and one for hypervolume over cost."""
-    pairs = objective_pairs(found.info)
-
-    def draw(canvas: Canvas) -> None:
-        canvas.set_size_inches(5.2 * (len(pairs) + 1), 4.4)
-        *fronts, cost = canvas.subplots(1, len(pairs) + 1, squeeze=False)[0]
-        for axes, pair in zip(fronts, pairs, strict=True):
-            for place, side in enumerate(found.sides):
-                _draw_side(axes, side, pair, PALETTE[place % len(PALETTE)], SHAPES[place % len(SHAPES)])
-            xs, ys = found.front.coordinates(found.front.baselines, pair)
-            axes.plot(xs, ys, "x", color="#777777", label="baselines")
-            x, y = axis_titles(found.info, pair)
-            axes.set_xlabel(x)
-            axes.set_ylabel(y)
-        for place, side in enumerate(found.sides):
-            volumes = [volume for _, volume in side.front.hypervolume]
-            cost.step(side.spent, volumes, where="post", color=PALETTE[place % len(PALETTE)])
-        cost.set_xlabel("seconds that workers were held")
-        cost.set_ylabel("hypervolume")
-
-    caption = f"{found.info.name}: their trials, the fronts among them and where those run in 10 to 90 % of resamples."
-    return Drawing(kind="comparison", caption=caption, data=(), draw=draw)
-
-
-def _draw_side(axes: Axes, side: Side, pair: tuple[int, int], colour: str, shape: str) -> None:
-    axes.scatter(*side.front.coordinates(side.front.trials, pair), s=14, color=colour, alpha=0.4, linewidths=0)
-    xs, ys = side.front.coordinates(side.front.members, pair)
-    axes.scatter(xs, ys, s=36, color=colour, marker=shape, label=side.label, zorder=4)
-    if side.evidence.region is not None:
-        axes.plot(*staircase(side.front), color=colour, linewidth=1)
-        draw_region(axes, side.evidence.region, side.front.goals[1], colour)
-
-
-def write_comparison(folder: Path, found: Comparison, parts: Sequence[Part]) -> None:
-    """comparison.png and comparison.html."""
-    drawn = drawing(found)
-    with written_whole(folder / "comparison.png") as partial:
-        partial.write_bytes(drawn.saved("png"))
-    head = f'<header><h1>{safe(found.info.name)}</h1></header>\n<div class="wide" tabindex="0">{drawn.inline()}</div>'
-    write_html(folder / "comparison.html", found.info.name, [head, *map(as_html, parts)])
+def _settings_of(sweep: ComparedSweep) -> Mapping[str, str]:
+    info = sweep.sweep.info
+    settings = {}
+    for key, value in dotted(dict(info.space)):
+        if key not in ("question", "name"):
+            settings[key] = cut(format_setting(value), SETTING_LENGTH)
+    for name, text in info.provenance().items():
+        if name in PROVENANCE:
+            settings[name] = cut(format_setting(text), SETTING_LENGTH)
+    return settings

@@ -1,73 +1,108 @@
-"""Dataset by dataset: where trials gain and lose."""
+"""Heat map of trials and datasets: where a trial gains and loses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median, quantiles
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from fpp_sweep.records.front import Front, format_metric, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.html import Plot
-from fpp_sweep.report.plots import BLUE, RED, text
-from fpp_sweep.report.settings_plots import better_up, rounded
+from fpp_sweep.report.document import Plot
+from fpp_sweep.report.plots import plot_texts, transparent
+from fpp_sweep.report.settings_plots import more_is_better, rounded
+from fpp_sweep.spec.palette import BLUE, GREY, RED
+from fpp_sweep.statistics.block_stats import Numbers
 
-TALL = 560  # pixels of the map: it fits on a printed page
-GAINS = [[0, RED], [0.5, "rgba(143,149,158,.08)"], [1, BLUE]]
+MAX_HEIGHT = 560  # pixels of the map: it fits on a printed page
+COLOR_SCALE = [[0, RED], [0.5, transparent(GREY, 0.08)], [1, BLUE]]
+OTHER_METRICS = ("nll", "brier")  # can be chosen beside the metrics that every table shows
 
 
 def heat_map(info: SweepInfo, front: Front) -> Plot:
-    """Every finished record on every dataset, less the dataset's median."""
-    records = [record for record in (*_best_first(front), *front.baselines) if info.search_split in record.results]
-    datasets = list(dict.fromkeys(name for one in records for name in one.results[info.search_split].datasets))
+    """Return the metrics of all finished trials and baselines on every dataset, minus the dataset's median."""
+    records = []
+    for record in (*_best_first(front), *front.baselines):
+        if info.search_split in record.results:
+            records.append(record)
+    datasets: dict[str, None] = {}
+    for record in records:
+        datasets.update(dict.fromkeys(record.results[info.search_split].datasets))
     if len(records) < 2 or len(datasets) < 2:
-        return Plot("heat", instead="Fewer than two datasets, or than two finished trials.")
-    wanted = dict.fromkeys(metric.partition("/")[0] for metric in (*metrics_shown(info.objectives), "nll", "brier"))
-    tables = {metric: _table(info, records, datasets, metric) for metric in wanted}
-    choices = {metric: {"traces": [_gains(info, metric, table)]} for metric, table in tables.items() if table}
+        return Plot(name="heat", placeholder="Fewer than two datasets, or than two finished trials.")
+    choices = {}
+    for metric in _metrics(info):
+        values = _values(info, records, list(datasets), metric)
+        if np.isfinite(values).any():
+            choices[metric] = {"traces": [_gains(info, metric, values)]}
     trace = {
         "type": "heatmap",
-        "x": list(map(text, datasets)),
-        "y": [text(record.label) for record in records],
-        "colorscale": GAINS,
+        "x": plot_texts(datasets),
+        "y": plot_texts(record.label for record in records),
+        "colorscale": COLOR_SCALE,
         "colorbar": {"thickness": 10},
         "hovertemplate": "%{y}, %{x}: %{text} (%{z:+.3g})<extra></extra>",
     }
-    height = 110 + min(TALL, 14 * len(records))
     layout = {
-        "height": height,
+        "height": 110 + min(MAX_HEIGHT, 14 * len(records)),
         "margin": {"l": 110, "r": 8, "t": 16, "b": 60},
         "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False},
         "xaxis": {"type": "category", "showgrid": False},
     }
-    says = f"{len(records)} trials and baselines on {len(datasets)} datasets, beside each dataset's median"
     return Plot(
-        "heat", [trace], layout, least_width=110 + 44 * len(datasets), choices=choices, asks="metric", says=says
+        name="heat",
+        traces=[trace],
+        layout=layout,
+        description=f"{len(records)} trials and baselines on {len(datasets)} datasets, minus each dataset's median",
+        min_width=110 + 44 * len(datasets),
+        choices=choices,
+        choice_label="metric",
     )
 
 
 def _best_first(front: Front) -> list[TrialRecord]:
-    sign = -1 if front.goals[0] == "max" else 1
-    return sorted(front.finished, key=lambda record: sign * (record.values or (0.0,))[0])
+    return sorted(front.finished, key=lambda record: (record.values or (0.0,))[0], reverse=front.goals[0] == "max")
 
 
-def _table(
-    info: SweepInfo, records: Sequence[TrialRecord], datasets: Sequence[str], metric: str
-) -> list[list[float | None]]:
-    """Empty where no record has the metric of a dataset."""
-    found = [
-        [one.results[info.search_split].datasets.get(name, {}).get(metric) for name in datasets] for one in records
-    ]
-    return found if any(value is not None for row in found for value in row) else []
+def _metrics(info: SweepInfo) -> list[str]:
+    """Return the metrics that a reader may choose, without dataset names, each once."""
+    metrics: dict[str, None] = {}
+    for metric in (*metrics_shown(info.objectives), *OTHER_METRICS):
+        metrics[metric.partition("/")[0]] = None
+    return list(metrics)
 
 
-def _gains(info: SweepInfo, metric: str, table: Sequence[Sequence[float | None]]) -> dict[str, Any]:
-    middles = [median([value for value in column if value is not None] or [0]) for column in zip(*table, strict=True)]
-    rows = [
-        [None if value is None else rounded(value - middle) for value, middle in zip(row, middles, strict=True)]
-        for row in table
-    ]
-    sizes = [abs(value) for row in rows for value in row if value is not None]
-    reach = quantiles(sizes * 2, n=20)[-1] or max(sizes) or 1.0  # what one in twenty is beyond stands at the end
-    texts = [[format_metric(metric, value) for value in row] for row in table]
-    return {"z": rows, "text": texts, "zmin": -reach, "zmax": reach, "reversescale": not better_up(info, metric)}
+def _values(info: SweepInfo, records: Sequence[TrialRecord], datasets: Sequence[str], metric: str) -> Numbers:
+    """Return (records, datasets): the values of a metric; nan where a record has none."""
+    values = np.full((len(records), len(datasets)), np.nan)
+    for row, record in enumerate(records):
+        by_dataset = record.results[info.search_split].datasets
+        for column, dataset in enumerate(datasets):
+            values[row, column] = by_dataset.get(dataset, {}).get(metric, np.nan)
+    return values
+
+
+def _gains(info: SweepInfo, metric: str, values: Numbers) -> dict[str, Any]:
+    """Return the heat map's changes for a metric."""
+    gains = np.full(values.shape, np.nan)
+    for column in np.flatnonzero(np.isfinite(values).any(axis=0)):
+        gains[:, column] = values[:, column] - np.nanmedian(values[:, column])
+    sizes = np.abs(gains[np.isfinite(gains)])
+    limit = float(np.quantile(sizes, 0.95)) or float(sizes.max()) or 1.0  # the largest 5 % have the strongest colour
+    return {
+        "z": _nested(gains, rounded),
+        "text": _nested(values, lambda value: format_metric(metric, value)),
+        "zmin": -limit,
+        "zmax": limit,
+        "reversescale": not more_is_better(info, metric),
+    }
+
+
+def _nested(values: Numbers, convert: Callable[[float], Any]) -> list[list[Any]]:
+    """Return converted values as lists; None where a value is missing."""
+    rows = []
+    for row in values.tolist():
+        rows.append([convert(value) if math.isfinite(value) else None for value in row])
+    return rows

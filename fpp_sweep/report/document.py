@@ -1,91 +1,186 @@
-"""A result in parts, each a table with a few lines: for the terminal, as Markdown, as LaTeX, for a page."""
+"""The document model of pages and comparisons: sections with anchors, made of texts, tables and plots."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from fpp_sweep.report.html import faint, paragraph, section, table_of_words
-from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.table import Table, tex, to_latex, to_markdown, to_text
+from fpp_sweep.report.text_layout import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
-WIDTH = 100  # columns of a line on a terminal
-_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", "±": r"$\pm$"}
+TextStyle = Literal["", "faint", "warning", "lead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph; an empty one is left out."""
+
+    text: str
+    style: TextStyle = ""  # on a page
+
+
+def paragraphs(texts: Iterable[str], style: TextStyle = "") -> list[Text]:
+    return [Text(text, style) for text in texts]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text as it is typed, such as a command; on pages only."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Html:
+    """Finished HTML, such as a figure in SVG; on pages only."""
+
+    html: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A table and what is to be said of it."""
+class Plot:
+    """An interactive plot as plotly's plain data, or the sentence shown instead of it.
+
+    A reader may choose between variants of a plot. `choices` holds, by label, the changes to `traces` and `layout` and
+    a `zoom` of the variant's own; the first one is shown at first. Plots of one `group` share the choice.
+    """
+
+    name: str
+    traces: Sequence[Mapping[str, Any]] = ()
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    placeholder: str = ""  # shown if there are no traces
+    description: str = ""  # for screen readers
+    min_width: int = 0  # pixels; in a narrower window the plot scrolls
+    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    choice_label: str = "shown"
+    group: str = ""  # empty: the plot's own choice
+    zoom: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ranges of axes that leave outliers out
+    n_outliers: int = 0  # points outside these ranges
+
+
+@dataclass(frozen=True, slots=True)
+class PlotGroup:
+    """Small plots side by side, which share a choice."""
+
+    plots: Sequence[Plot]
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Blocks that a reader unfolds; on pages only."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with the blocks below it; a section inside a section has a smaller heading."""
 
     title: str
-    rows: Sequence[Sequence[str]] = ()  # the first is the head; one that begins with a space belongs to the one above
-    lines: Sequence[str] = ()
-    words: Sequence[int] = (0,)  # columns that are not of numbers
+    blocks: Sequence[Block]
+    anchor: str = ""  # a link #anchor leads to the section
 
 
-def as_text(parts: Sequence[Part]) -> str:
-    """For the terminal."""
-    return "\n".join(line for part in parts for line in _text(part))
+Block = Text | Code | Html | Table | Plot | PlotGroup | Details | Section
 
 
-def _text(part: Part) -> Iterator[str]:
-    yield from ("", escaped(part.title))
-    if part.rows:
-        yield from (f"  {line}" for line in aligned(part.rows, words=part.words))
-    for line in part.lines:
-        yield from textwrap.wrap(escaped(line), WIDTH, initial_indent="  ", subsequent_indent=" " * 6)
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A title, an introduction and sections."""
+
+    title: str
+    sections: Sequence[Section]
+    introduction: Sequence[Block] = ()
+
+    @property
+    def plots(self) -> list[Plot]:
+        return list(_plots(self.sections))
 
 
-def as_html(part: Part) -> str:
-    head, *rows = part.rows or [()]
-    table = table_of_words(head, rows) if rows else ""
-    return section(part.title, table, *map(paragraph if not rows else faint, part.lines))
+def _plots(blocks: Sequence[Block]) -> Iterator[Plot]:
+    for block in blocks:
+        if isinstance(block, Plot):
+            yield block
+        elif isinstance(block, PlotGroup):
+            yield from block.plots
+        elif isinstance(block, Section):
+            yield from _plots(block.blocks)
 
 
-def as_markdown(title: str, parts: Sequence[Part]) -> str:
-    lines = [f"# {escaped(title)}", ""]
-    for part in parts:
-        lines += [f"## {escaped(part.title)}", "", *(markdown_table(part.rows[0], part.rows[1:]) if part.rows else [])]
-        lines += [text for line in part.lines for text in (f"- {escaped(line)}",)] + [""] * bool(part.lines)
-    return "\n".join(lines)
+def document_to_text(document: Document, width: int = DEFAULT_WIDTH, *, color: bool = False) -> str:
+    """Return texts and tables for a terminal; the document's title is left out.
 
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(escaped(cell).strip().replace('|', '/') for cell in cells)} |"
-
-    return [line(head), f"|{'---|' * len(head)}", *map(line, rows), ""]
-
-
-def as_latex(parts: Sequence[Part]) -> str:
-    """Booktabs; a table for each part that has one, with its lines in the caption."""
-    lines = [r"% \usepackage{booktabs}"]
-    for part in parts:
-        caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in (part.title, *part.lines))
-        if not part.rows:
-            lines += [f"% {escaped(caption)}", ""]
-            continue
-        head, *rows = part.rows
-        columns = "".join("l" if place in part.words else "r" for place in range(len(head)))
-        lines += [r"\begin{table}", rf"\caption{{{tex(caption)}}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-        lines += [tex_line(head), r"\midrule", *map(tex_line, rows), r"\bottomrule", r"\end{tabular}"]
-        lines += [r"\end{table}", ""]
-    return "\n".join(lines)
-
-
-def tex_line(cells: Sequence[str]) -> str:
-    first, *others = cells
-    indent = r"\quad " if first.startswith(" ") else ""
-    return f"{' & '.join([indent + tex(first.strip()), *map(tex, others)])} " + r"\\"
-
-
-def tex(text: str) -> str:
-    """Text with what means something to LaTeX written out, and minus signs as such.
-
-    >>> print(tex("50 % of a_b: -1.5"))
-    50 \\% of a\\_b: $-$1.5
+    >>> print(document_to_text(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))
+    <BLANKLINE>
+    Costs
+    no sweep has finished
     """
-    written = re.sub(r"[\\~^<±]|[&%$#_{}]", lambda found: _TEX.get(found[0], f"\\{found[0]}"), escaped(text))
-    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", written)
+    return "\n".join(_text_lines(document.sections, width, color=color))
+
+
+def _text_lines(blocks: Sequence[Block], width: int, *, color: bool) -> Iterator[str]:
+    for block in blocks:
+        if isinstance(block, Section):
+            yield ""
+            yield from wrap_words(escaped(block.title), width)
+            yield from _text_lines(block.blocks, width, color=color)
+        elif isinstance(block, Table):
+            if block.title:
+                yield ""
+            yield to_text(block, width, color=color)
+        elif isinstance(block, Text) and block.text:
+            yield from wrap_words(escaped(block.text), width, indent=2)
+
+
+def document_to_markdown(document: Document) -> str:
+    """Return texts and tables as Markdown.
+
+    >>> print(document_to_markdown(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))
+    # Comparison
+    <BLANKLINE>
+    ## Costs
+    <BLANKLINE>
+    no sweep has finished
+    <BLANKLINE>
+    """
+    return "\n".join([f"# {escaped(document.title)}", "", *_markdown_lines(document.sections, level=2)])
+
+
+def _markdown_lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
+    for block in blocks:
+        if isinstance(block, Section):
+            yield f"{'#' * level} {escaped(block.title)}"
+            yield ""
+            yield from _markdown_lines(block.blocks, level + 1)
+        elif isinstance(block, Table):
+            yield to_markdown(block, level)
+            yield ""
+        elif isinstance(block, Text) and block.text:
+            yield escaped(block.text)
+            yield ""
+
+
+def document_to_latex(document: Document) -> str:
+    r"""Return the tables as LaTeX, those without a title with that of their section; texts become comments.
+
+    >>> print(document_to_latex(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))
+    % \usepackage{booktabs}
+    % Costs
+    % no sweep has finished
+    """
+    return "\n".join([r"% \usepackage{booktabs}", *_latex_lines(document.sections)])
+
+
+def _latex_lines(blocks: Sequence[Block], title: str = "") -> Iterator[str]:
+    for block in blocks:
+        if isinstance(block, Section):
+            yield f"% {tex(block.title)}"
+            yield from _latex_lines(block.blocks, block.title)
+        elif isinstance(block, Table):
+            yield to_latex(replace(block, title=block.title or title))
+            yield ""
+        elif isinstance(block, Text) and block.text:
+            yield f"% {tex(block.text)}"

@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fpp_sweep.spec import catalogue
 
 if TYPE_CHECKING:
-    from fpp_sweep.statistics.paired import Interval
+    from fpp_sweep.statistics.paired import Difference, Interval
 
 
 def format_interval(metric: str, interval: Interval) -> str:
     """Return the ends of an interval.
 
     >>> from fpp_sweep.statistics.paired import Interval
-    >>> format_interval("accuracy", Interval(70.0, 68.0, 72.0))
+    >>> format_interval("accuracy", Interval(value=70.0, low=68.04, high=71.96))
     '[68.0, 72.0]'
     """
-    decimals = _decimals(metric)
+    decimals = decimals_of(metric)
     return f"[{interval.low:.{decimals}f}, {interval.high:.{decimals}f}]"
 
 
-def format_difference(metric: str, difference: Interval) -> str:
-    """Return a difference with the ends of its interval, all with their signs.
+def format_difference(metric: str, difference: Difference) -> str:
+    """Return a difference with its sign, and with as many decimals as an interval.
 
-    >>> from fpp_sweep.statistics.paired import Interval
-    >>> format_difference("ece", Interval(-1.9, -2.7, -1.1))
-    '-1.9 [-2.7, -1.1]'
+    >>> from fpp_sweep.statistics.paired import Difference
+    >>> numbers = {"value": -1.91, "standard_error": 0.4, "degrees_of_freedom": 60, "p_value": 0.001}
+    >>> format_difference("ece", Difference(first="a", second="b", metric="ece", **numbers))
+    '-1.9'
     """
-    decimals = _decimals(metric)
-    low, value, high = difference.low, difference.value, difference.high
-    return f"{value:+.{decimals}f} [{low:+.{decimals}f}, {high:+.{decimals}f}]"
+    return f"{difference.value:+.{decimals_of(metric)}f}"
 
 
-def _decimals(metric: str) -> int:
+def format_bounds(metric: str, difference: Difference) -> str:
+    """Return the ends of a difference's interval, with their signs.
+
+    >>> from fpp_sweep.statistics.paired import Difference
+    >>> numbers = {"value": -1.91, "standard_error": 0.4, "degrees_of_freedom": 60, "p_value": 0.001}
+    >>> format_bounds("ece", Difference(first="a", second="b", metric="ece", **numbers))
+    '[-2.7, -1.1]'
+    """
+    decimals = decimals_of(metric)
+    return f"[{difference.low:+.{decimals}f}, {difference.high:+.{decimals}f}]"
+
+
+def format_p_value(p_value: float) -> str:
+    """Return a p-value with three decimals.
+
+    >>> format_p_value(0.0321), format_p_value(1e-9)
+    ('0.032', '<0.001')
+    """
+    if p_value < 0.001:
+        return "<0.001"
+    return f"{p_value:.3f}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return the number of images of each dataset.
+
+    >>> counts_text({"digits": 200, "scenes": 1000})
+    '200 of digits, 1000 of scenes'
+    """
+    return ", ".join(f"{count} of {name}" for name, count in counts.items())
+
+
+def decimals_of(metric: str) -> int:
+    """Return the decimals of intervals and differences: one less than the metric itself has."""
     name = metric.partition("/")[0]
     if name not in catalogue.METRICS:  # a plugin's metric that is not loaded
         return 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.front import (
@@ -16,12 +16,12 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.formatting import format_interval
-from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table
+from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 
 if TYPE_CHECKING:
-    from fpp_sweep.report.evidence import Evidence
+    from fpp_sweep.records.answer import SweepStatistics
 
 SETTING_LENGTH = 60  # characters of a setting's value
 NAMED_ORIGINS = ("code", "paper", "point")  # origins that a reader looks for: trials that the space lists
@@ -30,7 +30,7 @@ NAMED_ORIGINS = ("code", "paper", "point")  # origins that a reader looks for: t
 def front_table(
     info: SweepInfo,
     front: Front,
-    evidence: Evidence | None = None,
+    statistics: SweepStatistics | None = None,
     *,
     splits: Sequence[str] | None = None,
     settings: bool = True,
@@ -42,47 +42,47 @@ def front_table(
     `knee`, and the searched settings, which a narrow terminal leaves out.
 
     >>> from fpp_sweep.records.front import front_of
-    >>> from fpp_sweep.records.records import SplitResult
     >>> from fpp_sweep.report.table import to_text
     >>> from fpp_sweep.space.objectives import Objective
-    >>> from fpp_sweep.spec.config import TrialConfig
-    >>> goals = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
-    >>> info = SweepInfo(name="s", created=0, state="finished", space={}, objectives=goals, search_split="val")
-    >>> numbers = {"average": {"accuracy": 71.0, "ece": 4.0}, "datasets": {}, "deviation": {}}
-    >>> result = SplitResult(**numbers, samples=200, seconds={}, device_seconds=0)
-    >>> done = {"kind": "trial", "state": "complete", "values": [71.0, 4.0], "config": TrialConfig().flat()}
-    >>> trial = TrialRecord(name="a", results={"val": result}, **done)
-    >>> print(to_text(front_table(info, front_of(info, [trial])), width=80))
-           ---- val -----
-    trial  accuracy   ece  remarks
-    a         71.00  4.00  best accuracy, best ece, knee
+    >>> goals = (Objective(metric="ece", goal="min"),)
+    >>> info = SweepInfo(name="s", created=0, state="running", space={}, objectives=goals, search_split="val")
+    >>> print(to_text(front_table(info, front_of(info, []), title="no trial has finished")))
+    no trial has finished
     """
     if splits is None:
         splits = splits_of(info, front.compared)
-    metrics = metrics_shown(info.objectives)
     searched = values_by_setting(front.members) if settings else {}
-    columns = [Column("trial", is_text=True)]
-    for split in splits:
-        columns += [Column(metric, group=split) for metric in metrics]
-    if evidence is not None:
-        columns.append(Column("support", is_text=True))
-    columns.append(Column("remarks", is_text=True))
-    for key, values in searched.items():
-        columns.append(Column(key, is_text=not all(is_number(value) for value in values), drop_rank=1))
-    rows = []
+    has_support = statistics is not None and bool(statistics.support.trials)
+    rows: list[Row] = []
     for record in front.compared:
         cells = [Cell(record.label)]
         for split in splits:
-            cells += [metric_cell(record, split, metric, evidence) for metric in metrics]
-        if evidence is not None:
-            cells.append(Cell(evidence.standing(record.name)))
+            for metric in metrics_shown(info.objectives):
+                cells.append(metric_cell(record, split, metric, statistics))
+        if statistics is not None and has_support:
+            cells.append(Cell(support_text(statistics, record.name)))
         cells.append(Cell(remarks(front, record)))
         cells += setting_cells(record, searched)
-        rows.append(record_row(front, record, cells))
-    return Table(title=title, columns=columns, rows=rows)
+        rows.append(_row(front, record, cells, rows))
+    return Table(title=title, columns=_columns(info, splits, searched, has_support=has_support), rows=rows)
 
 
-def dataset_table(info: SweepInfo, front: Front, evidence: Evidence | None, split: str) -> Table:
+def _columns(
+    info: SweepInfo, splits: Sequence[str], searched: Mapping[str, Sequence[Any]], *, has_support: bool
+) -> list[Column]:
+    columns = [Column("trial", is_text=True)]
+    for split in splits:
+        columns += columns_of(metrics_shown(info.objectives), group=split)
+    if has_support:
+        columns.append(Column("support", is_text=True))
+    columns.append(Column("remarks", is_text=True))
+    for key, values in searched.items():
+        has_text = not all(is_number(value) for value in values)
+        columns.append(Column(key, is_text=has_text, drop_rank=1))
+    return columns
+
+
+def dataset_table(info: SweepInfo, front: Front, statistics: SweepStatistics | None, split: str) -> Table:
     """Return accuracy and ECE by dataset of the front's members and the baselines that have a result on a split."""
     records = [record for record in front.compared if split in record.results]
     datasets: dict[str, None] = {}
@@ -90,30 +90,44 @@ def dataset_table(info: SweepInfo, front: Front, evidence: Evidence | None, spli
         datasets.update(dict.fromkeys(record.results[split].datasets))
     metrics = (catalogue.ACCURACY, catalogue.ECE)
     columns = [Column("trial", is_text=True)]
+    headings = [catalogue.metric(metric).heading for metric in metrics]
     for dataset in datasets:
-        columns += [Column(catalogue.metric(metric).heading, group=dataset) for metric in metrics]
-    rows = []
+        columns += columns_of(headings, group=dataset)
+    rows: list[Row] = []
     for record in records:
         cells = [Cell(record.label)]
         for dataset in datasets:
-            cells += [metric_cell(record, split, f"{metric}/{dataset}", evidence) for metric in metrics]
-        rows.append(record_row(front, record, cells))
+            for metric in metrics:
+                cells.append(metric_cell(record, split, f"{metric}/{dataset}", statistics))
+        rows.append(_row(front, record, cells, rows))
     return Table(title=f"{split} split", columns=columns, rows=rows if datasets else [])
 
 
-def metric_cell(record: TrialRecord, split: str, metric: str, evidence: Evidence | None) -> Cell:
+def metric_cell(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> Cell:
     """Return a record's value of a metric on a split, or on a dataset (`ece/dtd`), with its interval if it has one."""
-    return Cell(format_result(metric, record.results.get(split)), interval=interval_of(record, split, metric, evidence))
+    return Cell(
+        format_result(metric, record.results.get(split)), interval=interval_of(record, split, metric, statistics)
+    )
 
 
-def interval_of(record: TrialRecord, split: str, metric: str, evidence: Evidence | None) -> str:
+def interval_of(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> str:
     """Return the interval of a record's value as text; empty if there is none."""
-    if evidence is None or split not in evidence.splits:
+    if statistics is None:
         return ""
-    interval = evidence.splits[split].interval(record.name, metric)
+    interval = statistics.interval(record, split, metric)
     if isinstance(interval, str):  # the reason why there is none
         return ""
     return format_interval(metric, interval)
+
+
+def support_text(statistics: SweepStatistics, name: str) -> str:
+    """Return the support of a trial for being on the front; an unlikely trial's names the trial that is ahead."""
+    support = statistics.support.trials.get(name)
+    if support is None:
+        return ""
+    if support.beaten_by:
+        return f"{support.word}: {support.beaten_by} is ahead"
+    return support.word
 
 
 def remarks(front: Front, record: TrialRecord) -> str:
@@ -133,12 +147,12 @@ def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[Cell]:
     return cells
 
 
-def record_row(front: Front, record: TrialRecord, cells: Sequence[Cell]) -> Row:
+def _row(front: Front, record: TrialRecord, cells: Sequence[Cell], rows_above: Sequence[Row]) -> Row:
     """Return a row that stands out if its record does; the first baseline is separated from the trials above."""
     style: RowStyle = ""
     if record.kind == "baseline":
         style = "baseline"
     elif front.marks.get(record.name):
         style = "best"
-    first_baseline = bool(front.chosen) and bool(front.baselines) and record is front.baselines[0]
-    return Row(cells, style=style, trial=record.name, starts_group=first_baseline)
+    is_first_baseline = style == "baseline" and bool(rows_above) and rows_above[-1].style != "baseline"
+    return Row(cells, style=style, trial=record.name, starts_group=is_first_baseline)

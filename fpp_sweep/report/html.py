@@ -1,4 +1,4 @@
-"""What every page is made of: one file that loads nothing from anywhere and may be shown in a sandbox."""
+"""A document as a page: one file that loads nothing from anywhere and works in a sandboxed frame."""
 
 from __future__ import annotations
 
@@ -6,165 +6,196 @@ import base64
 import gzip
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.report.theme import PLOTS, STYLE, TABLES
+from fpp_sweep.report.document import Block, Code, Details, Document, Html, Plot, PlotGroup, Section, Text
+from fpp_sweep.report.table import Table, to_html
 from fpp_sweep.spec.files import written_whole
 
-# nothing may be fetched or sent, even if a hostile text should find a way in; parallel coordinates compile shaders
+# nothing can be fetched or sent, even if a hostile text should get into a page
 POLICY = "default-src 'none'; script-src 'unsafe-inline'{}; style-src 'unsafe-inline'; img-src data: blob:"
-SHADERS = " 'unsafe-eval'"
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A plot, or the sentence shown instead of it."""
-
-    name: str
-    traces: Sequence[Mapping[str, Any]] = ()
-    layout: Mapping[str, Any] = field(default_factory=dict)
-    least_width: int = 0  # pixels; where the window is narrower the plot scrolls
-    instead: str = ""
-    says: str = ""  # to those who cannot see it
-    # what may be shown instead, the first at first: label -> changes to the traces and the layout, and its own `near`
-    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    asks: str = "shown"  # what the choice is of
-    group: str = ""  # plots that show the same choice, asked for once above them; empty: its own
-    near: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ranges of axes that leave outliers out
-    beyond: int = 0  # points that those leave out
+COMPILES_SHADERS = " 'unsafe-eval'"  # plotly's parallel coordinates do
+ASSETS = Path(__file__).with_name("assets")
 
 
 def write_html(
-    path: Path,
-    title: str,
-    body: Sequence[str],
-    *,
-    plots: Sequence[Plot] = (),
-    details: Mapping[str, Mapping[str, str]] | None = None,
-    every: int = 0,
+    path: Path, document: Document, *, details: Mapping[str, Mapping[str, str]] | None = None, reload_seconds: int = 0
 ) -> None:
-    """Plotly comes along only where it has something to draw; `details` are shown of a point or name that is clicked.
+    """Write a document as a page.
 
-    `every` so many seconds the page looks whether it was written again.
+    `details` are shown when a trial is clicked, by its name. A page with `reload_seconds` loads itself again at that
+    interval; 0 means never.
     """
-    drawn = {plot.name: _drawn(plot) for plot in plots if plot.traces}
+    plots = {plot.name: _plot_data(plot) for plot in document.plots if plot.traces}
+    policy = POLICY.format(COMPILES_SHADERS if plots else "")
     with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(SHADERS if drawn else "")}">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f'<title>{safe(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body data-every="{every}">\n'
+            f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{safe(document.title)}</title>
+<style>
+{_asset("page.css")}</style>
+</head>
+<body data-reload-seconds="{reload_seconds}">
+{_header(document)}
+{blocks_to_html(document.sections)}
+"""
         )
-        file.write("\n".join(filter(None, body)))
-        if drawn:
-            data = json.dumps({"plots": drawn, "details": details or {}}, allow_nan=False, separators=(",", ":"))
-            for letter in "<>&":  # so that no text can end the script element that it stands in
-                data = data.replace(letter, f"\\u{ord(letter):04x}")
-            file.write(
-                f'\n<dialog id="details"></dialog>\n<script type="application/json" id="sheet">{data}</script>\n'
-            )
-            file.write(f'<script type="text/plain" id="plotly">{_plotly()}</script>\n<script>{PLOTS}</script>')
-        file.write(f"\n<script>{TABLES}</script>\n</body>\n</html>\n")
+        if plots:
+            file.write(_plot_scripts({"plots": plots, "details": details or {}}))
+        file.write(f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n")
 
 
-def _drawn(plot: Plot) -> dict[str, Any]:
-    """What the page's script needs of it."""
-    group = plot.group or plot.name
-    return {"traces": plot.traces, "layout": plot.layout, "near": plot.near, "choices": plot.choices, "group": group}
+def _header(document: Document) -> str:
+    lines = ["<header>", f"<h1>{safe(document.title)}</h1>", blocks_to_html(document.introduction)]
+    links = []
+    for section in document.sections:
+        if section.anchor:
+            links.append(f'<a href="#{safe(section.anchor)}">{safe(section.title)}</a>')
+    if links:
+        lines += ['<nav class="no-print">', *links, "</nav>"]
+    return "\n".join([*lines, "</header>"])
+
+
+def _plot_scripts(data: Mapping[str, Any]) -> str:
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&":  # so that no text can end the script element that holds it
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return f"""<dialog id="details"></dialog>
+<script type="application/json" id="page-data">{text}</script>
+<script type="text/plain" id="plotly">{_packed_plotly()}</script>
+<script>
+{_asset("plots.js")}</script>
+"""
+
+
+def _plot_data(plot: Plot) -> dict[str, Any]:
+    """Return what plots.js reads."""
+    return {
+        "traces": plot.traces,
+        "layout": plot.layout,
+        "zoom": plot.zoom,
+        "choices": plot.choices,
+        "group": plot.group or plot.name,
+    }
 
 
 @cache
-def _plotly() -> str:
-    """Its script, 4.8 MB, as 2 MB of compressed text that the page unpacks."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+@cache
+def _packed_plotly() -> str:
+    """Return plotly's script, 4.8 MB, as 2 MB of compressed text that plots.js unpacks."""
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # start-up time
 
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+
+
+# --- blocks -------------------------------------------------------------------------------------------
+
+
+def blocks_to_html(blocks: Sequence[Block], level: int = 2) -> str:
+    """Return blocks as HTML; the headings of sections among them have this level."""
+    parts = []
+    for block in blocks:
+        part = _block_to_html(block, level)
+        if part:
+            parts.append(part)
+    return "\n".join(parts)
+
+
+def _block_to_html(block: Block, level: int) -> str:
+    match block:
+        case Text():
+            return text_to_html(block)
+        case Code():
+            return f"<pre>{safe(block.text)}</pre>"
+        case Html():
+            return block.html
+        case Table():
+            return to_html(block)
+        case Plot():
+            return _plot_to_html(block)
+        case PlotGroup():
+            return _group_to_html(block)
+        case Details():
+            return f"<details><summary>{safe(block.summary)}</summary>{blocks_to_html(block.blocks, level)}</details>"
+        case Section():
+            return _section_to_html(block, level)
+
+
+def text_to_html(text: Text) -> str:
+    if not text.text:
+        return ""
+    style = f' class="{text.style}"' if text.style else ""
+    return f"<p{style}>{safe(text.text)}</p>"
+
+
+def _section_to_html(section: Section, level: int) -> str:
+    anchor = f' id="{safe(section.anchor)}"' if section.anchor else ""
+    heading = f"<h{level}>{safe(section.title)}</h{level}>"
+    return f"<section{anchor}>\n{heading}\n{blocks_to_html(section.blocks, level + 1)}\n</section>"
+
+
+def _plot_to_html(plot: Plot) -> str:
+    """Return the element in which plots.js draws a plot, below the reader's controls."""
+    if not plot.traces:
+        return text_to_html(Text(plot.placeholder, "faint"))
+    controls = "" if plot.group else _controls([plot])
+    size = f"min-width:{plot.min_width}px;min-height:{plot.layout.get('height', 0)}px"
+    return (
+        f'<div class="chart">{controls}<div class="wide"><div class="plot" role="img" '
+        f'aria-label="{safe(plot.description or plot.name)}" id="{plot.name}" style="{size}"></div></div></div>'
+    )
+
+
+def _group_to_html(group: PlotGroup) -> str:
+    plots = "".join(_plot_to_html(plot) for plot in group.plots)
+    return f'{_controls(group.plots)}<div class="charts">{plots}</div>'
+
+
+def _controls(plots: Sequence[Plot]) -> str:
+    """Return what the reader can choose for a plot or a group of plots: a variant, and whether outliers are shown."""
+    first = plots[0]
+    group = safe(first.group or first.name)
+    n_outliers = sum(plot.n_outliers for plot in plots)
+    parts = []
+    if len(first.choices) > 1:
+        options = "".join(f"<option>{safe(label)}</option>" for label in first.choices)
+        parts.append(f'<label>{safe(first.choice_label)} <select data-choice="{group}">{options}</select></label>')
+    if n_outliers:
+        parts.append(
+            f'<button type="button" data-show-all="{group}" aria-pressed="false">Show all: {n_outliers} more</button>'
+        )
+    if not parts:
+        return ""
+    return f'<div class="tools no-print">{"".join(parts)}</div>'
+
+
+def picture(file: Path, title: str) -> Html:
+    """Return a PNG file inside the page."""
+    data = base64.b64encode(file.read_bytes()).decode()
+    return Html(f'<figure><img alt="{safe(title)}" src="data:image/png;base64,{data}"></figure>')
 
 
 def safe(value: object) -> str:
     return html.escape(str(value))
 
 
-def paragraph(text: str) -> str:
-    return f"<p>{safe(text)}</p>"
+def format_time(seconds: float) -> str:
+    """Return a time in seconds since 1970 as a date.
 
-
-def faint(text: str) -> str:
-    return f'<p class="faint">{safe(text)}</p>'
-
-
-def warning(text: str) -> str:
-    return f'<p class="warn">{safe(text)}</p>'
-
-
-def section(title: str, *parts: str, anchor: str = "") -> str:
-    name = f' id="{safe(anchor)}"' if anchor else ""
-    return "\n".join([f"<section{name}>\n<h2>{safe(title)}</h2>", *filter(None, parts), "</section>"])
-
-
-def place(plot: Plot) -> str:
-    """Where the page's script draws a plot, below what the reader may ask of it."""
-    if not plot.traces:
-        return faint(plot.instead)
-    return (
-        f'<div class="chart">{"" if plot.group else tools([plot])}<div class="wide"><div class="plot" role="img" '
-        f'aria-label="{safe(plot.says or plot.name)}" id="{plot.name}" '
-        f'style="min-width:{plot.least_width}px;min-height:{plot.layout.get("height", 0)}px"></div></div></div>'
-    )
-
-
-def places(plots: Sequence[Plot]) -> str:
-    """A group of small plots side by side."""
-    return f'{tools(plots)}<div class="charts">{"".join(map(place, plots))}</div>' if plots else ""
-
-
-def tools(plots: Sequence[Plot]) -> str:
-    """What a plot or a group shows, and whether with its outliers."""
-    first, beyond = plots[0], sum(plot.beyond for plot in plots)
-    group = safe(first.group or first.name)
-    parts = []
-    if len(first.choices) > 1:
-        options = "".join(f"<option>{safe(label)}</option>" for label in first.choices)
-        parts.append(f'<label>{first.asks} <select data-group="{group}">{options}</select></label>')
-    if beyond:
-        parts.append(f'<button type="button" data-all="{group}" aria-pressed="false">Show all: {beyond} more</button>')
-    return f'<div class="tools screen">{"".join(parts)}</div>' if parts else ""
-
-
-def picture(file: Path, title: str) -> str:
-    """A drawn figure inside the page; nothing where there is none."""
-    if not file.is_file():
-        return ""
-    data = base64.b64encode(file.read_bytes()).decode()
-    return f'<figure><img style="max-width:100%" alt="{safe(title)}" src="data:image/png;base64,{data}"></figure>'
-
-
-def table(head: str, rows: Iterable[str], *, name: str = "") -> str:
-    """The page's script lets the reader sort it by the last row of its head, and filter one that has a name."""
-    lines, identity = "\n".join(rows), f' id="{name}"' if name else ""
-    asked = (
-        f'<p class="tools screen"><label>filter <input type="search" data-filter="{name}" size="32"></label> '
-        f'<output for="{name}"></output></p>'
-    )
-    return (
-        f'{asked if name else ""}<div class="wide{" long" if name else ""}" tabindex="0" role="region" aria-label="'
-        f'{name or "table"}"><table{identity}><thead>{head}</thead><tbody>\n{lines}\n</tbody></table></div>'
-    )
-
-
-def table_of_words(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th class="words">{safe(head)}</th>' for head in heads)
-    lines = []
-    for first, *others in rows:
-        cells = "".join(f'<td class="words">{safe(cell)}</td>' for cell in others)
-        lines.append(f"<tr><th>{safe(first)}</th>{cells}</tr>")
-    return table(f"<tr>{head}</tr>", lines)
-
-
-def time_of(seconds: float) -> str:
+    >>> format_time(1_795_000_000)
+    '2026-11-18 11:06 UTC'
+    """
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

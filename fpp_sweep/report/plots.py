@@ -1,220 +1,273 @@
-"""The page's plots as plotly's plain data; colours that follow the reader's theme are left to the page.
+"""The page's plots of the front, the hypervolume and the importances, as plotly's plain data.
 
-Plotly interprets some HTML in the texts that it draws, which `text` escapes; parallel coordinates draw theirs as they
-are.
+Colours that follow the reader's theme are left to the page. Plotly interprets some HTML in the texts that it draws,
+which `plot_text` escapes; parallel coordinates draw their texts as they are.
 """
 
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle
 from statistics import quantiles
 from typing import Any
 
-from fpp_sweep.records.front import (
-    Front,
-    format_metric,
-    format_setting,
-    metric_of,
-    objective_pairs,
-    splits_of,
-    staircase,
-    values_of,
-)
+from fpp_sweep.records.answer import SweepStatistics
+from fpp_sweep.records.front import Front, format_metric, format_setting, metric_of, splits_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.evidence import Evidence
-from fpp_sweep.report.html import Plot
+from fpp_sweep.report.document import Plot
+from fpp_sweep.report.figures import MEDIAN_LABEL, REGION_LABEL, FrontFigure, Points, Region, Staircase, front_figures
 from fpp_sweep.report.importance import Importance
-from fpp_sweep.report.pictures import axis_titles, reaches
-from fpp_sweep.report.theme import PALETTE
+from fpp_sweep.report.text_layout import cut
+from fpp_sweep.spec.palette import BLUE, GREY, RED
 
-BLUE, RED, GREY = "#4c8bd6", "#e8697c", "#8f959e"  # readable on white and on black
-SCALE = [[0, GREY], [0.5, BLUE], [1, RED]]  # of colours, from worst to best
-_SHAPES = ("square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon", "pentagon")
-_HOVERED = 18  # settings that a hover label holds; a click shows all
-_FENCE = 2.0  # quartile ranges beyond the quartiles; what lies further out is left out at first
-_LETTERS = 48  # of a value in a plot
+COLOR_SCALE = [[0, GREY], [0.5, BLUE], [1, RED]]  # from worst to best
+N_HOVERED_SETTINGS = 18  # settings in a hover label; a click shows all
+OUTLIER_DISTANCE = 2.0  # interquartile ranges beyond the quartiles; points further out are left out at first
+TEXT_LENGTH = 48  # characters of a value in a plot
 MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
 
+Trace = dict[str, Any]
 
-def front_plots(info: SweepInfo, front: Front, evidence: Evidence) -> list[Plot]:
-    """One for each pair of objectives; a single objective over the order of the trials."""
+
+# --- the front ----------------------------------------------------------------------------------------
+
+
+def front_plots(info: SweepInfo, statistics: SweepStatistics) -> list[Plot]:
+    """Return a plot for each pair of objectives; a single objective stands over the order of the trials."""
+    front = statistics.front
     if not (front.finished or front.baselines):
-        return [Plot("front", instead="No trial has finished yet.")]
-    pairs = enumerate(objective_pairs(info))
-    return [_front_plot(info, front, evidence, pair, f"front-{index}") for index, pair in pairs]
+        return [Plot(name="front", placeholder="No trial has finished yet.")]
+    plots = []
+    for index, figure in enumerate(front_figures(info, statistics)):
+        plots.append(_front_plot(f"front-{index}", info, statistics, figure))
+    return plots
 
 
-def _front_plot(info: SweepInfo, front: Front, evidence: Evidence, pair: tuple[int, int], name: str) -> Plot:
-    def points(records: Sequence[TrialRecord], label: str, **marker: Any) -> dict[str, Any]:
-        xs, ys = front.coordinates(records, pair)
-        return {
-            "type": "scatter",
-            "mode": "markers",
-            "name": text(label),
-            "x": xs,
-            "y": ys,
-            "text": [_hover(info, record, _marks(front, evidence, record)) for record in records],
-            "customdata": [record.name for record in records],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": marker,
-        }
-
-    traces = [points(front.dominated, "trials", color=GREY, size=7, opacity=0.7)]
-    if front.infeasible:
-        traces.append(points(front.infeasible, "break a constraint", color=GREY, size=8, symbol="x"))
-    traces += _region(evidence)
-    if len(info.objectives) == 2:
-        xs, ys = staircase(front)
-        line = {"type": "scatter", "mode": "lines", "x": xs, "y": ys, "line": {"color": BLUE, "width": 1.5}}
-        traces.append({**line, "hoverinfo": "skip", "showlegend": False})
-    looks = list(zip(cycle(_SHAPES), cycle(PALETTE[1:]), front.baselines, strict=False))
-    for shape, color, records in [("circle", BLUE, front.members), *((*look[:2], look[2:]) for look in looks)]:
-        traces += _on_other_splits(info, front, records, pair, shape, color)
-    traces.append({**points(front.members, "front", color=BLUE, size=11), **_bars(info, front, evidence, pair)})
-    for shape, color, baseline in looks:
-        traces.append(points([baseline], baseline.label, color=color, size=11, symbol=shape))
-    x, y = axis_titles(info, pair)
+def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure: FrontFigure) -> Plot:
+    front = statistics.front
+    traces: list[Trace] = []
+    for region in figure.regions:
+        traces += _region_traces(region)
+    for staircase in figure.staircases:
+        traces.append(_staircase_trace(staircase))
+    for points in figure.points:
+        if points.kind in ("front", "baseline"):
+            traces += _other_split_traces(info, front, figure, points)
+    for points in figure.points:
+        traces.append(_points_trace(info, statistics, points))
     layout = {
-        "xaxis": {"title": {"text": text(x)}},
-        "yaxis": {"title": {"text": text(y)}},
+        "xaxis": {"title": {"text": plot_text(figure.x_title)}},
+        "yaxis": {"title": {"text": plot_text(figure.y_title)}},
         "hovermode": "closest",
         "height": 480,
         "margin": MARGIN,
         "legend": LEGEND,
     }
-    says = f"{y} over {x} of {len(front.finished)} trials and {len(front.baselines)} baselines; the table has them all"
-    return robust(Plot(name, traces, layout, says=says))
+    counts = f"{len(front.finished)} trials and {len(front.baselines)} baselines"
+    description = f"{figure.y_title} over {figure.x_title} of {counts}; the table has the same numbers"
+    return zoomed(Plot(name=name, traces=traces, layout=layout, description=description))
 
 
-def _on_other_splits(
-    info: SweepInfo, front: Front, records: Sequence[TrialRecord], pair: tuple[int, int], shape: str, color: str
-) -> Iterator[dict[str, Any]]:
-    """Where the same trials are on test: hollow, at the end of a thin line."""
-    metrics = [info.objectives[index].metric for index in pair]
-    for split in splits_of(info, records)[1:]:
-        seen = [record for record in records if split in record.results]
-        xs, ys = front.coordinates(seen, pair)
-        ends = [[metric_of(record.results[split], metric) for record in seen] for metric in metrics]
-        if pair[0] == pair[1]:
-            ends[0] = [*xs]
-        words = (format_metric(metrics[1], value) for value in ends[1])
-        gaps = [None] * len(seen)
+def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
+    hover_texts = []
+    for record in points.records:
+        hover_texts.append(_hover_text(info, statistics, record))
+    marker: dict[str, Any] = {"color": points.color, "symbol": points.marker.plotly, "size": 11}
+    if points.kind in ("trials", "infeasible"):
+        marker |= {"size": 7, "opacity": 0.7}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plot_text(points.label),
+        "x": points.xs,
+        "y": points.ys,
+        "text": hover_texts,
+        "customdata": [record.name for record in points.records],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": marker,
+        **_error_bars(points),
+    }
+
+
+def _error_bars(points: Points) -> dict[str, Any]:
+    """Return the intervals of an axis on which all points have one."""
+    bars = {}
+    for axis, errors in (("error_x", points.x_errors), ("error_y", points.y_errors)):
+        above = []
+        below = []
+        for error in errors:
+            if error is not None:
+                above.append(error.above)
+                below.append(error.below)
+        if above and len(above) == len(errors):
+            bars[axis] = {"type": "data", "array": above, "arrayminus": below, "symmetric": False}
+            bars[axis] |= {"thickness": 1, "width": 2}
+    return bars
+
+
+def _hover_text(info: SweepInfo, statistics: SweepStatistics, record: TrialRecord) -> str:
+    remarks = [record.origin]
+    support = statistics.support.word(record.name)
+    if support:
+        remarks.append(support)
+    remarks += statistics.front.marks.get(record.name, [])
+    lines = [f"<b>{plot_text(record.name)}</b> ({plot_text(', '.join(remarks))})"]
+    for objective, value in zip(info.objectives, values_of(record), strict=True):
+        lines.append(f"{plot_text(objective.metric)}: <b>{format_metric(objective.metric, value)}</b>")
+    settings = dict(record.params)
+    if not settings:
+        settings = {"method": record.config.get("method"), "prompt": record.config.get("prompt")}
+    for key, value in list(settings.items())[:N_HOVERED_SETTINGS]:
+        lines.append(f"{plot_text(key)} = {plot_text(format_setting(value))}")
+    if len(settings) > N_HOVERED_SETTINGS:
+        lines.append(f"and {len(settings) - N_HOVERED_SETTINGS} more")
+    for name in record.broken:
+        lines.append(f"breaks {plot_text(name)}")
+    return "<br>".join(lines)
+
+
+def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, points: Points) -> Iterator[Trace]:
+    """Yield where the same trials are on other splits: hollow markers, each at the end of a thin line."""
+    x_metric, y_metric = (info.objectives[index].metric for index in figure.pair)
+    for split in splits_of(info, points.records)[1:]:
+        records = [record for record in points.records if split in record.results]
+        start_xs, start_ys = front.coordinates(records, figure.pair)
+        xs: list[float | None] = []
+        ys: list[float | None] = []
+        texts: list[str | None] = []
+        names: list[str] = []
+        for record, x, y in zip(records, start_xs, start_ys, strict=True):
+            end_x = metric_of(record.results[split], x_metric)
+            end_y = metric_of(record.results[split], y_metric)
+            if figure.pair[0] == figure.pair[1]:
+                end_x = x  # the order of the trials
+            xs += [x, end_x, None]  # the gap keeps the lines of two trials apart
+            ys += [y, end_y, None]
+            texts += [None, f"{plot_text(y_metric)}: {format_metric(y_metric, end_y)}", None]
+            names += [record.name] * 3
         yield {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": f"front on {text(split)}",
-            "showlegend": records is front.members and bool(seen),
-            "x": _woven(xs, ends[0], gaps),
-            "y": _woven(ys, ends[1], gaps),
-            "text": _woven(gaps, [f"{text(metrics[1])}: {word}" for word in words], gaps),
-            "customdata": _woven(*[[record.name for record in seen]] * 3),
-            "hovertemplate": f"<b>%{{customdata}}</b> on {text(split)}<br>%{{text}}<extra></extra>",
-            "line": {"color": color, "width": 1, "dash": "dot"},
-            "marker": {"symbol": f"{shape}-open", "size": _woven(*([size] * len(seen) for size in (0, 10, 0)))},
+            "name": f"front on {plot_text(split)}",
+            "showlegend": points.kind == "front" and bool(records),
+            "x": xs,
+            "y": ys,
+            "text": texts,
+            "customdata": names,
+            "hovertemplate": f"<b>%{{customdata}}</b> on {plot_text(split)}<br>%{{text}}<extra></extra>",
+            "line": {"color": points.color, "width": 1, "dash": "dot"},
+            "marker": {"symbol": f"{points.marker.plotly}-open", "size": [0, 10, 0] * len(records)},
             "opacity": 0.75,
         }
 
 
-def _woven(*columns: Sequence[Any]) -> list[Any]:
-    return [value for row in zip(*columns, strict=True) for value in row]
+def _staircase_trace(staircase: Staircase) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": staircase.xs,
+        "y": staircase.ys,
+        "line": {"color": staircase.color, "width": 1.5},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
 
 
-def robust(plot: Plot) -> Plot:
-    """The plot with axes that leave outliers out until the reader asks for all."""
-    dots = [trace for trace in plot.traces if "markers" in trace["mode"]]
-    points = [point for trace in dots for point in zip(trace["x"], trace["y"], strict=True)]
-    ends = [within(column) for column in zip(*points, strict=True)]
-    near = {axis: found for axis, found in zip(("xaxis", "yaxis"), ends, strict=False) if found}
-    beyond = sum(
-        any(end and value is not None and not end[0] <= value <= end[1] for value, end in zip(point, ends, strict=True))
-        for point in points
-    )
-    return replace(plot, near=near, beyond=beyond)
+def _region_traces(region: Region) -> list[Trace]:
+    line: Trace = {"type": "scatter", "mode": "lines", "x": region.xs, "hoverinfo": "skip", "legendgroup": "region"}
+    invisible = {"color": region.color, "width": 0}
+    dashed = {"color": region.color, "width": 1, "dash": "dash"}
+    best = {**line, "y": region.best, "line": invisible, "showlegend": False}
+    worst = {**line, "y": region.worst, "line": invisible, "name": REGION_LABEL}
+    worst |= {"fill": "tonexty", "fillcolor": transparent(region.color, 0.15)}
+    median = {**line, "y": region.median, "line": dashed, "name": MEDIAN_LABEL}
+    return [best, worst, median]
 
 
-def within(column: Sequence[float | None]) -> list[float] | None:
-    """Where the values lie but for outliers, with a margin; None where there is no outlier.
+# --- axes that leave outliers out ---------------------------------------------------------------------
 
-    >>> within([70, 71, 72, 73, 74, 10]), within([70, 71, 72])
+
+def zoomed(plot: Plot) -> Plot:
+    """Return a plot whose axes leave outliers out until the reader asks for all points."""
+    points = []
+    for trace in plot.traces:
+        if "markers" in trace["mode"]:
+            points += list(zip(trace["x"], trace["y"], strict=True))
+    if not points:
+        return plot
+    xs, ys = zip(*points, strict=True)
+    x_range = range_without_outliers(xs)
+    y_range = range_without_outliers(ys)
+    zoom = {}
+    if x_range:
+        zoom["xaxis"] = x_range
+    if y_range:
+        zoom["yaxis"] = y_range
+    n_outliers = 0
+    for x, y in points:
+        if _is_outside(x, x_range) or _is_outside(y, y_range):
+            n_outliers += 1
+    return replace(plot, zoom=zoom, n_outliers=n_outliers)
+
+
+def _is_outside(value: float | None, ends: Sequence[float] | None) -> bool:
+    if value is None or ends is None:
+        return False
+    return not ends[0] <= value <= ends[1]
+
+
+def range_without_outliers(column: Sequence[float | None]) -> list[float] | None:
+    """Return the range of the values that are no outliers, with a margin; None if there is no outlier.
+
+    >>> range_without_outliers([70, 71, 72, 73, 74, 10]), range_without_outliers([70, 71, 72])
     ([69.72, 74.28], None)
     """
     values = sorted(value for value in column if value is not None)
     if len(values) < 4:
         return None
     first, _, third = quantiles(values, n=4, method="inclusive")
-    reach = _FENCE * (third - first)
-    inside = [value for value in values if first - reach <= value <= third + reach]
+    distance = OUTLIER_DISTANCE * (third - first)
+    inside = [value for value in values if first - distance <= value <= third + distance]
     margin = 0.07 * (inside[-1] - inside[0])
-    return None if len(inside) == len(values) or not margin else [inside[0] - margin, inside[-1] + margin]
+    if len(inside) == len(values) or not margin:
+        return None
+    return [inside[0] - margin, inside[-1] + margin]
 
 
-def _marks(front: Front, evidence: Evidence, record: TrialRecord) -> list[str]:
-    return list(filter(None, [evidence.standing(record.name), *front.marks.get(record.name, [])]))
-
-
-def _region(evidence: Evidence) -> list[dict[str, Any]]:
-    """Where the front runs in 10, 50 and 90 % of the resamples."""
-    if evidence.region is None:
-        return []
-    places, reached = evidence.region
-    lines = [[value if math.isfinite(value) else None for value in values.tolist()] for values in reached]
-    known = {"type": "scatter", "mode": "lines", "x": places.tolist(), "hoverinfo": "skip", "legendgroup": "region"}
-    tenth, half, most = ({**known, "y": line, "line": {"color": BLUE, "width": 0}} for line in lines)
-    half |= {"name": "front in half of the resamples", "line": {"color": BLUE, "width": 1, "dash": "dash"}}
-    most |= {"fill": "tonexty", "fillcolor": "rgba(76,139,214,.15)", "name": "in 10 to 90 % of them"}
-    return [{**tenth, "showlegend": False}, most, half]
-
-
-def _bars(info: SweepInfo, front: Front, evidence: Evidence, pair: tuple[int, int]) -> dict[str, Any]:
-    """The members' intervals, where all have one."""
-    bars = {}
-    widths = zip(*(reaches(info, evidence, member.name, pair) for member in front.members), strict=True)
-    for axis, column in zip(("error_x", "error_y"), widths, strict=False):
-        if None not in column:
-            bars[axis] = {"type": "data", "array": list(column), "thickness": 1, "width": 2}
-    return bars
-
-
-def _hover(info: SweepInfo, record: TrialRecord, marks: Sequence[str]) -> str:
-    values = [
-        f"{text(objective.metric)}: <b>{format_metric(objective.metric, value)}</b>"
-        for objective, value in zip(info.objectives, values_of(record), strict=True)
-    ]
-    settings = record.params or {key: record.config[key] for key in ("method", "prompt") if key in record.config}
-    lines = [f"{text(key)} = {text(format_setting(value))}" for key, value in settings.items()]
-    if len(lines) > _HOVERED:
-        lines = [*lines[:_HOVERED], f"and {len(lines) - _HOVERED} more"]
-    broken = [f"breaks {text(name)}" for name in record.broken]
-    title = f"<b>{text(record.name)}</b> ({text(', '.join([record.origin, *marks]))})"
-    return "<br>".join([title, *values, *lines, *broken])
+# --- importances and hypervolume ----------------------------------------------------------------------
 
 
 def importance_plot(importances: Sequence[Importance]) -> Plot:
-    """Bars for each objective; of one without importances the page has a sentence."""
-    shown = [importance for importance in importances if importance.shares]
+    """Return bars for each objective that has importances."""
+    shown = []
+    reasons = []
+    largest_shares: dict[str, float] = {}
+    for importance in importances:
+        if importance.shares:
+            shown.append(importance)
+        else:
+            reasons.append(f"{importance.metric}: {importance.skipped}.")
+        for key, share in importance.shares.items():
+            largest_shares[key] = max(share, largest_shares.get(key, 0.0))
     if not shown:
-        return Plot(
-            "importances", instead=" ".join(f"{importance.metric}: {importance.skipped}." for importance in importances)
-        )
-    keys = sorted(shown[0].shares, key=lambda key: max(importance.shares[key] for importance in shown))
-    traces = [
-        {
+        return Plot(name="importances", placeholder=" ".join(reasons))
+    keys = sorted(largest_shares, key=largest_shares.__getitem__)
+    traces = []
+    for importance, color in zip(shown, cycle([BLUE, RED, GREY]), strict=False):
+        trace = {
             "type": "bar",
             "orientation": "h",
-            "name": text(importance.metric),
-            "y": [text(key) for key in keys],
+            "name": plot_text(importance.metric),
+            "y": plot_texts(keys),
             "x": [importance.shares[key] for key in keys],
             "marker": {"color": color},
-            "error_x": _ends(importance, keys),
+            "error_x": _whiskers(importance, keys),
             "hovertemplate": "%{y}: %{x:.2f}<extra>%{fullData.name}</extra>",
         }
-        for importance, color in zip(shown, cycle([BLUE, RED, GREY]), strict=False)
-    ]
+        traces.append(trace)
     layout = {
         "barmode": "group",
         "height": 120 + 22 * len(keys) * len(shown),
@@ -223,27 +276,36 @@ def importance_plot(importances: Sequence[Importance]) -> Plot:
         "xaxis": {"title": {"text": "share of the importance"}, "range": [0, None], "rangemode": "tozero"},
         "yaxis": {"automargin": True, "type": "category"},
     }
-    return Plot("importances", traces, layout)
+    return Plot(name="importances", traces=traces, layout=layout)
 
 
-def _ends(importance: Importance, keys: Sequence[str]) -> dict[str, Any]:
-    """From the lowest to the highest of resampled trials."""
-    ends = [(importance.shares[key], *importance.spread.get(key, (importance.shares[key],) * 2)) for key in keys]
-    highs, lows = [high - share for share, _, high in ends], [share - low for share, low, _ in ends]
-    return {"type": "data", "symmetric": False, "array": highs, "arrayminus": lows, "thickness": 1, "color": GREY}
+def _whiskers(importance: Importance, keys: Sequence[str]) -> dict[str, Any]:
+    """Return error bars from the lowest to the highest share over resampled trials."""
+    above = []
+    below = []
+    for key in keys:
+        share = importance.shares[key]
+        low, high = importance.spread.get(key, (share, share))
+        above.append(high - share)
+        below.append(share - low)
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1, "color": GREY}
 
 
 def hypervolume_plot(front: Front) -> Plot:
     if not front.hypervolume:
-        reason = "No trial has finished yet." if front.reference is not None else "The sweep has no reference point."
-        return Plot("hypervolume", instead=reason)
+        reason = "No trial has finished yet."
+        if front.reference is None:
+            reason = "The sweep has no reference point."
+        return Plot(name="hypervolume", placeholder=reason)
+    _, volumes = zip(*front.hypervolume, strict=True)
+    names = [record.name for record in front.trials]
     trace = {
         "type": "scatter",
         "mode": "lines+markers",
         "x": list(range(1, len(front.trials) + 1)),
-        "y": [value for _, value in front.hypervolume],
-        "text": [text(record.name) for record in front.trials],
-        "customdata": [record.name for record in front.trials],
+        "y": volumes,
+        "text": plot_texts(names),
+        "customdata": names,
         "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
         "line": {"shape": "hv", "color": BLUE},
         "marker": {"size": 5},
@@ -254,20 +316,25 @@ def hypervolume_plot(front: Front) -> Plot:
         "xaxis": {"title": {"text": "trials, in the order they finished"}},
         "yaxis": {"title": {"text": "hypervolume"}, "rangemode": "tozero"},
     }
-    return Plot("hypervolume", [trace], layout)
+    return Plot(name="hypervolume", traces=[trace], layout=layout)
 
 
-def text(words: str) -> str:
-    return html.escape(short(words, _LETTERS), quote=False)
+# --- texts and colours --------------------------------------------------------------------------------
 
 
-def short(words: str, letters: int) -> str:
-    """A text without its middle: long values often differ at their ends.
+def plot_text(text: str) -> str:
+    return html.escape(cut(text, TEXT_LENGTH), quote=False)
 
-    >>> short("fpp.context_var", 9)
-    'fpp.…_var'
+
+def plot_texts(texts: Iterable[str]) -> list[str]:
+    return [plot_text(text) for text in texts]
+
+
+def transparent(color: str, opacity: float) -> str:
+    """Return a colour that lets the background through.
+
+    >>> transparent("#4477AA", 0.15)
+    'rgba(68,119,170,0.15)'
     """
-    if len(words) <= letters:
-        return words
-    end = (letters - 1) // 2
-    return f"{words[: letters - 1 - end]}…{words[-end:]}"
+    red, green, blue = bytes.fromhex(color.removeprefix("#"))
+    return f"rgba({red},{green},{blue},{opacity})"

@@ -19,11 +19,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fpp_sweep.report.text_layout import TextBlock, TextCell, TextColumn, group_spans, text_width, wrap_words
+from fpp_sweep.report.text_layout import (
+    DEFAULT_WIDTH,
+    TextBlock,
+    TextCell,
+    TextColumn,
+    group_spans,
+    text_width,
+    wrap_words,
+)
 from fpp_sweep.spec.errors import escaped
 
-WIDTH = 100  # columns of a terminal, if the caller does not know
 INTERVAL_LABEL = "95 %"
+SHORT_TEXT = 16  # characters that a page does not wrap
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
 
@@ -81,7 +89,8 @@ class Row:
 
     cells: Sequence[Cell]
     style: RowStyle = ""  # on a page
-    trial: str = ""  # name of a trial: pressing the row's first cell on a page shows the trial's details
+    trial: str = ""  # name of a trial: on a page with its details, pressing the row's first cell shows them
+    anchor: str = ""  # a section of the same page, to which the row's first cell links
     starts_group: bool = False  # separated from the row above
 
     @property
@@ -106,6 +115,7 @@ class Table:
     rows: Sequence[Row] = ()
     notes: Sequence[str] = ()
     name: str = ""  # identifies the table on a page, where a table with a name can be filtered
+    sortable: bool = True  # by the reader of a page
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -129,9 +139,36 @@ class Table:
         dtd        1692
         pets       3669
         """
-        columns = [Column(head, is_text=index in text_columns) for index, head in enumerate(heads)]
-        table_rows = [Row([Cell(text) for text in row]) for row in rows]
+        columns = []
+        for index, head in enumerate(heads):
+            columns.append(Column(head, is_text=index in text_columns))
+        table_rows = []
+        for texts in rows:
+            table_rows.append(Row(cells_of(texts)))
         return cls(title=title, columns=columns, rows=table_rows, notes=notes)
+
+    @property
+    def groups(self) -> list[str]:
+        """The group of each column."""
+        return [column.group for column in self.columns]
+
+
+def columns_of(titles: Iterable[str], *, group: str = "", is_text: bool = False, drop_rank: int = 0) -> list[Column]:
+    """Return columns that differ in their titles only.
+
+    >>> columns_of(["accuracy", "ece"], group="test")[1].heading
+    'test: ece'
+    """
+    return [Column(title, group=group, is_text=is_text, drop_rank=drop_rank) for title in titles]
+
+
+def cells_of(texts: Iterable[str]) -> list[Cell]:
+    """Return cells that hold a text only.
+
+    >>> cells_of(["dtd", "1692"])[1].text
+    '1692'
+    """
+    return [Cell(text) for text in texts]
 
 
 # --- text for a terminal ------------------------------------------------------------------------------
@@ -140,7 +177,7 @@ IntervalPlacement = Literal["beside", "below", "hidden"]
 PLACEMENTS: tuple[IntervalPlacement, ...] = ("beside", "below", "hidden")  # from the widest layout to the narrowest
 
 
-def to_text(table: Table, width: int = WIDTH, *, color: bool = False) -> str:
+def to_text(table: Table, width: int = DEFAULT_WIDTH, *, color: bool = False) -> str:
     """Return the table as lines of at most `width` terminal columns.
 
     Intervals stand beside the values, below them if the table is too wide, and are left out if it still is. Then the
@@ -179,12 +216,12 @@ def to_text(table: Table, width: int = WIDTH, *, color: bool = False) -> str:
 def _fitting_block(table: Table, width: int, *, color: bool) -> tuple[TextBlock, list[str]]:
     """Return the widest layout that fits, or else the narrowest one, and the headings of what it leaves out."""
     columns = list(range(len(table.columns)))
-    for placement in PLACEMENTS:
+    for placement in _placements(table):
         block = _text_block(table, columns, placement, color=color)
         if block.fits(width):
             break
     left_out = []
-    if placement == "hidden" and any(row.has_interval for row in table.rows):
+    if placement == "hidden":  # only a table with intervals is narrower without them
         left_out.append("intervals")
     while not block.fits(width):
         least_important = max(columns, key=lambda index: (table.columns[index].drop_rank, index))
@@ -198,29 +235,46 @@ def _fitting_block(table: Table, width: int, *, color: bool) -> tuple[TextBlock,
     return block, left_out
 
 
+def _placements(table: Table) -> Sequence[IntervalPlacement]:
+    for row in table.rows:
+        if row.has_interval:
+            return PLACEMENTS
+    return PLACEMENTS[:1]
+
+
 def _text_block(table: Table, columns: Sequence[int], placement: IntervalPlacement, *, color: bool) -> TextBlock:
     text_columns = []
     for index in columns:
         column = table.columns[index]
         cells = [row.cells[index] for row in table.rows]
-        if column.is_text:
-            values = [escaped(cell.line if placement == "beside" else cell.text + cell.mark) for cell in cells]
-        else:
-            values = _aligned_values(cells, placement)
+        values = _text_values(cells, placement) if column.is_text else _number_values(cells, placement)
         text_cells = []
         for row, cell, value in zip(table.rows, cells, values, strict=True):
             below = _lines_below(row, index, placement)
             text_cells.append(TextCell(value, below, _ANSI[cell.style] if color else ""))
         text_columns.append(TextColumn(escaped(column.title), escaped(column.group), column.is_text, text_cells))
-    separated = frozenset(index for index, row in enumerate(table.rows) if row.starts_group)
-    return TextBlock(text_columns, separated)
+    separated_rows = set()
+    for index, row in enumerate(table.rows):
+        if row.starts_group:
+            separated_rows.add(index)
+    return TextBlock(text_columns, frozenset(separated_rows))
 
 
-def _aligned_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
+def _text_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
+    values = []
+    for cell in cells:
+        value = cell.line if placement == "beside" else cell.text + cell.mark
+        values.append(escaped(value))
+    return values
+
+
+def _number_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list[str]:
     """Return the values of a column of numbers, padded so that digits, marks and intervals stand below each other."""
-    text_size = max(text_width(escaped(cell.text)) for cell in cells)
-    mark_size = max(text_width(escaped(cell.mark)) for cell in cells)
-    interval_size = max(text_width(escaped(cell.interval)) for cell in cells)
+    text_size = mark_size = interval_size = 0
+    for cell in cells:
+        text_size = max(text_size, text_width(escaped(cell.text)))
+        mark_size = max(mark_size, text_width(escaped(cell.mark)))
+        interval_size = max(interval_size, text_width(escaped(cell.interval)))
     values = []
     for cell in cells:
         value = escaped(cell.text).rjust(text_size) + escaped(cell.mark).ljust(mark_size)
@@ -232,15 +286,21 @@ def _aligned_values(cells: Sequence[Cell], placement: IntervalPlacement) -> list
 
 def _lines_below(row: Row, index: int, placement: IntervalPlacement) -> list[str]:
     """Return what a row's cell has below its value; the first cell holds the labels."""
+    has_intervals = placement == "below" and row.has_interval
     lines = []
-    cell = row.cells[index]
-    if placement == "below" and row.has_interval:
-        lines.append(f"  {INTERVAL_LABEL}" if index == 0 else cell.interval)
-    for label in row.labels:
-        lines.append(f"  {label}" if index == 0 else cell.below.get(label, ""))
+    if index == 0:
+        if has_intervals:
+            lines.append(f"  {INTERVAL_LABEL}")
+        for label in row.labels:
+            lines.append(escaped(f"  {label}"))
+    else:
+        if has_intervals:
+            lines.append(escaped(row.cells[index].interval))
+        for label in row.labels:
+            lines.append(escaped(row.cells[index].below.get(label, "")))
     if not any(lines):
         return []
-    return [escaped(line) for line in lines]
+    return lines
 
 
 # --- HTML ---------------------------------------------------------------------------------------------
@@ -251,9 +311,9 @@ def to_html(table: Table) -> str:
 
     >>> print(to_html(Table.of_strings(["dataset", "images"], [["dtd", "1692"]])))
     <div class="wide" tabindex="0" role="region" aria-label="table"><table>
-    <thead><tr><th class="words">dataset</th><th>images</th></tr></thead>
+    <thead><tr><th class="text short">dataset</th><th>images</th></tr></thead>
     <tbody>
-    <tr><th class="words" scope="row">dtd</th><td>1692</td></tr>
+    <tr><th class="text short" scope="row">dtd</th><td>1692</td></tr>
     </tbody>
     </table></div>
     """
@@ -272,26 +332,29 @@ def _html_table(table: Table) -> Iterator[str]:
     region = "wide"
     if table.name:
         identity = f' id="{html.escape(table.name)}"'
-        region = "wide long"
+        region = "wide scrolling"
         yield (
-            f'<p class="tools screen"><label>filter <input type="search" data-filter="{html.escape(table.name)}" '
+            f'<p class="tools no-print"><label>filter <input type="search" data-filter="{html.escape(table.name)}" '
             f'size="32"></label> <output for="{html.escape(table.name)}"></output></p>'
         )
+    if not table.sortable:
+        identity += " data-fixed-order"
     label = html.escape(table.title or table.name or "table")
     yield f'<div class="{region}" tabindex="0" role="region" aria-label="{label}"><table{identity}>'
-    yield f"<thead>{_html_group_line(table)}{_html_heads(table)}</thead>"
+    classes = _html_classes(table)
+    yield f"<thead>{_html_group_line(table)}{_html_heads(table, classes)}</thead>"
     yield "<tbody>"
     for row in table.rows:
-        yield _html_row(table, row)
+        yield _html_row(row, classes)
     yield "</tbody>"
     yield "</table></div>"
 
 
 def _html_group_line(table: Table) -> str:
-    if not any(column.group for column in table.columns):
+    if not any(table.groups):
         return ""
     cells = []
-    for group, start, stop in group_spans([column.group for column in table.columns]):
+    for group, start, stop in group_spans(table.groups):
         if group:
             cells.append(f'<th class="group" colspan="{stop - start}">{html.escape(group)}</th>')
         else:
@@ -299,28 +362,30 @@ def _html_group_line(table: Table) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _html_heads(table: Table) -> str:
+def _html_heads(table: Table, classes: Sequence[Sequence[str]]) -> str:
     cells = []
-    for index, column in enumerate(table.columns):
-        classes = _html_classes(table, index)
-        cells.append(f"<th{classes}>{html.escape(column.title)}</th>")
+    for column, column_classes in zip(table.columns, classes, strict=True):
+        cells.append(f"<th{_class_attribute(column_classes)}>{html.escape(column.title)}</th>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _html_row(table: Table, row: Row) -> str:
+def _html_row(row: Row, classes: Sequence[Sequence[str]]) -> str:
     cells = []
-    for index, cell in enumerate(row.cells):
-        classes = _html_classes(table, index, cell.style)
+    for index, (cell, column_classes) in enumerate(zip(row.cells, classes, strict=True)):
+        attributes = _class_attribute([*column_classes, cell.style])
         content = _html_cell(cell)
         if index == 0:
+            if row.anchor:
+                content = f'<a href="#{html.escape(row.anchor)}">{content}</a>'
             if row.trial:
-                content = f'<button type="button" data-trial="{html.escape(row.trial)}">{content}</button>'
-            cells.append(f'<th{classes} scope="row">{content}</th>')
+                attributes += f' data-trial="{html.escape(row.trial)}"'
+            cells.append(f'<th{attributes} scope="row">{content}</th>')
         else:
-            value = "" if cell.sort_value is None else f' data-value="{cell.sort_value!r}"'
-            cells.append(f"<td{classes}{value}>{content}</td>")
-    classes = " ".join(filter(None, [row.style, "apart" if row.starts_group else ""]))
-    return f"<tr{_class_attribute(classes)}>{''.join(cells)}</tr>"
+            if cell.sort_value is not None:
+                attributes += f' data-value="{cell.sort_value!r}"'
+            cells.append(f"<td{attributes}>{content}</td>")
+    apart = "apart" if row.starts_group else ""
+    return f"<tr{_class_attribute([row.style, apart])}>{''.join(cells)}</tr>"
 
 
 def _html_cell(cell: Cell) -> str:
@@ -332,29 +397,44 @@ def _html_cell(cell: Cell) -> str:
     return content
 
 
-def _html_classes(table: Table, index: int, style: CellStyle = "") -> str:
-    column = table.columns[index]
+def _html_classes(table: Table) -> list[list[str]]:
+    """Return the classes of the cells of each column."""
     classes = []
-    if column.is_text:
-        classes.append("words")
-    if column.group and (index == 0 or table.columns[index - 1].group != column.group):
-        classes.append("first")
-    if style:
-        classes.append(style)
-    return _class_attribute(" ".join(classes))
+    group_above = ""
+    for index, column in enumerate(table.columns):
+        column_classes = []
+        if column.is_text:
+            column_classes.append("text")
+            if _longest_text(table, index) <= SHORT_TEXT:
+                column_classes.append("short")
+        if column.group and column.group != group_above:
+            column_classes.append("first")
+        group_above = column.group
+        classes.append(column_classes)
+    return classes
 
 
-def _class_attribute(classes: str) -> str:
-    if not classes:
+def _longest_text(table: Table, index: int) -> int:
+    longest = 0
+    for row in table.rows:
+        longest = max(longest, len(row.cells[index].text))
+    return longest
+
+
+def _class_attribute(classes: Iterable[str]) -> str:
+    names = [name for name in classes if name]
+    if not names:
         return ""
-    return f' class="{classes}"'
+    return f' class="{" ".join(names)}"'
 
 
 # --- Markdown and LaTeX -------------------------------------------------------------------------------
 
 
-def to_markdown(table: Table) -> str:
-    """Return the table as Markdown; intervals stand beside the values, other lines below them in rows of their own.
+def to_markdown(table: Table, level: int = 2) -> str:
+    """Return the table as Markdown, below its title as a heading of this level.
+
+    Intervals stand beside the values, and other lines below them in rows of their own.
 
     >>> print(to_markdown(Table.of_strings(["dataset", "images"], [["dtd", "1692"]], title="Sizes", notes=["of test"])))
     ## Sizes
@@ -367,7 +447,7 @@ def to_markdown(table: Table) -> str:
     """
     lines = []
     if table.title:
-        lines += [f"## {escaped(table.title)}", ""]
+        lines += [f"{'#' * level} {escaped(table.title)}", ""]
     if table.rows:
         lines.append(_markdown_line([column.heading for column in table.columns]))
         lines.append(f"|{'---|' * len(table.columns)}")
@@ -381,7 +461,10 @@ def to_markdown(table: Table) -> str:
 
 
 def _markdown_line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(escaped(cell).strip().replace('|', '/') for cell in cells)} |"
+    texts = []
+    for cell in cells:
+        texts.append(escaped(cell).strip().replace("|", "/"))
+    return f"| {' | '.join(texts)} |"
 
 
 def to_latex(table: Table) -> str:
@@ -399,7 +482,10 @@ def to_latex(table: Table) -> str:
     \end{tabular}
     \end{table}
     """
-    sentences = [f"{text[:1].upper()}{text[1:]}." for text in (table.title, *table.notes) if text]
+    sentences = []
+    for text in (table.title, *table.notes):
+        if text:
+            sentences.append(f"{text[:1].upper()}{text[1:]}.")
     caption = " ".join(sentences)
     if not table.rows:
         return f"% {escaped(caption)}"
@@ -418,11 +504,11 @@ def to_latex(table: Table) -> str:
 
 def _latex_group_lines(table: Table) -> list[str]:
     """Return the line with the groups' headings and the rules under them."""
-    if not any(column.group for column in table.columns):
+    if not any(table.groups):
         return []
     cells = []
     rules = []
-    for group, start, stop in group_spans([column.group for column in table.columns]):
+    for group, start, stop in group_spans(table.groups):
         if group:
             cells.append(rf"\multicolumn{{{stop - start}}}{{c}}{{{tex(group)}}}")
             rules.append(rf"\cmidrule(lr){{{start + 1}-{stop}}}")
@@ -432,8 +518,12 @@ def _latex_group_lines(table: Table) -> list[str]:
 
 
 def _latex_line(cells: Sequence[str]) -> str:
-    indent = r"\quad " if cells[0].startswith(" ") else ""
-    return rf"{indent}{' & '.join(tex(cell.strip()) for cell in cells)} \\"
+    texts = []
+    for cell in cells:
+        texts.append(tex(cell.strip()))
+    if cells[0].startswith(" "):
+        texts[0] = rf"\quad {texts[0]}"
+    return rf"{' & '.join(texts)} \\"
 
 
 def tex(text: str) -> str:
@@ -454,4 +544,7 @@ def _plain_lines(row: Row) -> Iterator[list[str]]:
     """Yield a row as lines of cells: the values, then a line for each label."""
     yield [cell.line for cell in row.cells]
     for label in row.labels:
-        yield [f"  {label}", *(cell.below.get(label, "") for cell in row.cells[1:])]
+        texts = [f"  {label}"]
+        for cell in row.cells[1:]:
+            texts.append(cell.below.get(label, ""))
+        yield texts

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
+DEFAULT_WIDTH = 100  # columns of an output that is not a terminal
 GAP = 2  # spaces between two columns
 WRAPPED_WIDTH = 20  # text columns shrink to this width before anything is left out
-LONGEST_WORD = 40  # longer words are cut
+LONGEST_WORD = 36  # longer words lose their middle; two of these fit into 80 columns
 ANSI_END = "\x1b[0m"
 
 
@@ -42,10 +45,12 @@ class TextColumn:
         """The width below which a word or number would be broken."""
         if not self.is_text:
             return self.natural_width
+        words = self.title.split()
+        for cell in self.cells:
+            words += cell.value.split()
         width = min(self.natural_width, WRAPPED_WIDTH)
-        for text in (self.title, *(cell.value for cell in self.cells)):
-            for word in text.split():
-                width = max(width, min(text_width(word), LONGEST_WORD))
+        for word in words:
+            width = max(width, min(text_width(word), LONGEST_WORD))
         return width
 
     def aligned(self, text: str, width: int) -> str:
@@ -77,7 +82,7 @@ class TextBlock:
         """Yield blocks that fit, each with the first column; a group stays together unless it is too wide alone."""
         first, *others = self.columns
         shown = [first]
-        for _, start, stop in group_spans([column.group for column in others]):
+        for _, start, stop in self._of(others)._group_spans():
             group = others[start:stop]
             pieces = [group]
             if not self._of([first, *group]).fits(width):
@@ -98,8 +103,9 @@ class TextBlock:
     def lines(self, width: int) -> Iterator[str]:
         """Yield the headings and rows."""
         widths = self._widths(width)
-        if any(column.group for column in self.columns):
-            yield self._group_line(widths)
+        group_line = self._group_line(widths)
+        if group_line:
+            yield group_line
         heads = []
         for column, column_width in zip(self.columns, widths, strict=True):
             heads.append(column.aligned(column.title, column_width))
@@ -132,20 +138,26 @@ class TextBlock:
     def _row_lines(self, row: int, widths: Sequence[int]) -> Iterator[str]:
         """Yield the lines of a row: its values, wrapped if they are text, and the lines below them."""
         cells = [column.cells[row] for column in self.columns]
-        values = []
+        stacks = []  # lines of each cell
+        height = 1  # lines above the first one that is below a value
         for column, cell, width in zip(self.columns, cells, widths, strict=True):
-            values.append(wrap_words(cell.value, width) if column.is_text else [cell.value])
-        heights = [len(lines) for lines, cell in zip(values, cells, strict=True) if cell.below]
-        height = max(heights, default=1)
-        stacks = []
-        for lines, cell in zip(values, cells, strict=True):
-            padding = [""] * (height - len(lines))
-            stacks.append([*lines, *padding, *cell.below])
-        for index in range(max(len(stack) for stack in stacks)):
+            lines = [cell.value]
+            if column.is_text:
+                lines = wrap_words(cell.value, width)
+            if cell.below:
+                height = max(height, len(lines))
+            stacks.append(lines)
+        for cell, stack in zip(cells, stacks, strict=True):
+            if cell.below:
+                stack += [""] * (height - len(stack))
+                stack += cell.below
+        for texts in zip_longest(*stacks, fillvalue=""):
             parts = []
-            for column, cell, stack, width in zip(self.columns, cells, stacks, widths, strict=True):
-                line = column.aligned(stack[index] if index < len(stack) else "", width)
-                parts.append(f"{cell.ansi}{line}{ANSI_END}" if cell.ansi else line)
+            for column, cell, text, width in zip(self.columns, cells, texts, widths, strict=True):
+                line = column.aligned(text, width)
+                if cell.ansi:
+                    line = f"{cell.ansi}{line}{ANSI_END}"
+                parts.append(line)
             yield _joined(parts)
 
 
@@ -171,6 +183,11 @@ def _joined(parts: Iterable[str]) -> str:
     return (" " * GAP).join(parts).rstrip()
 
 
+def terminal_width() -> int:
+    """Return the columns of the terminal, or of the variable COLUMNS; 100 if the output is not a terminal."""
+    return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+
+
 def text_width(text: str) -> int:
     """Return the columns that a text takes on a terminal.
 
@@ -188,6 +205,8 @@ def wrap_words(text: str, width: int, indent: int = 0) -> list[str]:
     >>> wrap_words("best accuracy, knee of a front", 14, indent=2)
     ['best accuracy,', '  knee of a', '  front']
     """
+    if text_width(text) <= width:
+        return [text]
     lines: list[str] = []
     line = ""
     for word in text.split():
@@ -204,13 +223,17 @@ def wrap_words(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text with an ellipsis in place of its end if it is too wide.
+    """Return a text without its middle if it is too wide: long names often differ at their ends.
 
-    >>> cut("accuracy", 4), cut("ece", 4)
-    ('acc…', 'ece')
+    >>> cut("fpp.context_var", 9), cut("ece", 4)
+    ('fpp.…_var', 'ece')
     """
     if text_width(text) <= width:
         return text
-    while text and text_width(text) >= width:
-        text = text[:-1]
-    return f"{text}…"
+    end = (width - 1) // 2
+    start = width - 1 - end
+    shortened = f"{text[:start]}…{text[len(text) - end :]}"
+    while text_width(shortened) > width and start > 0:  # wide letters
+        start -= 1
+        shortened = f"{text[:start]}…{text[len(text) - end :]}"
+    return shortened

@@ -1,83 +1,107 @@
-"""How the sweep went: what each worker did when, what it cost and what is to come."""
+"""The course of a sweep: what each worker did when, what the trials cost, and how much is left."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from fpp_sweep.records.front import is_number
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.html import Plot
-from fpp_sweep.report.plots import BLUE, GREY, LEGEND, MARGIN, RED, text
+from fpp_sweep.report.document import Plot
+from fpp_sweep.report.plots import LEGEND, MARGIN, plot_text
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.palette import BLUE, GREEN, GREY, RED
 from fpp_sweep.spec.progress import duration
 
-_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.+), config (\w+): (.*)")
-_GAP = 2.0  # seconds between two tasks of a config that are drawn as one
-_COLOURS = {"trial": BLUE, "baseline": RED, "pretraining": "#228833", "other": GREY}
+LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.+), config (\w+): (.*)")
+MAX_PAUSE = 2.0  # seconds between two tasks of a config that are drawn as one span
+COLORS = {"trial": BLUE, "baseline": RED, "pretraining": GREEN, "other": GREY}
 
 
-class Span(NamedTuple):
-    """What a worker did without a pause for one config."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Work of a worker for one config without a longer pause."""
 
-    begin: float  # seconds since 1970
+    start: float  # seconds since 1970
     end: float
     key: str  # of the config
-    pretraining: bool
+    is_pretraining: bool
+
+    def continues(self, earlier: Span) -> bool:
+        same_work = (self.key, self.is_pretraining) == (earlier.key, earlier.is_pretraining)
+        return same_work and self.start - earlier.end <= MAX_PAUSE
 
 
-def spans(log: Path) -> list[Span]:
-    """From a worker's log; a task that has no end is not in it."""
-    begun: dict[tuple[str, str], float] = {}
-    made: list[Span] = []
+def read_spans(log: Path) -> list[Span]:
+    """Return the spans of a worker's log; tasks without an end and damaged lines are left out."""
+    starts: dict[tuple[str, str], float] = {}
+    spans: list[Span] = []
     for line in log.read_text("utf-8", "replace").splitlines():
-        if not (found := _LINE.match(line)):
+        match = LOG_LINE.match(line)
+        if match is None:
             continue
-        time, what, key, told = found.groups()
-        with suppress(ValueError):  # no time: the line is spoiled
-            at = datetime.fromisoformat(f"{time}+00:00").timestamp()
-            if told == "begins":
-                begun[what, key] = at
-            elif (what, key) in begun:
-                new = Span(begun.pop((what, key)), at, key, "pretraining" in what)
-                goes_on = made and made[-1][2:] == new[2:] and new.begin - made[-1].end <= _GAP
-                made.append(new._replace(begin=made.pop().begin) if goes_on else new)
-    return made
+        time_text, task, key, event = match.groups()
+        time = _seconds(time_text)
+        if time is None:
+            continue
+        if event == "begins":
+            starts[task, key] = time
+        elif (task, key) in starts:
+            span = Span(starts.pop((task, key)), time, key, "pretraining" in task)
+            if spans and span.continues(spans[-1]):
+                span = replace(span, start=spans.pop().start)
+            spans.append(span)
+    return spans
 
 
-def timeline(logs: Path, records: Sequence[TrialRecord]) -> tuple[Plot, str]:
-    """A row for each worker, and how long they had nothing to do."""
-    workers = {path.stem: found for path in sorted(logs.glob("*.log")) if path.is_file() and (found := spans(path))}
+def _seconds(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(f"{text}+00:00").timestamp()
+    except ValueError:
+        return None
+
+
+def read_workers(logs: Path) -> dict[str, list[Span]]:
+    """Return the spans of each worker that has ended a task, by the name of its log."""
+    workers = {}
+    for path in sorted(logs.glob("*.log")):
+        if path.is_file():
+            spans = read_spans(path)
+            if spans:
+                workers[path.stem] = spans
+    return workers
+
+
+def timeline_plot(workers: Mapping[str, Sequence[Span]], records: Sequence[TrialRecord]) -> Plot:
+    """Return a row for each worker, with a bar for each span."""
     if not workers:
-        return Plot("timeline", instead="No worker has ended a task yet."), ""
-    names = {record.key: record for record in records}
-    kinds: dict[str, list[tuple[str, Span]]] = {kind: [] for kind in _COLOURS}
-    for worker, found in workers.items():
-        for span in found:
-            known = names[span.key].kind if span.key in names else "other"
-            kinds["pretraining" if span.pretraining else known].append((worker, span))
-    traces = [
-        {
+        return Plot(name="timeline", placeholder="No worker has ended a task yet.")
+    records_by_key = {record.key: record for record in records}
+    traces = {}
+    for kind, color in COLORS.items():
+        traces[kind] = {
             "type": "bar",
             "orientation": "h",
             "name": kind,
-            "y": [worker for worker, _ in rows],
-            "base": [round(1000 * span.begin) for _, span in rows],
-            "x": [round(1000 * max(span.end - span.begin, 0.5)) for _, span in rows],
-            "text": [text(names[span.key].name if span.key in names else span.key) for _, span in rows],
-            "customdata": [names[span.key].name if span.key in names else "" for _, span in rows],
+            "y": [],
+            "base": [],
+            "x": [],
+            "text": [],
+            "customdata": [],
             "textposition": "none",
             "hovertemplate": "%{text}<extra>" + kind + "</extra>",
-            "marker": {"color": _COLOURS[kind]},
+            "marker": {"color": color},
         }
-        for kind, rows in kinds.items()
-        if rows
-    ]
+    for worker, spans in workers.items():
+        for span in spans:
+            record = records_by_key.get(span.key)
+            _add_bar(traces[_kind(span, record)], worker, span, record)
     layout = {
         "barmode": "overlay",
         "height": 110 + 24 * len(workers),
@@ -86,38 +110,82 @@ def timeline(logs: Path, records: Sequence[TrialRecord]) -> tuple[Plot, str]:
         "xaxis": {"type": "date"},
         "yaxis": {"type": "category", "autorange": "reversed"},
     }
-    says = f"what each of {len(workers)} workers did when"
-    return Plot("timeline", traces, layout, least_width=560, says=says), idle(workers)
+    return Plot(
+        name="timeline",
+        traces=[trace for trace in traces.values() if trace["y"]],
+        layout=layout,
+        description=f"spans of work of {plural(len(workers), 'worker')} over time",
+        min_width=560,
+    )
 
 
-def idle(workers: Mapping[str, Sequence[Span]]) -> str:
+def _kind(span: Span, record: TrialRecord | None) -> str:
+    if span.is_pretraining:
+        return "pretraining"
+    if record is None:
+        return "other"
+    return record.kind
+
+
+def _add_bar(trace: dict[str, Any], worker: str, span: Span, record: TrialRecord | None) -> None:
+    trace["y"].append(worker)
+    trace["base"].append(round(1000 * span.start))  # milliseconds
+    trace["x"].append(round(1000 * max(span.end - span.start, 0.5)))  # half a second is still visible
+    if record is None:
+        trace["text"].append(span.key)
+        trace["customdata"].append("")
+    else:
+        trace["text"].append(plot_text(record.name))
+        trace["customdata"].append(record.name)
+
+
+def busy_share(workers: Mapping[str, Sequence[Span]]) -> str:
+    """Return how much of the time between their first and last task workers had a task.
+
+    >>> busy_share({"a": [Span(0, 40, "", False), Span(60, 100, "", False)]})
+    '1 worker, busy for 80 % of the time between the first and the last task.'
     """
-    >>> idle({"a": [Span(0, 40, "", False), Span(60, 100, "", False)]})
-    '1 worker, with a task for 80 % of the time between its first and its last.'
-    """
-    busy = sum(span.end - span.begin for found in workers.values() for span in found)
-    there = sum(found[-1].end - found[0].begin for found in workers.values()) or 1.0
-    whose = "its first and its last" if len(workers) == 1 else "their first and their last"
-    return f"{plural(len(workers), 'worker')}, with a task for {100 * busy / there:.0f} % of the time between {whose}."
+    if not workers:
+        return ""
+    busy = 0.0
+    total = 0.0
+    for spans in workers.values():
+        for span in spans:
+            busy += span.end - span.start
+        total += spans[-1].end - spans[0].start
+    share = 100 * busy / (total or 1.0)
+    return f"{plural(len(workers), 'worker')}, busy for {share:.0f} % of the time between the first and the last task."
 
 
-def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
-    """What was spent, and how much more it will be at this rate."""
-    ended = [record for record in records if record.finished is not None and record.state != "interrupted"]
-    trials = [record for record in ended if record.kind == "trial"]
-    seconds = sum(record.held + sum(result.device_seconds for result in record.results.values()) for record in ended)
-    last = info.finished or max((record.finished or 0.0 for record in ended), default=info.created)
-    took = f", in {duration(last - info.created)}"
-    yield f"So far {seconds / 3600:.2f} device hours for {plural(len(ended), 'trial')}, baselines among them{took}."
+def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
+    """Return sentences on what was spent, how much is left at this rate, and the budget."""
+    seconds = 0.0
+    last = info.created
+    n_ended = Counter[str]()
+    for record in records:
+        if record.finished is not None and record.state != "interrupted":
+            n_ended[record.kind] += 1
+            last = max(last, record.finished)
+            seconds += record.held
+            for result in record.results.values():
+                seconds += result.device_seconds
+    elapsed = (info.finished or last) - info.created
+    trials = plural(n_ended.total(), "trial")
+    sentences = [f"{seconds / 3600:.2f} device hours for {trials}, including baselines, in {duration(elapsed)}."]
     search = as_mapping(info.space.get("search", {}))
-    budgets = [f"{key} {search[key]}" for key in ("trials", "wall_clock", "gpu_hours") if search.get(key) is not None]
-    total = search.get("trials")
-    if info.finished is None and trials and is_number(total):
-        left = max(0, total - len(trials))
-        share = left / len(trials)
-        yield (
-            f"To go: {left} of {total} trials, about {share * seconds / 3600:.2f} device hours and "
-            f"{duration(share * (last - info.created))} at this rate."
+    n_trials = n_ended["trial"]
+    if info.finished is None and n_trials and is_number(search.get("trials")):
+        n_left = max(0, search["trials"] - n_trials)
+        hours = n_left / n_trials * seconds / 3600
+        time_left = duration(n_left / n_trials * elapsed)
+        sentences.append(
+            f"Left: {n_left} of {search['trials']} trials, about {hours:.2f} device hours and {time_left} at this rate."
         )
+    budgets = []
+    for key in ("trials", "wall_clock", "gpu_hours"):
+        if search.get(key) is not None:
+            budgets.append(f"{key} {search[key]}")
     if budgets:
-        yield f"Budget: {', '.join(budgets)}{f'; ended: {info.end_reason}' if info.end_reason else ''}."
+        ending = f"; ended: {info.end_reason}" if info.end_reason else ""
+        sentences.append(f"Budget: {', '.join(budgets)}{ending}.")
+    return sentences

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from fpp_sweep.core.datasets import expand, open_dataset, read_custom
 from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.report.canvas import Drawing
+from fpp_sweep.report.figures import StaticFigure
 from fpp_sweep.report.tables import aligned
-from fpp_sweep.report.theme import PALETTE
 from fpp_sweep.reproduce.figures import write_drawing
 from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of
 from fpp_sweep.reproduce.theory.entropy import MEASURES, fit_line, image_entropy, nearby_features, uniform_entropy
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.palette import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -55,7 +55,7 @@ def _write(folder: Path, kind: str, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def entropy_and_penalties(setting: Setting) -> tuple[Drawing, list[list[str]]]:
+def entropy_and_penalties(setting: Setting) -> tuple[StaticFigure, list[list[str]]]:
     """The mean entropy of prompts around the predefined one against what C-TPT and O-TPT penalise: by the paper's
     stand-ins and as they run, for uniform views at temperature 1 and for real ones at the model's."""
     scale, features = setting.model.logit_scale, nearby_features(setting)
@@ -79,7 +79,7 @@ def entropy_and_penalties(setting: Setting) -> tuple[Drawing, list[list[str]]]:
                 axes.set(xlabel=name, ylabel="mean entropy" if name == next(iter(MEASURES)) else "", title=kind)
 
     caption = "mean entropy of prompts around the predefined one against penalties"
-    return Drawing(kind="em_reg", caption=caption, data=data, draw=draw), shares
+    return StaticFigure(kind="em_reg", caption=caption, data=data, draw=draw), shares
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:

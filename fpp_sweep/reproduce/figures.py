@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, is_number
-from fpp_sweep.report.canvas import Drawing
-from fpp_sweep.report.theme import DASHES, INK, PALETTE, PAPER, SHAPES
+from fpp_sweep.report.figures import StaticFigure
 from fpp_sweep.reproduce.cells import Table, averages
 from fpp_sweep.reproduce.experiments import AVERAGE, Figure, Row
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.palette import DASHES, INK, MARKERS, PALETTE, PAPER
 from fpp_sweep.trial.artifacts import read_predictions
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def write_figure(folder: SweepFolder, table: Table) -> None:
         write_drawing(folder.report, drawing)
 
 
-def write_drawing(folder: Path, drawing: Drawing) -> None:
+def write_drawing(folder: Path, drawing: StaticFigure) -> None:
     """figure.png, figure.pdf and figure.csv."""
     for kind in ("png", "pdf"):
         with written_whole(folder / f"figure.{kind}") as partial:
-            partial.write_bytes(drawing.saved(kind))
+            partial.write_bytes(drawing.to_bytes(kind))
     with written_whole(folder / "figure.csv") as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(drawing.data[0]), lineterminator="\n")
         writer.writeheader()
@@ -62,7 +62,7 @@ def write_drawing(folder: Path, drawing: Drawing) -> None:
             writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in line.items()})
 
 
-def drawings(folder: SweepFolder, table: Table) -> Iterator[Drawing]:
+def drawings(folder: SweepFolder, table: Table) -> Iterator[StaticFigure]:
     """For the page: the experiment's figure, and those that its samples allow."""
     wanted = [table.experiment.figure] if table.experiment.figure else []
     metrics = {column.metric: column.name for column in table.experiment.columns if column.of == "mean"}
@@ -76,14 +76,14 @@ def drawings(folder: SweepFolder, table: Table) -> Iterator[Drawing]:
             yield drawing
 
 
-def drawn(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
+def drawn(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
     """None where no row has what the figure needs."""
     return {"scatter": scatter, "groups": groups, "reliability": reliability, "lines": lines}[figure.kind](
         folder, table, figure
     )
 
 
-def scatter(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
+def scatter(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
     columns = {column.name: column for column in table.experiment.columns}
     x, ys = columns[figure.x or ""], [columns[name] for name in figure.y]
     found: list[Line] = []
@@ -114,7 +114,7 @@ def scatter(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None
         f"{x.heading} against {', '.join(y.heading for y in ys)}: a point for each row and dataset, a large one for a "
         f"row's mean. Over all {len(single)} points, {'; '.join(said)}."
     )
-    return Drawing(kind="scatter", caption=caption, data=found, draw=draw)
+    return StaticFigure(kind="scatter", caption=caption, data=found, draw=draw)
 
 
 def correlations(points: Sequence[Line], x: str, y: str) -> str:
@@ -136,7 +136,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
 
 
-def groups(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
+def groups(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
     measures = {catalogue.ECE: "ece", catalogue.ACCURACY: "accuracy", SHARPNESS: SHARPNESS}
     columns = [column for column in table.experiment.columns if column.name in figure.y and column.metric in measures]
     found = []
@@ -169,7 +169,7 @@ def groups(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
         f"Samples of each dataset and seed by the sharpness at their prompt, in three groups of equal size; ECE "
         f"({BINS} bins) and mean sharpness inside each, averaged over seeds, then over datasets."
     )
-    return Drawing(kind="groups", caption=caption, data=found, draw=draw)
+    return StaticFigure(kind="groups", caption=caption, data=found, draw=draw)
 
 
 def group_of(samples: Line) -> list[Line]:
@@ -195,7 +195,7 @@ def _mean(lines: Sequence[Line]) -> Line:
     return {key: statistics.fmean(line[key] for line in lines) for key in lines[0]}
 
 
-def reliability(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
+def reliability(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
     found: list[Line] = []
     heads = {}
     for row in table.rows:
@@ -234,7 +234,7 @@ def reliability(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | 
     caption = (
         f"Reliability in {BINS} bins over the samples of all datasets and seeds; below, how many a bin has. ECE is of "
     )
-    return Drawing(kind="reliability", caption=f"{caption}all of them together, not the mean over datasets.",
+    return StaticFigure(kind="reliability", caption=f"{caption}all of them together, not the mean over datasets.",
                    data=found, draw=draw)  # fmt: skip
 
 
@@ -252,7 +252,7 @@ def _draw_bins(upper: Axes, lower: Axes, lines: Sequence[Line]) -> None:
     lower.set(xlabel="confidence", visible=True)
 
 
-def lines(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
+def lines(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
     """A row whose `by` no other row has, or whose setting is no number or is not read, is a level."""
     ys = [column for column in table.experiment.columns if column.name in figure.y]
     where = AVERAGE if AVERAGE in table.places else table.places[0]
@@ -301,7 +301,7 @@ def lines(folder: SweepFolder, table: Table, figure: Figure) -> Drawing | None:
             axes.set(xlabel=x_name, ylabel=column.heading)
 
     caption = f"{', '.join(y.heading for y in ys)} over {x_name}, {where}; bars are a standard deviation over seeds."
-    return Drawing(kind="lines", caption=caption, data=found, draw=draw)
+    return StaticFigure(kind="lines", caption=caption, data=found, draw=draw)
 
 
 def averaged(table: Table) -> list[str]:
@@ -323,8 +323,8 @@ def _panels(canvas: Canvas, count: int) -> Sequence[Axes]:
 
 
 def _all_styles() -> Iterator[dict[str, str]]:
-    for color, shape, dash in zip(cycle(PALETTE[:-1]), SHAPES, cycle(DASHES), strict=False):
-        yield {"color": color, "shape": shape, "dash": dash}
+    for color, marker, dash in zip(cycle(PALETTE[:-1]), MARKERS, cycle(DASHES), strict=False):
+        yield {"color": color, "shape": marker.matplotlib, "dash": dash}
 
 
 def _styles(table: Table, found: Sequence[Line]) -> Iterator[tuple[Row, dict[str, str]]]:

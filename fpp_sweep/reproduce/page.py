@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, varies
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.report.html import (
-    faint,
-    paragraph,
-    picture,
-    safe,
-    section,
-    table,
-    table_of_words,
-    time_of,
-    warning,
-    write_html,
-)
-from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, REMEMBERED, Cell, Table, recalled
-from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, find, shipped
+from fpp_sweep.report import table as report_table
+from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text
+from fpp_sweep.report.html import format_time, picture, safe, write_html
+from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, REMEMBERED, Table, recalled
+from fpp_sweep.reproduce.experiments import find, shipped
 from fpp_sweep.reproduce.figures import drawings
-from fpp_sweep.reproduce.output import SHORT, number, ours
-from fpp_sweep.spec import catalogue
+from fpp_sweep.reproduce.output import DIFFERS, claims_section, column_sections
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 
 PAGE = "reproduction.html"
-UNJUDGED = "not judged"
-SIGNS = {"agrees": "=", "differs": "≠", "holds": "✓", "does not hold": "✕"}
-STYLES = {"holds": "agrees", "does not hold": "differs"}
+NOT_JUDGED = "not judged"
 RULES = (
     "A number is the mean over seeds, ± their standard deviation. Averages are unweighted means over datasets; EuroSAT "
     "dominates the printed ones, so there is one without it, too, for the paper computed from its columns.",
@@ -42,7 +31,7 @@ RULES = (
     "agrees with the printed one, as both are of the same images. An ECE has one from 1,000 images a dataset on, "
     "around its debiased value: that of fewer is biased by more than it varies.",
     "A number differs from the printed one beyond 2 sqrt 2 standard deviations over seeds plus the rounding of what is "
-    "printed; without a spread over seeds it is not judged.",
+    f"printed, and is then marked {DIFFERS}; without a spread over seeds it is not judged.",
     "A claim on accuracy or ECE holds where the 95 % interval of the difference, paired by images, is above zero in "
     "every comparison; on other columns, where the difference is above two standard deviations over seeds. It does not "
     "hold where any is below by as much, and is not told apart otherwise.",
@@ -50,183 +39,161 @@ RULES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """An experiment with its sweep."""
+
+    sweep: SweepFolder
+    info: SweepInfo
+    table: Table
+
+    @property
+    def name(self) -> str:
+        return self.sweep.path.name
+
+
 def write_page(folder: Path, tables: Mapping[str, Table] | None = None) -> Path:
-    """The page of a reproduction's folder; tables at hand, by name, are not made again."""
-    found = [(sweep, sweep.info(), (tables or {}).get(sweep.path.name) or recalled(sweep)) for sweep in sweeps(folder)]
-    if not found:
+    """Write the page of a reproduction's folder; tables that are passed, by name, are not made again."""
+    loaded = []
+    for sweep in sweeps(folder):
+        table = (tables or {}).get(sweep.path.name) or recalled(sweep)
+        loaded.append(LoadedTable(sweep, sweep.info(), table))
+    if not loaded:
         raise InputError(f"{folder} has no table yet")
-    infos = {sweep.path.name: info for sweep, info, _ in found}
-    body = [
-        _heading(folder, infos, [made for _, _, made in found]),
-        section("Tables", _overview(infos, [made for _, _, made in found])),
-        *(_experiment(sweep, info, made) for sweep, info, made in found),
-        *_theory(folder),
-        section("How the numbers were computed", *map(paragraph, RULES)),
-        section("Settings", *(part for _, _, made in found for part in _settings(made))),
-        section("Make it again", *_origin(infos)),
+    sections = [
+        Section("Tables", [_overview(loaded)]),
+        *(_experiment_section(experiment) for experiment in loaded),
+        *_theory_sections(folder),
+        Section("How the numbers were computed", [Text(rule) for rule in RULES]),
+        Section("Settings", [_settings_section(experiment.table) for experiment in loaded]),
+        Section("Make it again", list(_origin(loaded))),
     ]
-    write_html(folder / PAGE, f"Reproduction {folder.resolve().name}", body)
+    name = f"Reproduction {folder.resolve().name}"
+    write_html(folder / PAGE, Document(name, sections, introduction=list(_introduction(loaded))))
     return folder / PAGE
 
 
 def sweeps(folder: Path) -> list[SweepFolder]:
-    """The experiments' sweeps, in the order of `--list`, the user's own last, once they came to an end."""
+    """Return the experiments' sweeps in the order of `--list`; the user's own come last, once they have ended."""
     order = shipped()
-    there = [file.parent for file in folder.glob("*/sweep.json")]
-    names = [path.name for path in there if path.name in order or (path / REMEMBERED).is_file()]
+    names = []
+    for file in folder.glob("*/sweep.json"):
+        name = file.parent.name
+        if name in order or (file.parent / REMEMBERED).is_file():
+            names.append(name)
     names.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
     return [SweepFolder(folder / name) for name in names]
 
 
-def _heading(folder: Path, infos: Mapping[str, SweepInfo], tables: Sequence[Table]) -> str:
-    models = ", ".join(dict.fromkeys(made.model for made in tables))
-    times = [time for info in infos.values() for time in (info.created, info.finished) if time is not None]
-    other = not all(made.same_model for made in tables)
-    return "\n".join(
-        [
-            f"<header>\n<h1>Reproduction {safe(folder.resolve().name)}</h1>",
-            paragraph(f"The tables and figures of the FPP paper, run again on {models}."),
-            faint(f"{time_of(min(times))} to {time_of(max(times))}"),
-            warning(f"The paper's model is {PAPERS_MODEL}/{PAPERS_TAG}: its numbers are marked as another model's, and "
-                    "not compared.") if other else "",
-            "</header>",
-        ]
-    )  # fmt: skip
-
-
-def _overview(infos: Mapping[str, SweepInfo], tables: Sequence[Table]) -> str:
-    lines = []
-    for name, made in zip(infos, tables, strict=True):
-        verdicts: Counter[str] = Counter(
-            cell.verdict or UNJUDGED for cell in made.cells.values() if cell.difference is not None
+def _introduction(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
+    models = ", ".join(dict.fromkeys(experiment.table.model for experiment in loaded))
+    starts = [experiment.info.created for experiment in loaded]
+    ends = [experiment.info.finished or experiment.info.created for experiment in loaded]
+    yield Text(f"The tables and figures of the FPP paper, run again on {models}.")
+    yield Text(f"{format_time(min(starts))} to {format_time(max(ends))}", "faint")
+    if not all(experiment.table.same_model for experiment in loaded):
+        yield Text(
+            f"The paper's model is {PAPERS_MODEL}/{PAPERS_TAG}: its numbers are marked as another model's, and not "
+            "compared.",
+            "warning",
         )
-        cells = _counted(verdicts) if made.same_model else "other model"
-        claims = _counted(Counter(judged.verdict.partition(";")[0] for judged in made.judged))
-        state = infos[name].state + (f", {len(made.failed)} rows failed" if made.failed else "")
-        words = "".join(
-            f'<td class="words">{safe(text)}</td>' for text in (made.experiment.question, cells, claims, state)
-        )
-        lines.append(f'<tr><th><a href="#{safe(name)}">{safe(name)}</a></th>{words}</tr>')
-    heads = ("table", "question", "cells against the paper", "claims", "state")
-    return table("<tr>" + "".join(f'<th class="words">{head}</th>' for head in heads) + "</tr>", lines)
 
 
-def _counted(words: Counter[str]) -> str:
-    return ", ".join(f"{word}: {count}" for word, count in words.most_common())
+def _overview(loaded: Sequence[LoadedTable]) -> report_table.Table:
+    """Return a table of the experiments, with links to their sections."""
+    titles = ("table", "question", "cells against the paper", "claims", "state")
+    rows = []
+    for experiment in loaded:
+        table = experiment.table
+        verdicts = [cell.verdict or NOT_JUDGED for cell in table.cells.values() if cell.difference is not None]
+        claims = [claim.verdict.partition(";")[0] for claim in table.judged]
+        state: str = experiment.info.state
+        if table.failed:
+            state += f", {len(table.failed)} rows failed"
+        compared = _counts(verdicts) if table.same_model else "other model"
+        texts = [experiment.name, table.experiment.question, compared, _counts(claims), state]
+        rows.append(report_table.Row([report_table.Cell(text) for text in texts], anchor=experiment.name))
+    columns = [report_table.Column(title, is_text=True) for title in titles]
+    return report_table.Table(columns=columns, rows=rows)
 
 
-def _experiment(sweep: SweepFolder, info: SweepInfo, made: Table) -> str:
-    parts = [paragraph(made.experiment.question), *(warning(said) for said in made.ran if said.startswith("PARTIAL"))]
-    parts += [faint("; ".join(said for said in made.ran if not said.startswith("PARTIAL")))]
-    if info.state != "finished":
-        parts.append(warning(f"The sweep is {info.state}: rows may be missing."))
-    parts += [warning(f"{name} has no numbers: {reason}") for name, reason in made.failed.items()]
-    if made.judged:
-        parts += ["<h3>What the paper says, on our numbers</h3>", _claims(made)]
-    for column in made.experiment.columns:
-        parts += [f"<h3>{safe(column.heading)} <small>{safe(_meaning(column))}</small></h3>", _numbers(made, column)]
-    for drawing in drawings(sweep, made):
-        picture = f'<div class="wide" tabindex="0">{drawing.inline()}</div>'
-        parts.append(f"<figure>{picture}<figcaption>{safe(drawing.caption)}</figcaption></figure>")
-    return section(f"{sweep.path.name}: {made.experiment.title}", *parts, anchor=sweep.path.name)
+def _counts(words: Iterable[str]) -> str:
+    return ", ".join(f"{word}: {count}" for word, count in Counter(words).most_common())
 
 
-def _theory(folder: Path) -> Iterator[str]:
-    """What was computed without a sweep."""
+def _experiment_section(experiment: LoadedTable) -> Section:
+    table = experiment.table
+    blocks: list[Block] = [Text(table.experiment.question)]
+    blocks += [Text(sentence, "warning") for sentence in table.ran if sentence.startswith("PARTIAL")]
+    blocks.append(Text("; ".join(sentence for sentence in table.ran if not sentence.startswith("PARTIAL")), "faint"))
+    if experiment.info.state != "finished":
+        blocks.append(Text(f"The sweep is {experiment.info.state}: rows may be missing.", "warning"))
+    blocks += [Text(f"{name} has no numbers: {reason}", "warning") for name, reason in table.failed.items()]
+    if table.judged:
+        blocks.append(claims_section(table))
+    blocks += column_sections(table)
+    for figure in drawings(experiment.sweep, table):
+        caption = f"<figcaption>{safe(figure.caption)}</figcaption>"
+        blocks.append(Html(f'<figure><div class="wide" tabindex="0">{figure.to_svg()}</div>{caption}</figure>'))
+    return Section(f"{experiment.name}: {table.experiment.title}", blocks, anchor=experiment.name)
+
+
+def _theory_sections(folder: Path) -> Iterator[Section]:
+    """Yield the experiments that were computed without a sweep."""
     for name in shipped():
         file = folder / name / "report" / "table.csv"
         if find(name).theory and file.is_file():
             heads, *rows = csv.reader(file.read_text().splitlines())
-            question = paragraph(find(name).question)
-            drawn = picture(file.with_name("figure.png"), find(name).title)
-            yield section(f"{name}: {find(name).title}", question, table_of_words(heads, rows), drawn, anchor=name)
+            table = report_table.Table.of_strings(heads, rows, text_columns=range(len(heads)))
+            blocks: list[Block] = [Text(find(name).question), table]
+            figure = file.with_name("figure.png")
+            if figure.is_file():
+                blocks.append(picture(figure, find(name).title))
+            yield Section(f"{name}: {find(name).title}", blocks, anchor=name)
 
 
-def _claims(made: Table) -> str:
-    lines = []
-    for judged in made.judged:
-        verdict = judged.verdict.partition(";")[0]
-        words = f"{SIGNS.get(verdict, '')} {judged.verdict}".strip()
-        lines.append(
-            f'<tr><th>{safe(judged.says)}</th><td class="words {STYLES.get(verdict, "")}">{safe(words)}</td>'
-            f'<td class="words">{safe(judged.numbers)}</td></tr>'
-        )
-    heads = ("claim", "verdict", "how much better, in the column's unit")
-    return table("<tr>" + "".join(f'<th class="words">{head}</th>' for head in heads) + "</tr>", lines)
+def _settings_section(table: Table) -> Section:
+    """Return the settings in which the rows' trials differ, and the others in a sentence."""
+    configs: dict[str, dict[str, Any]] = {}  # label -> settings that the trial's method reads
+    seen = set()
+    for (row_name, column), record in table.records.items():
+        if record.key not in seen:
+            seen.add(record.key)
+            row = next(row for row in table.experiment.rows if row.name == row_name)
+            label = row.title if record is table.record(row) else f"{row.title}, {column}"
+            configs[label] = relevant(record.config)
+    keys: dict[str, None] = {}
+    for config in configs.values():
+        keys.update(dict.fromkeys(config))
+    differing = []
+    same = []
+    for key in keys:
+        texts = [format_setting(config[key]) if key in config else "" for config in configs.values()]
+        if varies(texts):
+            differing.append([key, *texts])
+        else:
+            same.append(f"{key} = {texts[0]}")
+    settings = report_table.Table.of_strings(["setting", *configs], differing, text_columns=range(len(configs) + 1))
+    shared = f"The same in all rows: {', '.join(same)}." if same else ""
+    return Section(table.experiment.title, [settings, Text(shared, "faint")])
 
 
-def _numbers(made: Table, column: Column) -> str:
-    """A row for each of the table's, with everything about a cell inside it."""
-    head = "".join(f"<th>{safe(SHORT.get(place, place))}</th>" for place in made.places)
-    lines = []
-    for row in made.rows:
-        cells = "".join(
-            f'<td class="{"first" if place.startswith(AVERAGE) else ""}" data-value="{_sorted_by(cell)}">'
-            f"{''.join(_cell(cell, column))}</td>"
-            for place in made.places
-            for cell in [made.of(row, column, place)]
-        )
-        lines.append(f"<tr><th>{safe(row.title)}</th>{cells}</tr>")
-    return table(f'<tr><th class="words">row</th>{head}</tr>', lines)
-
-
-def _sorted_by(cell: Cell) -> str:
-    value = cell.printed if cell.value is None else cell.value
-    return "" if value is None else repr(value)
-
-
-def _cell(cell: Cell, column: Column) -> Iterator[str]:
-    if cell.value is not None:
-        yield safe(ours(cell, column))
-    if cell.interval:
-        yield f"<small>[{cell.interval[0]:.1f}, {cell.interval[1]:.1f}]</small>"
-    if cell.printed is not None:
-        yield f"<small>{'paper' if cell.same_model else 'other model'} {number(cell.printed, column)}</small>"
-    if cell.difference is not None:
-        words = f"{SIGNS[cell.verdict]} {cell.verdict}" if cell.verdict else UNJUDGED
-        yield f'<small class="{cell.verdict}">{cell.difference:+.{column.decimals}f} {words}</small>'
-
-
-def _meaning(column: Column) -> str:
-    if column.metric in STAGES:
-        return f"seconds of {STAGES[column.metric]}, when it was computed"
-    title = catalogue.METRICS[column.metric].title
-    return title if column.of == "mean" else f"standard deviation over seeds, averaged over datasets, of: {title}"
-
-
-def _settings(made: Table) -> Iterator[str]:
-    """What the rows' trials read: a table of what differs between them, and the rest in a sentence."""
-    trials: dict[str, tuple[str, dict[str, Any]]] = {}
-    for (name, column), record in made.records.items():
-        row = next(row for row in made.experiment.rows if row.name == name)
-        label = row.title if record is made.record(row) else f"{row.title}, {column}"
-        trials.setdefault(record.key, (label, relevant(record.config)))
-    configs = [config for _, config in trials.values()]
-    if not configs:
-        return
-    keys = list(dict.fromkeys(key for config in configs for key in config))
-    shown = {key: [format_setting(config[key]) if key in config else "" for config in configs] for key in keys}
-    differing = [[key, *cells] for key, cells in shown.items() if varies(cells)]
-    same = ", ".join(f"{key} = {cells[0]}" for key, cells in shown.items() if not varies(cells))
-    yield f"<h3>{safe(made.experiment.title)}</h3>"
-    yield table_of_words(("setting", *(label for label, _ in trials.values())), differing) if differing else ""
-    yield faint(f"The same in all rows: {same}.") if same else ""
-
-
-def _origin(infos: Mapping[str, SweepInfo]) -> Iterator[str]:
-    """Commands, versions and digests; a tag whose values differ has a line for each."""
-    commands = dict.fromkeys(info.command for info in infos.values())
-    yield paragraph("The same commands go on where they were ended, and compute nothing again that is there.")
-    yield from (f"<pre>{safe(command)}</pre>" for command in commands if command)
-    yield paragraph("This page alone, from what is there:")
-    yield "<pre>python -m fpp_sweep.report FOLDER</pre>"
+def _origin(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
+    """Yield commands, versions and digests; a name whose values differ has a line for each."""
+    yield Text("The same commands continue where they ended, and do not compute cached results again.")
+    for command in dict.fromkeys(experiment.info.command for experiment in loaded):
+        if command:
+            yield Code(command)
+    yield Text("This page alone, from the folder:")
+    yield Code("python -m fpp_sweep.report FOLDER")
     rows = []
-    provenance = {name: info.provenance() for name, info in infos.items()}
-    for key in sorted({key for texts in provenance.values() for key in texts} - {"command"}):
-        tables: dict[str, list[str]] = {}
-        for name, texts in provenance.items():
-            tables.setdefault(texts.get(key, ""), []).append(name)
-        rows += [
-            (key, value, "all" if len(tables) == 1 else ", ".join(names)) for value, names in tables.items() if value
-        ]
-    yield table_of_words(("name", "value", "tables"), rows)
+    provenance = {experiment.name: experiment.info.provenance() for experiment in loaded}
+    names = {name for values in provenance.values() for name in values} - {"command"}
+    for name in sorted(names):
+        tables_by_value: dict[str, list[str]] = {}
+        for table_name, values in provenance.items():
+            tables_by_value.setdefault(values.get(name, ""), []).append(table_name)
+        for value, table_names in tables_by_value.items():
+            if value:
+                rows.append([name, value, "all" if len(tables_by_value) == 1 else ", ".join(table_names)])
+    yield report_table.Table.of_strings(["name", "value", "tables"], rows, text_columns=range(3))

@@ -52,7 +52,7 @@ def front_support(
     usable = [metric for metric in metrics if all(metric in samples.records[name].metrics for name in compared)]
     if not compared or not usable:
         return FrontSupport()
-    shares = share_on_front(_draws(samples, compared, usable, seeds))
+    shares = share_on_front(resampled_points(samples, compared, usable, seeds))
     ahead = clearly_ahead(samples, compared, usable, seeds)
     support = {}
     for index, name in enumerate(compared):
@@ -67,10 +67,10 @@ def front_support(
     return FrontSupport(support)
 
 
-def _draws(
+def resampled_points(
     samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
 ) -> Numbers:
-    """(metrics, trials, resamples): recentred draws with the noise of seeds added; more is better."""
+    """Return (metrics, trials, resamples): recentred draws with the noise of seeds added; more is better."""
     generator = np.random.default_rng(_NOISE_SEED)
     rows = []
     for metric in metrics:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
-    from fpp_sweep.report.evidence import Evidence
+    from fpp_sweep.records.answer import SweepStatistics
 
 
 class InterruptedSweep(KeyboardInterrupt):
@@ -75,10 +75,10 @@ class Sweep:
         """Return the members of the Pareto front, sorted by the first objective, best first."""
         return list(front_of(self.info, self.trials()).members)
 
-    def evidence(self) -> Evidence:
-        """Return intervals, the support for being on the front, and differences to the baselines."""
-        evidence: Evidence = _notebook().sweep_evidence(self.folder)
-        return evidence
+    def statistics(self) -> SweepStatistics:
+        """Return the answer, intervals, and the support for being on the front."""
+        statistics: SweepStatistics = _notebook().sweep_statistics(self.folder)
+        return statistics
 
     def best(self, mark: str = "knee") -> TrialConfig:
         """Return the config of the front member with a mark: `knee`, or `best <metric>` of an objective."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, front_of, metrics_shown
+from fpp_sweep.records.front import metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.evidence import Evidence, evidence_of
+from fpp_sweep.report.answer_section import answer_section
+from fpp_sweep.report.document import Text
 from fpp_sweep.report.front_table import front_table
-from fpp_sweep.report.html import paragraph
-from fpp_sweep.report.table import to_html
+from fpp_sweep.report.html import text_to_html
+from fpp_sweep.report.table import Table, to_html
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.old_bootstrap import Interval
 from fpp_sweep.sweep.summary import front_notes, state_line
 
 if TYPE_CHECKING:
@@ -21,49 +22,46 @@ if TYPE_CHECKING:
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 
 
-def sweep_evidence(folder: SweepFolder) -> Evidence:
-    """Return the intervals, the support and the differences of a sweep."""
-    info = folder.info()
-    return evidence_of(folder.artifacts, info, front_of(info, folder.trials()))
+def sweep_statistics(folder: SweepFolder) -> SweepStatistics:
+    """Return the answer of a sweep, with intervals and support."""
+    return statistics_of(folder, folder.info(), folder.trials())
 
 
 def rows(folder: SweepFolder) -> list[dict[str, Any]]:
     """Return all records as flat rows."""
     info, records = folder.info(), folder.trials()
-    front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front)
-    return [record_row(info, record, front, evidence) for record in records]
+    statistics = statistics_of(folder, info, records)
+    return [record_row(info, record, statistics) for record in records]
 
 
-def record_row(info: SweepInfo, record: TrialRecord, front: Front, evidence: Evidence) -> dict[str, Any]:
+def record_row(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics) -> dict[str, Any]:
     """Return a record as a flat row."""
     row: dict[str, Any] = {name: getattr(record, name) for name in COPIED}
-    row["marks"] = ", ".join(front.remarks(record))
-    row["on_front"] = record in front.members
+    row["marks"] = ", ".join(statistics.front.remarks(record))
+    row["on_front"] = record in statistics.front.members
     row["seconds"] = None
     if record.finished and record.started:
         row["seconds"] = record.finished - record.started
     row |= record.params
     for split in record.results:
         prefix = "" if split == info.search_split else f"{split}/"
-        for name, value in _numbers(info, record, split, evidence).items():
+        for name, value in _numbers(info, record, split, statistics).items():
             row[f"{prefix}{name}"] = value
     return row
 
 
-def _numbers(info: SweepInfo, record: TrialRecord, split: str, evidence: Evidence) -> dict[str, float]:
+def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: SweepStatistics) -> dict[str, float]:
     """Return a record's averages on a split, then its numbers by dataset, then the ends of its intervals."""
     result = record.results[split]
     numbers = dict(result.average)
     for dataset, values in result.datasets.items():
         for metric, value in values.items():
             numbers[f"{metric}/{dataset}"] = value
-    if split in evidence.splits:
-        for metric in metrics_shown(info.objectives):
-            interval = evidence.splits[split].interval(record.name, metric)
-            if isinstance(interval, Interval):
-                numbers[f"{metric} low"] = interval.low
-                numbers[f"{metric} high"] = interval.high
+    for metric in metrics_shown(info.objectives):
+        interval = statistics.interval(record, split, metric)
+        if not isinstance(interval, str):
+            numbers[f"{metric} low"] = interval.low
+            numbers[f"{metric} high"] = interval.high
     return numbers
 
 
@@ -83,12 +81,17 @@ def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
 
 
 def as_html(folder: SweepFolder) -> str:
-    """Return the state of the sweep, and its front with the baselines."""
+    """Return the state of the sweep, its answer, and its front with the baselines."""
     info, records = folder.info(), folder.trials()
-    front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front)
-    notes = front_notes(info, front, has_verdicts=bool(evidence.splits))
-    parts = [paragraph(line) for line in (state_line(folder, info, records), *notes)]
-    if front.compared:
-        parts.append(to_html(front_table(info, front, evidence)))
+    statistics = statistics_of(folder, info, records)
+    parts = [text_to_html(Text(state_line(folder, info, records)))]
+    for note in front_notes(info, statistics.front):
+        parts.append(text_to_html(Text(note)))
+    for block in answer_section(info, statistics).blocks:
+        if isinstance(block, Table):
+            parts.append(to_html(block))
+        elif isinstance(block, Text):
+            parts.append(text_to_html(block))
+    if statistics.front.compared:
+        parts.append(to_html(front_table(info, statistics.front, statistics)))
     return "\n".join(parts)

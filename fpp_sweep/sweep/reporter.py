@@ -13,7 +13,7 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.tracking import BackgroundSync
 
 if TYPE_CHECKING:
-    from fpp_sweep.report.evidence import Evidence
+    from fpp_sweep.records.answer import SweepStatistics
 
 TABLE_INTERVAL, PAGE_INTERVAL = 2.0, 60.0  # seconds
 PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
@@ -26,7 +26,7 @@ class Reporter:
         self._folder, self._shipper = folder, shipper
         self._changed = threading.Event()
         self._closing = threading.Event()
-        self._evidence: Evidence | None = None  # of the last page
+        self._statistics: SweepStatistics | None = None  # of the last page
         self._next_page = time.monotonic() + PAGE_INTERVAL
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
 
@@ -57,10 +57,10 @@ class Reporter:
             self._closing.wait(TABLE_INTERVAL)
 
     def _write(self, *, pages: bool) -> None:
-        """Write the tables, and the page if asked; evidence takes long and is computed for the page only."""
-        evidence = None if pages else self._evidence
+        """Write the tables, and the page if asked; statistics take seconds and are computed for the page only."""
+        statistics = None if pages else self._statistics
         try:
-            self._evidence = write_report(self._folder, pages=pages, evidence=evidence)
+            self._statistics = write_report(self._folder, pages=pages, statistics=statistics)
         except Exception as error:  # a report can be written again; the sweep continues
             print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         self._shipper.nudge()

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fpp_sweep.records import pareto
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
+from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.report.evidence import evidence_of
-from fpp_sweep.spec.catalogue import sign
 from fpp_sweep.spec.messages import command_line, plural, printable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
@@ -33,13 +32,12 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     if width is None:
         width = shutil.get_terminal_size((WIDTH, 24)).columns
     info, records = folder.info(), folder.trials()
-    front = front_of(info, records)
-    evidence = evidence_of(folder.artifacts, info, front)
+    statistics = statistics_of(folder, info, records)
     yield printable(state_line(folder, info, records))
-    for line in front_notes(info, front, has_verdicts=bool(evidence.splits)):
+    for line in front_notes(info, statistics.front):
         yield printable(line)
     if records:
-        yield f"\n{final_table(info, records, evidence, width)}\n"
+        yield f"{final_table(info, records, statistics, width)}\n"
     for line in failure_lines(folder, info, records):
         yield printable(line)
     for command in folder.commands():
@@ -62,52 +60,15 @@ def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialReco
     return f"{line}; trials: {counts}."
 
 
-def front_notes(info: SweepInfo, front: Front, *, has_verdicts: bool) -> Iterator[str]:
-    """Yield what to know of the front; comparisons with the baselines only if there are no verdicts on them."""
+def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
+    """Yield notes on a front that is empty or has no volume."""
     if front.infeasible and not front.members:
         yield "No trial that finished keeps all constraints: none is on the front."
-    if front.members and front.baselines and not has_verdicts:
-        yield from _beside_baselines(info, front)
     if front.members and info.reference is not None:
         points = [values_of(member) for member in front.members]
         if not pareto.hypervolume(points, front.goals, info.reference):
             corner = format_values(info.objectives, info.reference)
             yield f"Hypervolume 0: no trial is better in every objective than the corner it is measured from, {corner}."
-
-
-def _beside_baselines(info: SweepInfo, front: Front) -> Iterator[str]:
-    goals = " and ".join(objective.metric for objective in info.objectives)
-    winners = []
-    for member in front.members:
-        if all(_dominates(member, baseline, front) for baseline in front.baselines):
-            winners.append(member.name)
-    verb = "beat" if len(winners) > 1 else "beats"
-    yield f"{', '.join(winners) or 'No trial'} {verb} every baseline in {goals}, on {info.search_split}."
-    for member in front.members:
-        better = [baseline.label for baseline in front.baselines if _dominates(baseline, member, front)]
-        if better:
-            marks = ", ".join(front.marks[member.name])
-            name = f"{member.name} ({marks})" if marks else member.name
-            yield f"{name} is beaten by {', '.join(better)}."
-    for index, objective in enumerate(info.objectives):
-        best = best_in(front, index)
-        if best.kind == "baseline":
-            value = format_metric(objective.metric, values_of(best)[index])
-            yield f"The best {objective.metric} is that of baseline {best.label}, {value}."
-
-
-def best_in(front: Front, index: int) -> TrialRecord:
-    """Return the member or baseline that is best in an objective."""
-    best = front.compared[0]
-    for record in front.compared[1:]:
-        difference = values_of(record)[index] - values_of(best)[index]
-        if difference * sign(front.goals[index]) > 0:
-            best = record
-    return best
-
-
-def _dominates(record: TrialRecord, rival: TrialRecord, front: Front) -> bool:
-    return pareto.front([values_of(record), values_of(rival)], front.goals) == [0]
 
 
 def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:

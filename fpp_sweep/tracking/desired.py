@@ -99,7 +99,7 @@ class FrontDocument:
     support: Mapping[str, str] = field(default_factory=dict)  # record -> its support for being on the front
     intervals: Mapping[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)  # record, split, metric
     hypervolume: Sequence[tuple[float, float]] = ()  # time in seconds, value
-    sentences: Sequence[str] = ()
+    sentence: str = ""  # that answers the question of the sweep
 
     @classmethod
     def read(cls, folder: SweepFolder) -> Self:
@@ -119,14 +119,14 @@ class FrontDocument:
         if not all(math.isfinite(finished) and math.isfinite(value) for finished, value in hypervolume):
             raise ValueError("hypervolume: not finite")
         recommended = document.get("recommended")
-        sentences = [*document.get("says", ()), *document.get("remarks", ())]
+        answer = document.get("answer", {})
         return cls(
             members=frozenset(str(member["name"]) for member in members),
             recommended=None if recommended is None else str(recommended),
-            support={str(name): str(label) for name, label in document.get("standing", {}).items()},
+            support={str(name): str(label) for name, label in document.get("support", {}).items()},
             intervals=intervals,
             hypervolume=hypervolume,
-            sentences=tuple(str(sentence) for sentence in sentences),
+            sentence=str(answer.get("sentence", "")),
         )
 
     def tags_of(self, name: str) -> dict[str, str]:
@@ -458,8 +458,8 @@ def description(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDoc
     """Return the Markdown on top of the sweep's page: its question, its answer, and the front beside the baselines."""
     metrics = [objective.metric for objective in info.objectives]
     lines = [f"Search for {info.goals} on split `{info.search_split}`."]
-    for sentence in front.sentences:
-        lines += ["", sentence]
+    if front.sentence:
+        lines += ["", front.sentence]
     lines += ["", f"| front and baselines | {' | '.join(metrics)} |", "|" + "---|" * (len(metrics) + 1)]
     for record in _described(records, front)[:DESCRIBED_RUNS]:
         cells = [run_name(record).replace("|", "/")]

@@ -156,7 +156,7 @@ def test_a_sweep_without_results_has_empty_tables(tmp_path):
 
 def test_the_cheap_form_writes_tables_and_configs_only(tmp_path):
     _, folder = report(tmp_path, [trial(0)])
-    assert {path.name for path in folder.iterdir()} == {"front.csv", "front.json", "best"}
+    assert {path.name for path in folder.iterdir()} == {"answer.md", "front.csv", "front.json", "best"}
 
 
 def test_the_staircase_is_the_edge_of_what_is_dominated():

@@ -1,12 +1,10 @@
-"""Sweeps and trials against each other, on sums of predictions whose truth is known."""
+"""Comparisons of sweeps and of trials, on block statistics whose truth is known."""
 
 import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import combinations
-from math import erfc, sqrt
 
 import numpy as np
 import pytest
@@ -15,16 +13,19 @@ from PIL import Image
 from fpp_sweep import compare
 from fpp_sweep.cli.command import run
 from fpp_sweep.core.datasets import fair_order
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
-from fpp_sweep.report.comparison import compare_sweeps, compare_trials
-from fpp_sweep.report.document import Part, as_latex, as_markdown, as_text
+from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
+from fpp_sweep.report.shared_images import CommonImages
+from fpp_sweep.report.trial_comparison import compare_trials
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
-from fpp_sweep.statistics.old_bootstrap import Common, averaged, drawn, holm
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
+from fpp_sweep.statistics.bootstrap import sample_split
+from fpp_sweep.statistics.paired import compare as compare_pairs
 from fpp_sweep.trial.artifacts import read_sums
 from tests.names import PLAIN, TPT
-from tests.report.made import HOSTILE, failed
+from tests.report.made import HOSTILE, baseline, failed, trial
 from tests.report.worlds import FAR, SETS, World, write
 
 SECONDS = Objective(metric="seconds", goal="min")
@@ -35,6 +36,7 @@ BETTER = {PLAIN: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.
 def sweeps(tmp_path, monkeypatch):
     """Two sweeps on the same images, one on a part of them, one on another dataset; they are in `sweeps/`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
     world, root = World(1000), tmp_path / "sweeps"
     return {
         "far": write(SweepFolder(root / "far"), world, FAR, ("val", "test")),
@@ -70,85 +72,92 @@ def table_of(images, first=None, seeds=(0,), sets=SETS):
     ],
 )
 def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
-    common = Common.of(some).shared(Common.of(other))
-    assert common.images == dict.fromkeys(SETS, images)
-    for table in (some, other):
-        taken = common.taken(table)
-        for (dataset, seed), one in taken.items():
-            assert one.total == images
-            assert np.array_equal(one.digests, taken[dataset, seed].digests)
+    common = CommonImages.of(some).intersection(CommonImages.of(other))
+    assert common.counts == dict.fromkeys(SETS, images)
+    restricted = [common.restrict(table) for table in (some, other)]
+    for (dataset, seed), stats in restricted[0].items():
+        assert stats.total == images
+        assert np.array_equal(stats.digests, restricted[1][dataset, seed].digests)
 
 
-def test_nothing_is_taken_of_a_table_that_lacks_something():
-    common = Common.of(table_of(300, seeds=(0, 1)))
-    assert len(common.taken(table_of(300, seeds=(0, 1, 2)))) == 4
-    assert common.taken(table_of(300)) == {}
-    assert common.taken(table_of(300, 200, seeds=(0, 1))) == {}
-    assert common.taken(table_of(300, sets=("digits", "pets"), seeds=(0, 1))) == {}
-    both = common.shared(Common.of(table_of(300, sets=("digits", "pets"), seeds=(1, 2))))
-    assert (list(both.datasets), both.seeds) == (["digits"], (1,))
-    assert common.shared(Common.of(table_of(300, sets=("pets",)))).datasets == {}
+def test_a_record_that_lacks_some_of_the_images_has_no_numbers_on_them():
+    common = CommonImages.of(table_of(300, seeds=(0, 1)))
+    assert len(common.restrict(table_of(300, seeds=(0, 1, 2)))) == 6  # seeds need not be the same
+    assert len(common.restrict(table_of(300))) == 2
+    assert common.restrict(table_of(300, 200, seeds=(0, 1))) == {}
+    assert common.restrict(table_of(300, sets=("digits", "pets"), seeds=(0, 1))) == {}
+    both = common.intersection(CommonImages.of(table_of(300, sets=("digits", "pets"))))
+    assert list(both.datasets) == ["digits"]
+    assert common.intersection(CommonImages.of(table_of(300, sets=("pets",)))).datasets == {}
 
 
 # ------------------------------------------------------------ sweeps
 
 
-def test_the_union_of_two_sweeps_on_the_same_images(sweeps):
-    found = union(sweeps, "far", "better")
-    assert {member.name for member in found.front.members} == {"far/trial-0002", "better/trial-0001",
-                                                              "better/trial-0002"}  # fmt: skip
-    for name in found.evidence.support:
-        sweep, trial = name.split("/")
-        assert list(found.evidence.splits["val"].found("ece")[0]) == ["accuracy", "ece", "debiased_ece"]
-        own = sweeps[sweep].trial(trial)
-        (here,) = (one for one in found.front.finished if one.name == name)
-        assert here.values == pytest.approx(own.values, abs=1e-12)
-    assert found.evidence.support["far/trial-0003"] == 0
-    assert not found.notes
-    assert [side.label for side in found.sides] == ["far", "better"]
-    assert [list(side.spent) for side in found.sides] == [[12.0, 24.0], [12.0, 24.0]]
+def test_the_union_of_two_sweeps_has_their_own_numbers(sweeps):
+    comparison = union(sweeps, "far", "better")
+    front = comparison.statistics.front
+    assert {member.name for member in front.members} == {"far/trial-0002", "better/trial-0001", "better/trial-0002"}
+    for record in front.finished:
+        sweep, name = record.name.split("/")
+        assert record.values == pytest.approx(sweeps[sweep].trial(name).values, abs=1e-12)
+    assert comparison.statistics.support.word("far/trial-0003") == "unlikely"
+    assert not comparison.notes
+    assert [sweep.label for sweep in comparison.sweeps] == ["far", "better"]
+    assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[12.0, 24.0], [12.0, 24.0]]
 
 
-def test_what_a_search_cost_includes_trials_that_lost_a_race(sweeps):
+def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     far = sweeps["far"]
     lost = replace(failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), held=5.0, reason="beaten")
     far.write_trial(replace(lost, finished=far.trial("trial-0003").finished - 0.5))
-    found = union(sweeps, "far", "better")
-    assert [list(side.spent) for side in found.sides] == [[12.0, 29.0], [12.0, 24.0]]
-    assert "far/trial-0001" not in [record.name for record in found.front.finished]
+    comparison = union(sweeps, "far", "better")
+    assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[12.0, 29.0], [12.0, 24.0]]
+    assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
 
 
-def test_what_one_sweep_has_confirmed_is_not_said_of_the_union(capsys, sweeps):
-    far = sweeps["far"]
-    outcome = "on fresh images: trial-0002 best accuracy 70.00"
-    far.write_info(replace(far.info(), confirmed=outcome, confirmed_front=["trial-0002"]))
-    assert "fresh images: trial-0002" not in shown(capsys, "far", "better")
+def test_the_best_of_two_sweeps_are_tested_on_images_that_they_were_not_chosen_by(sweeps):
+    comparison = union(sweeps, "far", "better")
+    assert {test.split for test in comparison.tests} == {"test"}
+    (accuracy, *_) = (test.difference for test in comparison.tests if "best accuracy" in test.marks)
+    assert (accuracy.first, accuracy.second) == ("far/trial-0002", "better/trial-0002")
+    tables = {sweep: read_sums(sweeps[sweep].artifacts("trial-0002"), "test") for sweep in ("far", "better")}
+    (expected,) = compare_pairs(sample_split("test", tables, ["accuracy"]), [("far", "better")], ["accuracy"])
+    assert (accuracy.value, accuracy.standard_error) == pytest.approx((expected.value, expected.standard_error))
+    assert accuracy.high < 0
+    assert accuracy.mark == "-"
+    smallest = min(test.difference.p_value for test in comparison.tests)
+    adjusted = min(test.difference.adjusted_p for test in comparison.tests)
+    assert adjusted == pytest.approx(min(1, len(comparison.tests) * smallest))
+    assert {test.split for test in union(sweeps, "few", "better").tests} == {"val"}
 
 
-def test_the_best_of_two_sweeps_are_tested_where_they_were_not_chosen(sweeps):
-    found = union(sweeps, "far", "better")
-    assert {test.split for test in found.tests} == {"test"}
-    (accuracy, *_) = (test for test in found.tests if "best accuracy" in test.marks)
-    assert accuracy.names == ("far/trial-0002", "better/trial-0002")
-    tables = [read_sums(sweeps[sweep].artifacts("trial-0002"), "test") for sweep in ("far", "better")]
-    sets = [drawn(name, "test", [[table[name, 0]] for table in tables], ["accuracy"]) for name in SETS]
-    expected = averaged(sets)["accuracy"].difference(0, 1)
-    assert (accuracy.gap.value, accuracy.gap.sd) == pytest.approx((expected.value, expected.sd))
-    assert expected.high < 0
-    plain = sorted(erfc(abs(test.gap.value) / test.gap.sd / sqrt(2)) for test in found.tests)
-    assert min(test.p for test in found.tests) == pytest.approx(min(1, len(plain) * plain[0]))
-    few = union(sweeps, "few", "better")
-    assert {test.split for test in few.tests} == {"val"}
+@pytest.mark.parametrize(
+    ("records", "reference", "corner"),
+    [
+        ([baseline(PLAIN, 66.0, 3.0), baseline(TPT, 69.0, 9.0), trial(1, 50.0, 20.0)], (None, None), [66.0, 9.0]),
+        ([trial(1, 50.0, 20.0), trial(2, 70.0, 30.0)], (None, None), [50.0, 30.0]),
+        ([baseline(PLAIN, 66.0, 3.0), baseline(TPT, 69.0, 9.0)], (60.0, None), [60.0, 9.0]),
+    ],
+)
+def test_hypervolume_is_measured_from_the_worst_baseline_in_each_objective(records, reference, corner):
+    accuracy, ece = reference
+    objectives = [
+        Objective(metric="accuracy", goal="max", reference=accuracy),
+        Objective(metric="ece", goal="min", reference=ece),
+    ]
+    assert hypervolume_corner(objectives, records) == corner
 
 
 def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(sweeps):
-    found = union(sweeps, "far", "few")
-    assert found.notes == [
+    comparison = union(sweeps, "far", "few")
+    assert comparison.notes == [
         "far: compared on the images of val that all have seen, 200 of 1000 of digits, 200 of 1000 of scenes"
     ]
-    for name, result in ((one.name, one.results["val"]) for one in found.front.trials):
-        sweep, trial = name.split("/")
-        table = read_sums(sweeps[sweep].artifacts(trial), "val")
+    for record in comparison.statistics.front.trials:
+        result = record.results["val"]
+        sweep, name = record.name.split("/")
+        table = read_sums(sweeps[sweep].artifacts(name), "val")
         for dataset in SETS:
             ids = [f"image {index}" for index in range(1000)]
             one = table[dataset, 0]
@@ -158,10 +167,10 @@ def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(swee
         assert result.average["accuracy"] == pytest.approx(
             np.mean([result.datasets[each]["accuracy"] for each in SETS])
         )
-    assert found.evidence.splits["val"].images == dict.fromkeys(SETS, 200)
+    assert comparison.statistics.splits["val"].samples.images == dict.fromkeys(SETS, 200)
 
 
-def test_what_cannot_be_paired_is_said(sweeps, tmp_path):
+def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
     half = write(SweepFolder(tmp_path / "half"), World(1000, sets=("digits", "pets")), BETTER, seeds=(0, 1),
                  objectives=(Objective(metric="nll", goal="min"),))  # fmt: skip
     found = compare_sweeps({"far": sweeps["far"], "half": half, "pets": sweeps["pets"]})
@@ -169,20 +178,20 @@ def test_what_cannot_be_paired_is_said(sweeps, tmp_path):
         "pets shares no image of val with far, half: left out",
         "far: scenes of val cannot be paired; left out of every number here",
         "half: pets of val cannot be paired; left out of every number here",
-        "half: compared on seeds (0) of (0, 1)",
         "half searched nll (min); all are judged by accuracy (max) and ece (min)",
     ]
-    (trial,) = (one for one in found.front.trials if one.name == "half/trial-0001")
-    expected = metric_value("accuracy", read_sums(half.artifacts("trial-0001"), "val")["digits", 0])
-    assert trial.results["val"].average["accuracy"] == pytest.approx(expected)
+    (record,) = (one for one in found.statistics.front.trials if one.name == "half/trial-0001")
+    table = read_sums(half.artifacts("trial-0001"), "val")
+    expected = np.mean([metric_value("accuracy", table["digits", seed]) for seed in (0, 1)])
+    assert record.results["val"].average["accuracy"] == pytest.approx(expected)
     objectives = (Objective(metric="aurc", goal="min"), Objective(metric="ece/scenes", goal="min"),
                   Objective(metric="ece", goal="min"))  # fmt: skip
     of_all = write(SweepFolder(tmp_path / "all"), World(1000), BETTER, objectives=(*objectives[1:], SECONDS))
     found = compare_sweeps({"all": of_all, "half": half})
-    assert "seconds cannot be compared: it does not follow from a part of the images" in found.notes
+    assert "seconds cannot be compared: it depends on datasets and seeds that are not shared" in found.notes
     first = write(SweepFolder(tmp_path / "first"), World(1000), BETTER, limit=600, objectives=objectives)
     found = compare_sweeps({"first": first, "half": half})
-    assert "aurc cannot be compared: it does not follow from a part of the images" in found.notes
+    assert "aurc cannot be compared: it cannot be computed on a part of the images" in found.notes
     assert "ece/scenes cannot be compared: scenes is not shared" in found.notes
     assert [objective.metric for objective in found.info.objectives] == ["ece"]
 
@@ -195,14 +204,15 @@ def test_a_baseline_on_a_part_of_its_images_is_the_same(tmp_path):
     first = {key: one.with_block_size(8).take(slice(0, 25)) for key, one in table.items()}
     (part.artifacts(f"baseline-{PLAIN}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
     record = part.trial(f"baseline-{PLAIN}")
-    result = replace(record.results["val"], datasets={
-        name: {metric: metric_value(metric, first[name, 0]) + 1e-12 for metric in BLOCKWISE_METRICS} for name in SETS})  # fmt: skip
-    part.write_trial(replace(record, results={"val": result}))
+    datasets = {}
+    for name in SETS:
+        datasets[name] = {metric: metric_value(metric, first[name, 0]) + 1e-12 for metric in BLOCKWISE_METRICS}
+    part.write_trial(replace(record, results={"val": replace(record.results["val"], datasets=datasets)}))
     found = compare_sweeps({"whole": whole, "part": part})
-    assert [record.label for record in found.front.baselines] == [PLAIN]
+    assert [record.label for record in found.statistics.front.baselines] == [PLAIN]
 
 
-def test_images_of_one_name_with_other_files_or_labels_are_named(sweeps, tmp_path):
+def test_datasets_of_one_name_with_other_files_or_labels_are_named(sweeps, tmp_path):
     for name, images, labels in (("far", "12", "ab"), ("better", "13", "ac"), ("few", "45", "de")):
         datasets, files = dict(zip(SETS, labels, strict=True)), dict(zip(SETS, images, strict=True))
         sweeps[name].write_info(replace(sweeps[name].info(), datasets=datasets, images=files))
@@ -217,10 +227,10 @@ def test_a_sweep_that_was_searched_on_the_test_split_is_compared_there(sweeps, t
     other = write(SweepFolder(tmp_path / "other"), World(1000), BETTER, ("test",), search_split="test")
     found = compare_sweeps({"far": sweeps["far"], "other": other})
     assert found.info.search_split == "test"
-    assert found.notes == ["far searched val: what of it was run on test, too, is compared"]
+    assert found.notes == ["far searched val: its records that were run on test, too, are compared"]
 
 
-def test_a_baseline_of_both_sweeps_is_there_once_and_what_differs_twice(sweeps, tmp_path):
+def test_a_baseline_that_is_the_same_in_both_sweeps_is_listed_once(sweeps, tmp_path):
     first, second = (tmp_path / name for name in ("first", "second"))
     world = World(300)
     one = write(SweepFolder(first), world, {**BETTER, TPT: (0.5, 0.1)})
@@ -228,29 +238,29 @@ def test_a_baseline_of_both_sweeps_is_there_once_and_what_differs_twice(sweeps, 
     for part in ("trials/baseline-tpt.json", f"artifacts/baseline-tpt/val/{BLOCK_STATS_FILE}"):
         (second / part).write_bytes((first / part).read_bytes())
     found = compare_sweeps({"first": one, "second": other})
-    assert {record.label for record in found.front.baselines} == {TPT, PLAIN, f"second/{PLAIN}"}
+    assert {record.label for record in found.statistics.front.baselines} == {TPT, PLAIN, f"second/{PLAIN}"}
 
 
-def test_terminal_page_picture_markdown_and_latex(capsys, sweeps, tmp_path):
+def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys, sweeps, tmp_path):
     text = shown(capsys, "far", sweeps["better"].path, "--reach", "70", "25")
-    for title in ("Union front of far, better", "The sweeps' best against each other", "Attainment", "Cost",
+    for title in ("Union front of far, better", "The sweeps' best trials against each other", "Attainment", "Cost",
                   "Settings that differ"):  # fmt: skip
         assert f"\n{title}" in text
-    assert re.search(r"\n  better/trial-0002 +7\d\.\d\d \[7\d\.\d, 7\d\.\d\].* clear 1\.00, best accuracy", text)
-    assert "  3 of 4 trials: 1 of far, 2 of better; images: 1000 of digits, 1000 of scenes\n" in text
-    assert re.search(r"\n  better +2 +24 s +[\d.]+ +24 s, 2 trials\n", text)
-    assert re.search(r"\n  far +2 +24 s +[\d.]+ +never\n", text)
-    assert re.search(r"\n  search\.seed +- +3\n", text)
+    assert re.search(r"\nbetter/trial-0002 +7\d\.\d\d .* likely +best accuracy\n  95 % +\[7\d\.\d, 7\d\.\d\]", text)
+    assert "3 of 4 trials: 1 of far, 2 of better; images: 1000 of digits, 1000 of scenes\n" in text
+    assert re.search(r"\nbetter +2 +24 s +[\d.]+ +24 s, 2 trials\n", text)
+    assert re.search(r"\nfar +2 +24 s +[\d.]+ +never\n", text)
+    assert re.search(r"\nsearch\.seed +- +3\n", text)
     place = tmp_path / "comparisons" / "far-better"
     Image.open(place / "comparison.png").verify()
     page = (place / "comparison.html").read_text()
     assert page.count("<svg") == 1
-    assert "better/trial-0002</th>" in page
+    assert ">better/trial-0002</th>" in page
     for name in ("comparison.md", "comparison.tex"):
         assert "better/trial-0002" in (place / name).read_text()
 
 
-def test_a_single_objective_and_three(sweeps, tmp_path):
+def test_sweeps_with_one_and_with_three_objectives_are_compared(sweeps, tmp_path):
     for goals in ((("accuracy", "max"),), (("accuracy", "max"), ("ece", "min"), ("brier", "min"))):
         objectives = tuple(Objective(metric=metric, goal=goal) for metric, goal in goals)
         sweeps["far"].write_info(replace(sweeps["far"].info(), objectives=objectives))
@@ -258,18 +268,18 @@ def test_a_single_objective_and_three(sweeps, tmp_path):
         Image.open(tmp_path / "there" / "comparison.png").verify()
 
 
-def test_a_sweep_none_of_whose_trials_is_feasible(capsys, sweeps):
+def test_a_sweep_without_a_feasible_trial_has_a_cost_and_no_front(capsys, sweeps):
     for name in ("trial-0001", "trial-0002"):
         sweeps["better"].write_trial(replace(sweeps["better"].trial(name), constraints={"accuracy": 1.0}))
     text = shown(capsys, "far", "better")
     assert "1 of 4 trials: 1 of far, 0 of better" in text
-    assert "\n  better: 2 trials not on the front, for constraints of that sweep\n" in text
-    assert "The sweeps' best against each other\n" in text
+    assert "\nbetter: 2 trials not on the front, for constraints of that sweep\n" in text
+    assert "The sweeps' best trials against each other\n" in text
     assert "no two of them can be paired" in text
-    assert re.search(r"\n  better +2 +24 s +0 +never +never +never\n", text)
+    assert re.search(r"\nbetter +2 +24 s +0 +never +never +never\n", text)
 
 
-def test_nothing_that_is_read_can_steer_terminal_page_or_latex(capsys, tmp_path, monkeypatch):
+def test_hostile_names_and_settings_stay_texts_in_every_output(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ("<b>$x$_\033[2J", "b|&%")
     for name in names:
@@ -285,97 +295,72 @@ def test_nothing_that_is_read_can_steer_terminal_page_or_latex(capsys, tmp_path,
 # ------------------------------------------------------------ trials
 
 
-def test_trials_of_a_sweep_against_each_other(capsys, sweeps, tmp_path):
+def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, sweeps, tmp_path):
     far = sweeps["far"]
-    found = compare_trials(far, ["trial-0002", "trial-0003", TPT])
-    assert (found.split, list(found.results)) == ("test", ["trial-0002", "trial-0003", TPT])
-    tables = [read_sums(far.artifacts(name), "test") for name in ("trial-0002", "trial-0003", f"baseline-{TPT}")]
-    sets = {name: drawn(name, "test", [[table[name, 0]] for table in tables], ["debiased_ece"]) for name in SETS}
-    gap = averaged(list(sets.values()))["debiased_ece"].difference(0, 2)
-    assert found.evidence.difference("trial-0002", TPT, "ece") == gap
-    assert found.evidence.difference("trial-0002", TPT, "ece/digits") == sets["digits"]["debiased_ece"].difference(0, 2)
-    assert len(found.ps) == 3 * 2 * 3
-    averages = {key: p for key, p in found.ps.items() if "/" not in key[2]}
-    raw = {key: found.evidence.difference(*key).p for key in averages}
-    assert averages == pytest.approx(dict(zip(raw, naive_holm(list(raw.values())), strict=True)))
+    comparison = compare_trials(far, ["trial-0002", "trial-0003", TPT])
+    assert (comparison.split, list(comparison.results)) == ("test", ["trial-0002", "trial-0003", TPT])
+    sizes = {("/" in key[2]): one.family_size for key, one in comparison.differences.items()
+             if key not in comparison.from_answer}  # fmt: skip
+    assert sizes == {False: 6, True: 12}
+    difference = comparison.differences["trial-0002", "trial-0003", "ece"]
     text = shown(capsys, "far", "trial-0002", "trial-0003", TPT)
-    low, high = f"{gap.low:+.1f}", f"{gap.high:+.1f}"
-    assert f"{gap.value:+.1f} [{low}, {high}]" in text
-    assert "corrected by Holm over the 6 tests of averages, and over the 12" in text
+    bounds = f"[{difference.low:+.1f}, {difference.high:+.1f}]"
+    assert f"{difference.value:+.1f}* {bounds}" in text
+    joined = " ".join(text.split())
+    assert "the 6 tests of averages in this comparison" in joined
+    assert "the 12 tests of single datasets in this comparison" in joined
     place = tmp_path / "comparisons" / "far-trial-0002-trial-0003-tpt"
-    assert f"| trial-0002 less {TPT} |" in (place / "comparison.md").read_text()
+    assert f"| trial-0002 minus {TPT} |" in (place / "comparison.md").read_text()
     latex = (place / "comparison.tex").read_text()
     assert latex.count(r"\begin{tabular}{lrrr}") == latex.count(r"\bottomrule") == 4
-    assert f"{gap.value:+.1f} [{low}, {high}]".replace("-", "$-$") in latex
-    assert "$<$0.001*" in latex
+    assert f"{difference.value:+.1f}* {bounds}".replace("-", "$-$") in latex
+    assert "$<$0.001" in latex
     on_val = shown(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
 
 
+@pytest.mark.parametrize("names", [["trial-0002", TPT], [TPT, "trial-0002"]])
+def test_a_pair_of_the_sweeps_answer_has_the_same_verdict_in_the_comparison(sweeps, names):
+    far = sweeps["far"]
+    comparison = compare_trials(far, names)
+    answer = statistics_of(far, far.info(), far.trials()).answer
+    for metric in ("accuracy", "ece"):
+        expected = answer.difference("trial-0002", f"baseline-{TPT}", metric)
+        difference = comparison.differences["trial-0002", TPT, metric]
+        assert (difference.adjusted_p, difference.family_size) == (expected.adjusted_p, expected.family_size)
+        assert difference.mark == expected.mark != ""
+    assert comparison.from_answer == {("trial-0002", TPT, "accuracy"), ("trial-0002", TPT, "ece")}
+
+
 def test_numbers_on_all_images_are_those_on_record(sweeps):
-    found = compare_trials(sweeps["far"], ["trial-0002", "trial-0003"])
+    comparison = compare_trials(sweeps["far"], ["trial-0002", "trial-0003"])
     record = sweeps["far"].trial("trial-0002").results["test"]
-    assert found.results["trial-0002"].datasets == record.datasets
-    assert found.results["trial-0002"].average == pytest.approx(record.average)
+    assert comparison.results["trial-0002"].datasets == record.datasets
+    assert comparison.results["trial-0002"].average == pytest.approx(record.average)
 
 
-def test_trials_that_skipped_images_are_compared_on_those_of_whole_blocks(sweeps, capsys):
+def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys):
     far = sweeps["far"]
     file = far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE
     table = read_sums(far.artifacts("trial-0003"), "test")
-    first = table["digits", 0]
-    file.write_bytes(to_bytes({**table, ("digits", 0): first.take(np.arange(len(first)) != 5)}))
-    found = compare_trials(far, ["trial-0002", "trial-0003"])
-    assert found.evidence.images == {"digits": 5 * 8, "scenes": 1000}
+    digits = table["digits", 0]
+    file.write_bytes(to_bytes({**table, ("digits", 0): digits.take(np.arange(len(digits)) != 5)}))
+    comparison = compare_trials(far, ["trial-0002", "trial-0003"])
+    assert comparison.samples.images == {"digits": 5 * 8, "scenes": 1000}
     assert "images that all have seen: 40 of digits, 1000 of scenes" in shown(capsys, "far", "trial-0002", "trial-0003")
 
 
-def test_a_metric_that_does_not_follow_from_sums_has_values_and_no_test(sweeps, capsys):
+def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):
     far = sweeps["far"]
     far.write_info(replace(far.info(), objectives=(Objective(metric="aurc", goal="min"),)))
-    for name in ("trial-0002", "trial-0003"):
-        record = far.trial(name)
+    for record in far.trials():
         result = record.results["test"]
         datasets = {dataset: {**numbers, "aurc": 0.25} for dataset, numbers in result.datasets.items()}
-        far.write_trial(replace(record, results={**record.results, "test": replace(result, datasets=datasets)}))
+        results = {**record.results, "test": replace(result, datasets=datasets)}
+        far.write_trial(replace(record, values=[0.25], results=results))
     text = shown(capsys, "far", "trial-0002", "trial-0003")
-    assert re.search(r"\n  trial-0003 +0\.2500 +0\.2500 +0\.2500\n", text)
-    assert "aurc: no paired test\n  it does not follow from sums over images\n" in text
-
-
-def naive_holm(ps):
-    """As it is taught: the i-th smallest of m times m - i + 1, none below the one before it."""
-    order = np.argsort(ps)
-    scaled = [(len(ps) - rank) * ps[index] for rank, index in enumerate(order)]
-    corrected = np.empty(len(ps))
-    corrected[order] = np.minimum(1, np.maximum.accumulate(scaled))
-    return corrected.tolist()
-
-
-def test_holm_equals_its_definition():
-    for count in (0, 1, 2, 7, 40):
-        ps = np.random.default_rng(count).random(count).round(2).tolist()
-        assert holm(ps) == pytest.approx(naive_holm(ps))
-
-
-def test_of_equal_trials_hardly_any_is_told_apart():
-    """In 200 splits with four trials that differ by chance alone, at least one of six tests is below 0.05 in few."""
-    false = 0
-    for split in range(200):
-        generator = np.random.default_rng(split)
-        hard, count = generator.random(500), 500
-        ids = [f"image {index}" for index in range(count)]
-        trials = [[_of(ids, hard + 0.2 * generator.standard_normal(count) < 0.6)] for _ in range(4)]
-        found = drawn("digits", "val", trials, ["accuracy"])["accuracy"]
-        false += min(holm([found.difference(*pair).p for pair in combinations(range(4), 2)])) < 0.05
-    assert false <= 16
-
-
-def _of(ids, right):
-    from fpp_sweep.core.metrics import Confidences
-
-    sure, ones = np.full(len(ids), 0.6, np.float32), np.ones(len(ids))
-    return BlockStats.of("digits", ids, Confidences(sure, right), ones, ones)
+    assert re.search(r"\ntrial-0003 +0\.2500 +0\.2500 +0\.2500\n", text)
+    assert "aurc: no paired test\nit cannot be computed from block statistics\n" in text
 
 
 # ------------------------------------------------------------ what cannot be done
@@ -389,25 +374,22 @@ def _of(ids, right):
         (["far", "trial-0002"], "trial-0002 alone: give two or more trials or baselines, or another sweep"),
         (["far", TPT, f"baseline-{TPT}"], f"{TPT} alone: give two or more"),
         (["far", "trial-0002", "trial-0009"], "unknown trial of far 'trial-0009'; choose from"),
-        (["far", "trial-0002", "trial-0007"], "trial-0007 is failed: only what is complete is compared"),
+        (["far", "trial-0002", "trial-0007"], "trial-0007 is failed: only complete trials can be compared"),
         (["far", "better", "trial-0002"], "trial-0002 is not a sweep's folder"),
         (["nowhere", "far"], "nowhere is not a sweep's folder (it has no sweep.json)"),
         (["far", "."], ". is not a sweep's folder (it has no sweep.json)"),
-        (["far", "far"], "far is given twice"),
-        (["far", "none"], "none has no finished trial with sums of its predictions on val"),
+        (["far", "far"], "far: is given twice; give different sweeps"),
+        (["far", "none"], "none has no finished trial"),
         (["far", "better", "--reach", "5"], "--reach: a value of each of accuracy (max) and ece (min), got [5.0]"),
         (["far", "better", "--reach", "70", "nan"], "--reach: a value of each of accuracy (max) and ece (min)"),
         (["far", "better", "--reach", "x"], "argument --reach: invalid float value: 'x'"),
         (["few", "trial-0001", "trial-0002", "--split", "test"], "--split: not all were run on test; all were on val"),
-        (
-            ["bare", "trial-0001", "trial-0002"],
-            "trial-0001 has no sums of its predictions on val: nothing can be paired",
-        ),
-        (["far", "bare"], "nothing to compare: bare has no sums of predictions on val"),
+        (["bare", "trial-0001", "trial-0002"], "trial-0001 has no block statistics on val: nothing can be paired"),
+        (["far", "bare"], "nothing to compare: bare has no block statistics of its predictions on val"),
         (["far", "damaged"], "sweeps/damaged/sweep.json: not readable as a record of a sweep"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(sweeps, capsys, words, complaint):
+def test_one_line_says_why_something_cannot_be_compared(sweeps, capsys, words, complaint):
     root = sweeps["far"].path.parent
     sweeps["far"].write_trial(failed(7))
     write(SweepFolder(root / "none"), World(1000), {PLAIN: (0.6, 0.2)})
@@ -425,12 +407,12 @@ def test_what_cannot_be_compared_is_one_line(sweeps, capsys, words, complaint):
     assert not (root.parent / "comparisons").exists()
 
 
-def test_a_baseline_is_one_where_a_folder_has_its_name(capsys, sweeps, tmp_path):
+def test_a_name_is_a_baseline_even_if_a_folder_has_the_same_name(capsys, sweeps, tmp_path):
     (tmp_path / TPT).mkdir()
-    assert f"trial-0002 less {TPT}" in shown(capsys, "far", "trial-0002", TPT)
+    assert f"trial-0002 minus {TPT}" in shown(capsys, "far", "trial-0002", TPT)
 
 
-def test_two_sweeps_with_one_name_are_told_apart_by_their_folders(capsys, sweeps, tmp_path):
+def test_two_sweeps_of_one_name_are_labelled_by_their_folders(capsys, sweeps, tmp_path):
     write(SweepFolder(tmp_path / "elsewhere" / "far"), World(1000), BETTER)
     text = shown(capsys, "far", "elsewhere/far")
     assert "elsewhere/far/trial-0002" in text
@@ -445,10 +427,3 @@ def test_the_command_needs_neither_ray_nor_torch(sweeps):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []
-
-
-def test_parts_without_a_table():
-    parts = [Part(title="a_b", lines=["50 %"])]
-    assert as_text(parts) == "\na_b\n  50 %"
-    assert as_markdown("t", parts) == "# t\n\n## a_b\n\n- 50 %\n"
-    assert as_latex(parts).splitlines()[1] == "% A_b. 50 %."

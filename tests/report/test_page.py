@@ -1,35 +1,14 @@
-"""The picture, the importances and the page of a sweep."""
+"""The page of a sweep, and the picture of its front."""
 
 import json
-import math
 import re
 import shutil
-from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from fpp_sweep.report import write_report
-from fpp_sweep.report.importance import importances
-from fpp_sweep.report.page import setting_cells
-from fpp_sweep.report.settings_plots import axes_of, local
-from tests.names import TPT
-from tests.report.made import (
-    ACCURACY,
-    ECE,
-    HOSTILE,
-    NLL,
-    baseline,
-    baselines,
-    driven,
-    failed,
-    info,
-    searched,
-    trial,
-    write,
-)
+from tests.report.made import ACCURACY, ECE, HOSTILE, NLL, baselines, failed, info, searched, trial, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -78,26 +57,26 @@ def folder(tmp_path_factory):
 
 
 def plots(folder):
-    """What the page's script is given to draw, by name."""
+    """Return what plots.js is given to draw, by name."""
     text = (folder / "sweep.html").read_text()
-    found = re.findall(r'<script type="application/json" id="sheet">(.*?)</script>', text)
+    found = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', text)
     return json.loads(found[0])["plots"] if found else {}
 
 
 def merged(old, changes):
-    """As the page's script does."""
+    """Merge as plots.js does."""
     if not isinstance(changes, dict):
         return changes
     return {**(old or {}), **{key: merged((old or {}).get(key), value) for key, value in changes.items()}}
 
 
 def drawn(plot):
-    """Traces and layout of everything that a plot may show."""
+    """Yield traces and layout of each choice of a plot."""
     for choice in list(plot["choices"].values()) or [{}]:
         changes = choice.get("traces", [{}] * len(plot["traces"]))
         traces = [merged(trace, change) for trace, change in zip(plot["traces"], changes, strict=True)]
         layout = merged(plot["layout"], choice.get("layout", {}))
-        yield traces, merged(layout, {axis: {"range": ends} for axis, ends in choice.get("near", plot["near"]).items()})
+        yield traces, merged(layout, {axis: {"range": ends} for axis, ends in choice.get("zoom", plot["zoom"]).items()})
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -119,26 +98,26 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder):
     assert "default-src 'none'" in outside
 
 
-def test_plotly_comes_along_compressed_and_only_where_it_draws(tmp_path, folder):
+def test_plotly_is_inside_compressed_and_only_in_pages_with_plots(tmp_path, folder):
     assert 1_500_000 < (folder / "sweep.html").stat().st_size < 2_600_000
-    assert (report(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 24_000
+    assert (report(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 26_000
 
 
-def test_what_a_sweep_tells_stands_in_the_order_of_a_story(folder):
+def test_sections_begin_with_the_answer_and_can_be_linked(folder):
     page = (folder / "sweep.html").read_text()
     heads = re.findall(r"<h2>(.*?)</h2>", page)
-    assert heads == ["Verdict", "Front", "Trials", "Settings", "Datasets", "Course", "Origin"]
-    assert page.index("How much noise should") < page.index("<h2>Verdict")
+    assert heads == ["Answer", "Front", "Trials", "Settings", "Datasets", "Progress", "Provenance"]
+    assert page.index("How much noise should") < page.index("<h2>Answer")
     links = re.findall(r'href="#(\w+)"', page)
     assert links == [head.lower() for head in heads]
     assert all(f'id="{link}"' in page for link in links)
 
 
-def test_only_the_page_of_a_sweep_that_runs_is_loaded_again(tmp_path, folder):
+def test_only_the_page_of_a_running_sweep_loads_itself_again(tmp_path, folder):
     running = write(tmp_path, info(state="running", finished=None), [trial(0)])
     write_report(running, pages=True)
-    assert 'data-every="60"' in (running.report / "sweep.html").read_text()
-    assert 'data-every="0"' in (folder / "sweep.html").read_text()
+    assert 'data-reload-seconds="60"' in (running.report / "sweep.html").read_text()
+    assert 'data-reload-seconds="0"' in (folder / "sweep.html").read_text()
 
 
 def test_an_outlier_does_not_stretch_the_axes(tmp_path):
@@ -146,16 +125,16 @@ def test_an_outlier_does_not_stretch_the_axes(tmp_path):
     far = write(tmp_path, info(), [*records, trial(20, 3.0, 60.0)])
     write_report(far, pages=True)
     front = plots(far.report)["front-0"]
-    (low, high), (least, most) = front["near"]["xaxis"], front["near"]["yaxis"]
+    (low, high), (least, most) = front["zoom"]["xaxis"], front["zoom"]["yaxis"]
     assert (60 < low < 70, 71.9 < high < 80, 3 < least < 4.05, 5 < most < 8) == (True,) * 4
     assert ">Show all: 1 more</button>" in (far.report / "sweep.html").read_text()
     near = write(tmp_path, info(name="near"), records)
     write_report(near, pages=True)
-    assert plots(near.report)["front-0"]["near"] == {}
+    assert plots(near.report)["front-0"]["zoom"] == {}
     assert "Show all" not in (near.report / "sweep.html").read_text()
 
 
-def test_the_front_has_its_values_on_test_and_baselines_differ_in_colour_and_shape(folder):
+def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_split(folder):
     traces = plots(folder)["front-0"]["traces"]
     names = [record.label for record in baselines()]
     looks = [
@@ -167,7 +146,7 @@ def test_the_front_has_its_values_on_test_and_baselines_differ_in_colour_and_sha
     assert ends == {record.name: pytest.approx(record.results["test"].average["accuracy"]) for record in baselines()}
 
 
-def test_every_trial_stands_in_the_table_whatever_became_of_it(tmp_path):
+def test_the_trial_table_has_trials_of_every_state(tmp_path):
     others = [failed(2), failed(3, "lower after 2 of 5 datasets", state="stopped"), failed(4, None, state="waiting")]
     written = write(tmp_path, info(), [*baselines()[:1], trial(0), trial(1, test=True), *others])
     write_report(written, pages=True)
@@ -179,7 +158,7 @@ def test_every_trial_stands_in_the_table_whatever_became_of_it(tmp_path):
     assert "<td>waiting</td>" in rows["trial-0004"]
 
 
-def test_lines_slices_and_maps_can_show_every_metric(folder):
+def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):
     made = plots(folder)
     assert list(made["parallel"]["choices"]) == ["accuracy", "ece", "nll"]
     assert list(made["slice-0"]["choices"]) == ["accuracy", "ece", "nll"]
@@ -189,31 +168,18 @@ def test_lines_slices_and_maps_can_show_every_metric(folder):
         True,
     ]
     assert len({json.dumps(choice) for choice in made["slice-0"]["choices"].values()}) == 3
-    numbers = (
-        "fpp.context_var",
-        "fpp.gamma2",
-        "adapt.penalty_weight",
-    )  # and a method, which has no place between two others
-    assert {label.partition(" ")[0] for label in made["contour"]["choices"]} == {"accuracy", "ece"}
-    assert all(any(number in label for number in numbers) for label in made["contour"]["choices"])
-    assert not any("method" in label for label in made["contour"]["choices"])
 
 
-def test_a_local_mean_has_its_standard_error_and_is_left_out_where_few_trials_are(tmp_path):
-    params = [{"a": number / 100, "b": "xy"[number % 2]} for number in range(40)] + [{"a": 1.0, "b": "x"}]
-    records = [trial(number, 70 + number % 2, params=each) for number, each in enumerate(params)]
-    axes = axes_of(info(), records)
-    values = [record.values[0] for record in records]
-    mean, error = local([axes["a"]], values, np.array([[0.2], [0.9]]))
-    assert mean[0] == pytest.approx(70.5, abs=0.05)
-    assert error[0] == pytest.approx(0.5 / math.sqrt(35), rel=0.3)
-    assert np.isnan(mean[1])
-    mean, error = local([axes["b"]], values, axes["b"].places(0)[:, None])
-    assert mean == pytest.approx([70, 71])
-    assert error == pytest.approx([0, 0], abs=1e-6)
+def test_a_slice_leaves_outliers_out_until_the_reader_asks_for_them(tmp_path):
+    records = [trial(number, 70 + number / 10, params={"fpp.gamma2": number}) for number in range(20)]
+    written = write(tmp_path, info(), [*records, trial(20, 3.0, params={"fpp.gamma2": 20})])
+    write_report(written, pages=True)
+    choice = plots(written.report)["slice-0"]["choices"]["accuracy"]
+    assert choice["traces"][0]["y"][-1] == 3.0
+    assert choice["zoom"]["yaxis"][0] > 60
 
 
-def test_the_map_shows_what_a_trial_gains_on_a_dataset(tmp_path):
+def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
     records = [trial(number, 70 + number, test=False) for number in range(5)]
     written = write(tmp_path, info(), records)
     write_report(written, pages=True)
@@ -224,7 +190,7 @@ def test_the_map_shows_what_a_trial_gains_on_a_dataset(tmp_path):
     assert trace["text"][0] == ["73.00", "74.00", "75.00"]
 
 
-def test_the_diagrams_of_what_stands_out_are_in_the_page(tmp_path):
+def test_the_page_has_the_reliability_diagrams_of_marked_trials_and_none_from_outside_the_folder(tmp_path):
     plain = trial(1, 71.0, 4.9)  # on the front, but neither the best nor the knee
     written = write(tmp_path, info(), [trial(0, 72.0, 6.0), plain, trial(2, 68.0, 2.0), trial(3, 71.5, 5.2), failed(4)])
     for record in written.trials():
@@ -245,7 +211,7 @@ def test_the_diagrams_of_what_stands_out_are_in_the_page(tmp_path):
     assert f"<summary>{shown[0]}</summary>" not in (written.report / "sweep.html").read_text()
 
 
-def test_the_course_of_a_sweep_is_read_from_its_logs(tmp_path):
+def test_the_timeline_is_read_from_the_workers_logs(tmp_path):
     one, other = trial(0, params={"fpp.gamma2": 0.1}), trial(1, 72)
     written = write(tmp_path, info(state="running", finished=None, space={"search": {"trials": 6}}), [one, other])
     lines = [
@@ -272,8 +238,8 @@ def test_the_course_of_a_sweep_is_read_from_its_logs(tmp_path):
     }
     assert trace_of["trial"]["customdata"] == ["trial-0000", "trial-0001", "trial-0001"]
     page = (written.report / "sweep.html").read_text()
-    assert "1 worker, with a task for 50 % of the time between its first and its last." in page
-    assert "To go: 4 of 6 trials" in page
+    assert "1 worker, busy for 50 % of the time between the first and the last task." in page
+    assert "Left: 4 of 6 trials" in page
 
 
 def test_hostile_texts_are_only_texts(tmp_path):
@@ -284,15 +250,7 @@ def test_hostile_texts_are_only_texts(tmp_path):
     assert "</script><script>document" not in ours
 
 
-def test_a_baseline_shows_the_settings_that_it_reads():
-    learned = baseline("fpp_code", 70.0, 5.0)
-    words = replace(learned, config={**learned.config, "prompt": "a photo of a"})
-    gamma = learned.config["fpp.gamma2"]
-    assert setting_cells(learned, ["fpp.gamma2", "method"]) == [f"<td>{gamma:g}</td>", f"<td>{TPT}</td>"]
-    assert setting_cells(words, ["fpp.gamma2", "method"]) == ["<td></td>", f"<td>{TPT}</td>"]
-
-
-def test_infeasible_trials_are_shown_and_failed_ones_told(folder):
+def test_infeasible_trials_are_drawn_and_failed_ones_have_their_reason(folder):
     front = plots(folder)["front-0"]
     (broken,) = (trace for trace in front["traces"] if trace.get("name") == "break a constraint")
     assert broken["customdata"]
@@ -304,7 +262,7 @@ def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(t
     written = write(tmp_path, info(), [trial(0), stopped, failed(2, None, state="waiting", finished=None)])
     write_report(written, pages=True)
     page = (written.report / "sweep.html").read_text()
-    assert "1 trials finished, 0 failed, 1 stopped, 0 running, 1 waiting; 1 on the front" in page
+    assert "1 trials finished, 0 failed, 0 running, 1 stopped, 1 waiting; 1 on the front" in page
     assert "lower after 2 of 5 datasets" in page
 
 
@@ -316,111 +274,6 @@ def test_a_condition_leaves_a_gap_in_the_parallel_coordinates(folder):
     assert axes[weight]["ticktext"][0] == "not set"
     assert axes[weight]["values"].count(axes[weight]["tickvals"][0]) > 5
     assert -5 <= min(axes["fpp.context_var"]["values"]) <= max(axes["fpp.context_var"]["values"]) <= -2  # log10
-
-
-def test_each_objective_has_the_setting_that_makes_its_best_trials_on_top():
-    accuracy, ece = importances(*driven())
-    assert (accuracy.metric, ece.metric) == ("accuracy", "ece")
-    assert (next(iter(accuracy.shares)), next(iter(ece.shares))) == ("a", "c")
-    for each in (accuracy, ece):
-        assert sum(each.shares.values()) == pytest.approx(1)
-        assert all(0 <= low <= high <= 1 for low, high in each.spread.values())
-        assert any(low < each.shares[key] < high for key, (low, high) in each.spread.items())
-        assert list(each.shares.values()) == sorted(each.shares.values(), reverse=True)
-
-
-def test_the_page_and_its_file_have_each_objectives_own_importances(tmp_path):
-    information, trials = driven()
-    written = write(tmp_path, information, trials)
-    write_report(written, pages=True)
-    shares = {each.metric: dict(each.shares) for each in importances(information, trials)}
-    assert json.loads((written.report / "importances.json").read_text()) == shares
-    plot = plots(written.report)["importances"]
-    bars = {trace["name"]: dict(zip(trace["y"], trace["x"], strict=True)) for trace in plot["traces"]}
-    assert bars == {metric: pytest.approx(each) for metric, each in shares.items()}
-
-
-def test_ten_trials_are_enough_for_importances_and_nine_are_not():
-    information, trials = driven()
-    assert [bool(each.shares) for each in importances(information, trials[:10])] == [True, True]
-    assert [each.skipped for each in importances(information, trials[:9])] == [
-        "9 finished trials; importances need 10"
-    ] * 2
-
-
-@pytest.fixture
-def asked_of_optuna(monkeypatch):
-    """The last study that importances were asked for, and which share of its trials counted as good."""
-    import optuna.importance
-
-    evaluator, evaluate = optuna.importance.PedAnovaImportanceEvaluator, optuna.importance.get_param_importances
-    asked = SimpleNamespace()
-
-    def made(*, target_quantile):
-        asked.good = target_quantile
-        return evaluator(target_quantile=target_quantile)
-
-    def called(study, **named):
-        asked.study = study
-        return evaluate(study, **named)
-
-    monkeypatch.setattr(optuna.importance, "PedAnovaImportanceEvaluator", made)
-    monkeypatch.setattr(optuna.importance, "get_param_importances", called)
-    return asked
-
-
-@pytest.mark.parametrize(("count", "good"), [(10, 0.5), (20, 0.25), (50, 0.1), (200, 0.1)])
-def test_good_trials_are_a_tenth_but_never_fewer_than_five(asked_of_optuna, count, good):
-    importances(*driven(count))
-    assert asked_of_optuna.good == good
-
-
-def test_importances_are_over_the_range_that_was_searched_and_points_beside_it(asked_of_optuna):
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    space = {
-        "log": {"low": 1e-5, "high": 1e-2, "log": True},
-        "log and zero": {"low": 1e-5, "high": 1e-2, "log": True},
-        "beside": {"low": 1.0, "high": 2.0},
-        "words": {"choices": ["x", 1]},
-    }
-    trials = [
-        trial(number, 70 + number, params={"log": 1e-4 * (1 + number), "log and zero": 1e-4 * number, "beside": 1.5})
-        for number in range(10)
-    ]
-    beside = [{"beside": 0.5, "words": "x"}, {"beside": 4.0, "words": 1}]
-    trials += [trial(number, 60 + number, params=each) for number, each in enumerate(beside, start=10)]
-    importances(info(space={"params": space}), trials)
-    ranges = {key: each for one in asked_of_optuna.study.trials for key, each in one.distributions.items()}
-    assert ranges == {
-        "log": FloatDistribution(1e-5, 1e-2, log=True),
-        "log and zero": FloatDistribution(0.0, 1e-2),
-        "beside": FloatDistribution(0.5, 4.0),
-        "words": CategoricalDistribution(["1", "x"]),
-    }
-
-
-@pytest.mark.parametrize(
-    ("records", "reason"),
-    [
-        ([trial(0)], "1 finished trials"),
-        ([trial(number, 70 + number) for number in range(12)], "fewer than two settings"),
-        ([trial(number, params={"a": number, "b": -number}) for number in range(12)], "the same accuracy"),
-    ],
-)
-def test_importances_that_cannot_be_told_are_a_sentence(records, reason):
-    found = importances(info(), records)[0]
-    assert reason in found.skipped
-    assert not found.shares
-
-
-def test_importances_leave_optunas_log_level_alone(capfd):
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    importances(info(), [each for each in searched() if each.values])
-    assert optuna.logging.get_verbosity() == before
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow
@@ -490,7 +343,7 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
         assert window.evaluate(shown.format("front-0", "xaxis.range"))[0] < 3
         window.locator("#slice-1").scroll_into_view_if_needed()
         window.locator("#slice-1 svg.main-svg").first.wait_for(timeout=60_000)
-        window.locator("select[data-group=slices]").select_option("ece")
+        window.locator("select[data-choice=slices]").select_option("ece")
         assert window.evaluate(shown.format("slice-1", "yaxis.title.text")) == "ece"
         window.locator("[data-filter=trials]").fill("ece<4")
         written.write_trial(trial(41, 72.0))

@@ -101,6 +101,14 @@ def test_lines_below_a_value_have_their_label_in_the_first_column():
     assert "<td>+3.4<small>[2.1, 4.7]</small><small>p 0.03</small></td>" in to_html(table)
 
 
+@pytest.mark.parametrize(("width", "word", "shown"), [(47, "w" * 35, "w" * 35), (80, "x" * 30 + "y" * 30, "x…y")])
+def test_a_long_word_stays_whole_and_only_an_endless_one_loses_its_middle(width, word, shown):
+    rows = [["trial-0001", f"better in {word} than the rest", "1.0"]]
+    text = to_text(Table.of_strings(["trial", "remarks", "accuracy"], rows, text_columns=(0, 1)), width)
+    assert max(widths(text)) <= width
+    assert shown in text
+
+
 def test_wide_letters_take_two_columns():
     table = Table.of_strings(["dataset", "images"], [["花", "8"], ["dtd", "16"]])
     assert len(set(widths(to_text(table)))) == 1

@@ -27,7 +27,7 @@ def test_the_papers_stand_in_explains_entropy_for_uniform_views_only():
     setting = Setting.of(load("tiny", "cpu"), open_dataset("scenes", "test", None), preset("tiny"), 0, QUICK)
     drawing, shares = entropy_and_penalties(setting)
     assert len(drawing.data) == 2 * len(MEASURES) * QUICK.contexts
-    assert drawing.saved("png")[:4] == b"\x89PNG"
+    assert drawing.to_bytes("png")[:4] == b"\x89PNG"
     actual = {(name, kind.partition(" ")[0]): float(share) for name, kind, share in shares}
     assert actual["L_disp", "uniform"] == pytest.approx(1, abs=0.02)
     assert actual["L_disp", "real"] < 0.6

@@ -7,9 +7,10 @@ import math
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report.document import document_to_latex, document_to_markdown
 from fpp_sweep.reproduce.cells import SPREAD, WITHOUT, Cell
 from fpp_sweep.reproduce.experiments import AVERAGE, find
-from fpp_sweep.reproduce.output import as_csv, as_latex, as_markdown, as_text
+from fpp_sweep.reproduce.output import as_csv, as_text, table_document
 from fpp_sweep.reproduce.running import drop_failed
 from tests.reproduce.made import ran, result
 
@@ -77,7 +78,7 @@ def test_another_models_numbers_are_not_compared(tmp_path):
     assert (cell.printed, cell.difference, cell.verdict) == (46.7, None, "")
     text = as_text(table)
     assert "other model" in text
-    assert "difference" not in text
+    assert "\n  difference" not in text
     assert "other model" in as_csv(table)
 
 
@@ -140,11 +141,13 @@ def test_every_cell_is_a_line_of_the_csv(table):
 
 
 def test_markdown_and_latex_have_the_same_numbers_and_say_what_was_run(table):
-    markdown, latex = as_markdown(table), as_latex(table)
+    document = table_document(table)
+    markdown, latex = document_to_markdown(document), document_to_latex(document)
     for text in (markdown, latex):
         assert "model ViT-B-16/openai, datasets dtd, eurosat, pets, seeds 0, 1" in text
         assert "fpp.gamma2=15.0" in text
         assert "+3.37*" in text
     assert "| TPT | 46.70±0.14 |" in markdown
     assert r"TPT & 46.70$\pm$0.14 &" in latex
-    assert latex.count(r"\begin{tabular}{lrrrrr}") == latex.count(r"\bottomrule") == 3
+    assert latex.count(r"\begin{tabular}{lrrrrr}") == 3
+    assert latex.count(r"\begin{tabular}{lll}") == 1  # the claims

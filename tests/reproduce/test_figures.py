@@ -54,11 +54,11 @@ def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, n
     assert b"/Type3" not in document
     assert lines(folder)
     again = drawn(folder, table, experiment.figure)
-    assert again.saved("pdf") == document
-    assert again.inline() == again.inline()
-    assert again.inline().startswith('<svg role="img" aria-label="')
-    assert "<style" not in again.inline()
-    assert "var(--ink)" in again.inline()
+    assert again.to_bytes("pdf") == document
+    assert again.to_svg() == again.to_svg()
+    assert again.to_svg().startswith('<svg role="img" aria-label="')
+    assert "<style" not in again.to_svg()
+    assert "var(--ink)" in again.to_svg()
 
 
 def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
@@ -113,7 +113,7 @@ def test_lines_have_the_spread_over_seeds_and_rules_are_levels(tmp_path):
     ece = found["lambda_2", "ece"]
     assert (ece["fpp.gamma1"], ece["fpp.gamma2"], float(ece["value"])) == ("2", "0", 7.5)
     assert float(ece["deviation"]) == pytest.approx(0.5**0.5, abs=1e-5)
-    picture = drawn(folder, table, table.experiment.figure).inline()
+    picture = drawn(folder, table, table.experiment.figure).to_svg()
     assert "fpp.gamma2 = 0" in picture
     assert "1 + 15 / K" in picture
     assert "fpp.gamma2 = 15" not in picture
@@ -143,8 +143,8 @@ def test_texts_are_drawn_as_they_are(tmp_path):
     experiment = load(file)
     table = ran(tmp_path / "mine", experiment, SETS, {"a": result(SETS, lambda name, seed: {"ece": 1.0})})
     drawing = drawn(SweepFolder(tmp_path / "mine"), table, experiment.figure)
-    assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.inline()
-    Image.open(io.BytesIO(drawing.saved("png"))).verify()
+    assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.to_svg()
+    Image.open(io.BytesIO(drawing.to_bytes("png"))).verify()
 
 
 def test_a_figure_of_a_column_that_is_not_there_names_its_line(tmp_path):

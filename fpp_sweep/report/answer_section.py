@@ -1,0 +1,89 @@
+"""The answer of a sweep: one sentence, the differences of finalists to baselines, and the finalists' settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fpp_sweep.records.answer import SweepStatistics, sentence_of
+from fpp_sweep.records.front import format_setting
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.document import Block, Section, Text
+from fpp_sweep.report.formatting import decimals_of, format_difference
+from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
+from fpp_sweep.statistics.paired import Difference
+from fpp_sweep.statistics.verdicts import Answer, label_of
+
+SIGNIFICANT = "*"
+STYLES: Mapping[str, CellStyle] = {"+": "good", "-": "bad", "": ""}  # by Difference.mark
+
+
+def answer_section(info: SweepInfo, statistics: SweepStatistics) -> Section:
+    """Return the section that stands on top of a page."""
+    blocks: list[Block] = [Text(sentence_of(info, statistics), "lead")]
+    if statistics.answer.differences:
+        blocks.append(difference_table(statistics.answer))
+    finalists = [trial for trial in statistics.front.trials if trial.name in statistics.answer.finalists]
+    settings = settings_table(finalists)
+    if len(settings.columns) > 1:
+        blocks.append(settings)
+    return Section("Answer", blocks, anchor="answer")
+
+
+def difference_table(answer: Answer) -> Table:
+    """Return finalists minus baselines: a row for each finalist and metric, a column for each baseline.
+
+    The last column holds the largest half width of the row's intervals.
+    """
+    columns = columns_of(["finalist", "metric"], is_text=True)
+    for baseline in answer.baselines:
+        columns.append(Column(label_of(baseline)))
+    columns.append(Column("±", drop_rank=1))
+    rows: list[Row] = []
+    for finalist in answer.finalists:
+        for index, metric in enumerate(answer.metrics):
+            is_first = index == 0
+            cells = [Cell(finalist if is_first else ""), Cell(metric), *_difference_cells(answer, finalist, metric)]
+            rows.append(Row(cells, trial=finalist if is_first else ""))
+    notes = [f"{SIGNIFICANT} significant at 5 % after Holm's correction for {len(answer.differences)} comparisons"]
+    notes.append("±: half width of the 95 % interval of a single comparison")
+    if answer.untested:
+        notes.append(f"not tested, as they cannot be resampled: {', '.join(answer.untested)}")
+    return Table(
+        title=f"Finalists minus baselines ({answer.design})", columns=columns, rows=rows, notes=notes, sortable=False
+    )
+
+
+def _difference_cells(answer: Answer, finalist: str, metric: str) -> list[Cell]:
+    """Return a cell for each baseline, and the largest half width."""
+    cells = []
+    half_widths = []
+    for baseline in answer.baselines:
+        difference = answer.difference(finalist, baseline, metric)
+        if difference is None:
+            cells.append(Cell("-"))
+        else:
+            cells.append(difference_cell(metric, difference))
+            half_widths.append(difference.half_width)
+    width = f"{max(half_widths):.{decimals_of(metric)}f}" if half_widths else ""
+    return [*cells, Cell(width)]
+
+
+def difference_cell(metric: str, difference: Difference) -> Cell:
+    """Return a difference, marked and coloured if it is significant."""
+    mark = SIGNIFICANT if difference.mark else ""
+    return Cell(format_difference(metric, difference), mark=mark, style=STYLES[difference.mark])
+
+
+def settings_table(finalists: Sequence[TrialRecord]) -> Table:
+    """Return the searched settings of each finalist."""
+    keys: dict[str, None] = {}
+    for record in finalists:
+        keys.update(dict.fromkeys(record.params))
+    columns = [Column("finalist", is_text=True), *columns_of(keys)]
+    rows = []
+    for record in finalists:
+        cells = [Cell(record.name)]
+        for key in keys:
+            cells.append(Cell(format_setting(record.params[key], 4) if key in record.params else ""))
+        rows.append(Row(cells, trial=record.name))
+    return Table(title="Settings of the finalists", columns=columns, rows=rows)

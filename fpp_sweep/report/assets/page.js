@@ -1,0 +1,90 @@
+// Every page: tables that can be sorted and filtered, and loading the page of a running sweep again.
+"use strict";
+
+for (const table of document.querySelectorAll("table:not([data-fixed-order])")) {
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const heads = [...[...table.tHead.rows].at(-1).cells];
+  if (rows.length < 2) continue;
+  const names = heads.map(head => head.textContent.trim().toLowerCase());
+  heads.forEach((head, column) => makeSortable(head, () => sort(body, rows, heads, column)));
+  const input = table.id && document.querySelector(`input[data-filter="${table.id}"]`);
+  if (!input) continue;
+  const output = document.querySelector(`output[for="${table.id}"]`);
+  const apply = () => filter(rows, names, input.value, output);
+  input.addEventListener("input", apply);
+  addEventListener("load", apply);  // the browser restores what was typed before the page was loaded again
+}
+
+function makeSortable(head, onClick) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.append(...head.childNodes);
+  if (!button.textContent) button.textContent = "name";
+  head.append(button);
+  head.setAttribute("aria-sort", "none");
+  button.addEventListener("click", onClick);
+}
+
+// Each click goes on to the next order: ascending, descending, the order in which the page was written.
+function sort(body, rows, heads, column) {
+  const nextOrder = {none: "ascending", ascending: "descending", descending: "none"};
+  const order = nextOrder[heads[column].getAttribute("aria-sort")];
+  heads.forEach(head => head.setAttribute("aria-sort", "none"));
+  heads[column].setAttribute("aria-sort", order);
+  if (order === "none") {
+    body.append(...rows);
+    return;
+  }
+  const filled = rows.filter(row => valueOf(row, column));
+  const empty = rows.filter(row => !valueOf(row, column));
+  const sign = order === "ascending" ? 1 : -1;
+  const isNumeric = filled.every(row => !Number.isNaN(parseFloat(valueOf(row, column))));
+  filled.sort((left, right) => {
+    const [a, b] = [valueOf(left, column), valueOf(right, column)];
+    return sign * (isNumeric ? parseFloat(a) - parseFloat(b) : a.localeCompare(b, undefined, {numeric: true}));
+  });
+  body.append(...filled, ...empty);
+}
+
+function valueOf(row, column) {
+  const cell = row.cells[column];
+  return cell.dataset.value ?? cell.textContent.trim();
+}
+
+// The query holds words that a row must contain, and comparisons such as ece<5 or state=failed.
+function filter(rows, names, query, output) {
+  const tests = query.trim().toLowerCase().split(/\s+/).map(word => testOf(word, names));
+  for (const row of rows) row.hidden = !tests.every(test => test(row));
+  output.textContent = `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
+}
+
+function testOf(word, names) {
+  const comparisons = {
+    "<": (a, b) => a < b,
+    ">": (a, b) => a > b,
+    "<=": (a, b) => a <= b,
+    ">=": (a, b) => a >= b,
+  };
+  const [, name, operator, value] = word.match(/^(.+?)([<>]=?|=)(.+)$/) ?? [];
+  const column = names.indexOf(name);
+  if (column < 0) return row => row.textContent.toLowerCase().includes(word);
+  if (operator === "=") return row => valueOf(row, column).toLowerCase() === value;
+  return row => comparisons[operator](parseFloat(valueOf(row, column)), parseFloat(value));
+}
+
+// The page of a running sweep is loaded again, unless the reader has just used it or it is inside another page's frame.
+const reloadAfter = 1000 * document.body.dataset.reloadSeconds;  // milliseconds
+if (reloadAfter && /^(file|https?):/.test(location.protocol)) {
+  const fields = [...document.querySelectorAll("[data-filter], [data-choice]")];
+  const key = field => `${location.pathname} ${field.dataset.filter ?? field.dataset.choice}`;
+  for (const field of fields) field.value = sessionStorage[key(field)] ?? field.value;
+  let lastUse = 0;
+  for (const kind of ["pointerdown", "keydown", "wheel", "touchmove"])
+    addEventListener(kind, () => { lastUse = Date.now(); }, {passive: true});
+  setInterval(() => {
+    if (Date.now() - lastUse < reloadAfter) return;
+    for (const field of fields) sessionStorage[key(field)] = field.value;
+    location.reload();
+  }, reloadAfter);
+}

@@ -1,0 +1,321 @@
+"""Figures: what the picture of a front shows, its drawing by matplotlib, and figures as PNG, PDF and SVG.
+
+`plots.py` draws the same data with plotly. matplotlib is imported when something is drawn, because that takes a second.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fpp_sweep.records.answer import SweepStatistics, attainment_of
+from fpp_sweep.records.front import Front, objective_pairs, staircase
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, GREY, INK, LINE, MARKERS, PALETTE, PAPER, Marker
+from fpp_sweep.statistics.attainment import Attainment
+from fpp_sweep.statistics.block_stats import Numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANEL_SIZE = (6.4, 4.8)  # inches
+REGION_LABEL = "front in 10 to 90 % of the resamples"
+MEDIAN_LABEL = "front in half of the resamples"
+SETTINGS: Any = {
+    "pdf.fonttype": 42,  # whole fonts are embedded, so that text stays text
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fpp_sweep",
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.facecolor": PAPER,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": PAPER,
+    "grid.color": LINE,
+    "legend.frameon": False,
+}
+# no dates and versions, so that equal figures have equal bytes
+METADATA: Mapping[str, Mapping[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+# --- the picture of a front ---------------------------------------------------------------------------
+
+
+class ErrorBar(NamedTuple):
+    """A 95 % interval as distances from the value."""
+
+    below: float
+    above: float
+
+
+PointKind = Literal["trials", "infeasible", "front", "baseline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Trials or baselines that look the same."""
+
+    kind: PointKind
+    label: str  # in the legend; empty: none
+    records: Sequence[TrialRecord]
+    xs: Sequence[float]
+    ys: Sequence[float]
+    color: str
+    marker: Marker = CIRCLE
+    x_errors: Sequence[ErrorBar | None] = ()  # one for each point, or none at all
+    y_errors: Sequence[ErrorBar | None] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """The part of a plane of two objectives through which the front runs in 10 to 90 % of the resamples."""
+
+    color: str
+    xs: Sequence[float]
+    best: Sequence[float | None]  # reached in 10 % of the resamples; None where fewer reach so far along x
+    median: Sequence[float | None]
+    worst: Sequence[float | None]  # reached in 90 %
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staircase:
+    """The edge of what a front dominates."""
+
+    color: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontFigure:
+    """Everything that the picture of one pair of objectives shows; a single objective stands over the trials' order."""
+
+    pair: tuple[int, int]
+    x_title: str
+    y_title: str
+    points: Sequence[Points]
+    staircases: Sequence[Staircase] = ()
+    regions: Sequence[Region] = ()
+
+
+def front_figures(info: SweepInfo, statistics: SweepStatistics) -> list[FrontFigure]:
+    """Return the picture of a sweep's front for each pair of objectives."""
+    return [front_figure(info, statistics, pair) for pair in objective_pairs(info)]
+
+
+def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> FrontFigure:
+    front = statistics.front
+    points = [_points(front, front.dominated, pair, kind="trials", label="trials", color=GREY)]
+    if front.infeasible:
+        infeasible = _points(front, front.infeasible, pair, kind="infeasible", label="break a constraint", color=GREY)
+        points.append(replace(infeasible, marker=CROSS))
+    members = _points(front, front.members, pair, kind="front", label="front", color=BLUE)
+    points.append(_with_intervals(members, info, statistics, pair))
+    for baseline, marker, color in zip(front.baselines, cycle(MARKERS[1:]), cycle(PALETTE[1:]), strict=False):
+        point = _points(front, [baseline], pair, kind="baseline", label=baseline.label, color=color)
+        points.append(replace(point, marker=marker))
+    x_title, y_title = axis_titles(info, pair)
+    return FrontFigure(
+        pair=pair,
+        x_title=x_title,
+        y_title=y_title,
+        points=points,
+        staircases=staircases_of(front, BLUE),
+        regions=regions_of(front, attainment_of(info, statistics), BLUE),
+    )
+
+
+def _points(
+    front: Front, records: Sequence[TrialRecord], pair: tuple[int, int], *, kind: PointKind, label: str, color: str
+) -> Points:
+    xs, ys = front.coordinates(records, pair)
+    return Points(kind=kind, label=label, records=records, xs=xs, ys=ys, color=color)
+
+
+def _with_intervals(points: Points, info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, int]) -> Points:
+    """Add the intervals on both axes; the order of trials, an axis of a single objective, has none."""
+    x, y = pair
+    x_errors = []
+    y_errors = []
+    for record in points.records:
+        if x != y:
+            x_errors.append(error_bar(info, statistics, record, info.objectives[x].metric))
+        y_errors.append(error_bar(info, statistics, record, info.objectives[y].metric))
+    return replace(points, x_errors=x_errors, y_errors=y_errors)
+
+
+def staircases_of(front: Front, color: str) -> list[Staircase]:
+    if len(front.objectives) != 2:
+        return []
+    xs, ys = staircase(front)
+    return [Staircase(color=color, xs=xs, ys=ys)]
+
+
+def regions_of(front: Front, attainment: Attainment | None, color: str) -> list[Region]:
+    if attainment is None:
+        return []
+    worst = attainment.worst
+    reached = np.concatenate([attainment.best, worst])
+    reached = reached[np.isfinite(reached)]
+    if len(reached):  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
+        limit = reached.max() if front.goals[1] == "min" else reached.min()
+        worst = np.where(np.isfinite(worst), worst, limit)
+    region = Region(
+        color=color,
+        xs=attainment.positions.tolist(),
+        best=_with_gaps(attainment.best),
+        median=_with_gaps(attainment.median),
+        worst=_with_gaps(worst),
+    )
+    return [region]
+
+
+def _with_gaps(values: Numbers) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def error_bar(info: SweepInfo, statistics: SweepStatistics, record: TrialRecord, metric: str) -> ErrorBar | None:
+    """Return the interval of a record's value on the search split; None if it has none."""
+    interval = statistics.interval(record, info.search_split, metric)
+    if isinstance(interval, str):  # the reason why there is none
+        return None
+    return ErrorBar(max(0.0, interval.value - interval.low), max(0.0, interval.high - interval.value))
+
+
+def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
+    """Return the objectives of a pair, with arrows towards their better ends."""
+    x, y = info.objectives[pair[0]], info.objectives[pair[1]]
+    x_arrow = "→" if x.goal == "max" else "←"
+    y_arrow = "↑" if y.goal == "max" else "↓"
+    x_title = f"{x.metric}  (better {x_arrow})"
+    if x is y:
+        x_title = "trials, in the order they finished; baselines at 0"
+    return x_title, f"{y.metric}  (better {y_arrow})"
+
+
+# --- drawing by matplotlib ----------------------------------------------------------------------------
+
+
+def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics) -> None:
+    """Write the picture of a sweep's front as PNG, with a panel for each pair of objectives."""
+    front = statistics.front
+    panels = front_figures(info, statistics)
+    name = textwrap.fill(info.name, 60 * len(panels))
+    title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
+
+    def draw(figure: Figure) -> None:
+        figure.set_size_inches(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1])
+        figure.suptitle(title, fontsize="medium")
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            draw_front(axes, panel)
+
+    picture = StaticFigure(kind="front", caption=title, data=(), draw=draw)
+    with written_whole(path) as partial:
+        partial.write_bytes(picture.to_bytes("png"))
+
+
+# size in square points and the order of drawing, by kind
+SCATTER_STYLES: Mapping[str, Mapping[str, Any]] = {
+    "trials": {"s": 22, "alpha": 0.7, "linewidths": 0, "zorder": 2},
+    "infeasible": {"s": 22, "zorder": 2},
+    "baseline": {"s": 36, "zorder": 4},
+    "front": {"s": 48, "edgecolors": "white", "zorder": 5},
+}
+
+
+def draw_front(axes: Axes, figure: FrontFigure) -> None:
+    """Draw the picture of a front."""
+    for index, region in enumerate(figure.regions):
+        _draw_region(axes, region, is_labelled=index == 0)
+    for line in figure.staircases:
+        axes.plot(line.xs, line.ys, color=line.color, linewidth=1.2, zorder=3)
+    single_objective = figure.pair[0] == figure.pair[1]
+    for points in figure.points:
+        style = SCATTER_STYLES[points.kind]
+        label = points.label or None
+        axes.scatter(points.xs, points.ys, color=points.color, marker=points.marker.matplotlib, label=label, **style)
+        _draw_intervals(axes, points)
+        if single_objective and points.kind == "baseline":
+            axes.axhline(points.ys[0], color=points.color, linewidth=0.8, linestyle=":", zorder=1)
+    axes.set_xlabel(figure.x_title)
+    axes.set_ylabel(figure.y_title)
+    axes.margins(0.08)
+
+
+def _draw_intervals(axes: Axes, points: Points) -> None:
+    style: Mapping[str, Any] = {"color": points.color, "linewidth": 0.8, "alpha": 0.6, "zorder": 4}
+    for index, (x, y) in enumerate(zip(points.xs, points.ys, strict=True)):
+        if points.x_errors and (x_error := points.x_errors[index]):
+            axes.errorbar(x, y, xerr=[[x_error.below], [x_error.above]], **style)
+        if points.y_errors and (y_error := points.y_errors[index]):
+            axes.errorbar(x, y, yerr=[[y_error.below], [y_error.above]], **style)
+
+
+def _draw_region(axes: Axes, region: Region, *, is_labelled: bool) -> None:
+    labels = (REGION_LABEL, MEDIAN_LABEL) if is_labelled else (None, None)
+    best = np.array(region.best, np.float64)  # None becomes nan
+    median = np.array(region.median, np.float64)
+    worst = np.array(region.worst, np.float64)
+    shade: Mapping[str, Any] = {"color": region.color, "alpha": 0.12, "linewidth": 0, "zorder": 1}
+    axes.fill_between(region.xs, best, worst, label=labels[0], **shade)
+    axes.plot(region.xs, median, color=region.color, linewidth=0.8, linestyle="--", zorder=1, label=labels[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFigure:
+    """A figure that matplotlib draws when it is saved."""
+
+    kind: str
+    caption: str
+    data: Sequence[Mapping[str, Any]]  # the lines of its CSV
+    draw: Callable[[Figure], None]
+
+    def to_bytes(self, file_format: str) -> bytes:
+        """Return the figure as `png`, `pdf` or `svg`; equal figures give equal bytes."""
+        import matplotlib as mpl  # start-up time
+        from matplotlib.figure import Figure  # start-up time
+
+        file = io.BytesIO()
+        with mpl.rc_context(SETTINGS), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph \d+")  # emoji in a title are drawn as boxes
+            figure = Figure(dpi=150, layout="constrained")
+            self.draw(figure)
+            handles, labels = figure.axes[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=4)
+            figure.savefig(file, format=file_format, metadata=METADATA[file_format])
+        return file.getvalue()
+
+    def to_svg(self) -> str:
+        """Return SVG for a page, in the colours of the reader's theme."""
+        text = self.to_bytes("svg").decode()
+        text = text[text.index("<svg") :]
+        text = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.S)
+        text = re.sub(r' id="[A-Za-z]\w*_\d{1,4}"', "", text)  # matplotlib's names of elements, which nothing refers to
+        for color, variable in ((INK, "ink"), (LINE, "line"), (PAPER, "paper")):
+            text = text.replace(color, f"var(--{variable})")
+        return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.caption)}" ', 1)

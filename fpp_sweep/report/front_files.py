@@ -1,0 +1,258 @@
+"""Files of the front: front.csv, front.json and answer.md, and the chosen configs as YAML."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from fpp_sweep.records.front import (
+    Front,
+    format_result,
+    format_setting,
+    metric_of,
+    metrics_shown,
+    splits_of,
+    values_by_setting,
+    values_of,
+)
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.spec.files import set_aside, write_json, written_whole
+
+if TYPE_CHECKING:
+    from fpp_sweep.records.answer import SweepStatistics
+    from fpp_sweep.statistics.paired import Interval
+    from fpp_sweep.statistics.verdicts import Answer
+
+MANIFEST = ".written.json"  # in report/best: the files that this module wrote there
+
+
+# --- front.csv, front.json and answer.md --------------------------------------------------------------
+
+
+def write_front(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
+    """Write the front and the answer as CSV, JSON and Markdown.
+
+    The front may be newer than the statistics; its new members then have no intervals yet.
+    """
+    rows = [_csv_row(info, front, statistics, record) for record in front.compared]
+    heads = ["name"]
+    if rows:
+        heads = list(rows[0])
+    with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, heads)
+        writer.writeheader()
+        writer.writerows(rows)
+    write_json(folder / "front.json", _front_document(info, front, statistics))
+    with written_whole(folder / "answer.md") as partial:
+        partial.write_text(_answer_text(info, front, statistics), encoding="utf-8")
+
+
+def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record: TrialRecord) -> dict[str, object]:
+    row: dict[str, object] = {
+        "name": record.name,
+        "kind": record.kind,
+        "marks": "; ".join(front.remarks(record)),
+        "feasible": record.feasible,
+        "support": statistics.support.word(record.name),
+    }
+    metrics = metrics_shown(info.objectives)
+    splits = splits_of(info, front.compared)
+    for split in splits:
+        for metric in metrics:
+            row[f"{metric} ({split})"] = metric_of(record.results.get(split), metric)
+    for split in splits:
+        for metric in metrics:
+            interval = statistics.interval(record, split, metric)
+            low = high = None
+            if not isinstance(interval, str):
+                low, high = interval.low, interval.high
+            row[f"{metric} ({split}) low"] = low
+            row[f"{metric} ({split}) high"] = high
+    for key in values_by_setting(front.compared):
+        row[key] = record.params.get(key)
+    return row
+
+
+def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) -> dict[str, object]:
+    members = []
+    for record in front.members:
+        intervals = {"intervals": _intervals(info, front, statistics, record)}
+        members.append(_record_document(front, record) | intervals)
+    rivals = []
+    for record in front.chosen:
+        if record not in front.members:
+            rivals.append(_record_document(front, record))
+    objectives = []
+    for objective in front.objectives:
+        objectives.append({"metric": objective.metric, "goal": objective.goal})
+    return {
+        "sweep": info.name,
+        "search_split": info.search_split,
+        "objectives": objectives,
+        "answer": _answer_document(info, statistics),
+        "recommended": statistics.answer.recommended,
+        "members": members,
+        "rivals": rivals,
+        "baselines": [_record_document(front, record) for record in front.baselines],
+        "support": {name: support.word for name, support in statistics.support.trials.items()},
+        "knee": _knee(front),
+        "reference": front.reference,
+        "hypervolume": front.hypervolume,
+    }
+
+
+def _knee(front: Front) -> str | None:
+    for name, marks in front.marks.items():
+        if "knee" in marks:
+            return name
+    return None
+
+
+def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, object]:
+    from fpp_sweep.records.answer import sentence_of  # start-up time: loads numpy
+
+    answer = statistics.answer
+    differences = []
+    for difference in answer.differences.values():
+        bounds = {"low": difference.low, "high": difference.high, "mark": difference.mark}
+        differences.append(asdict(difference) | bounds)
+    return {
+        "sentence": sentence_of(info, statistics),
+        "reason": answer.reason,
+        "split": answer.split,
+        "images": dict(answer.images),
+        "seeds": answer.seeds,
+        "finalists": list(answer.finalists),
+        "differences": differences,
+    }
+
+
+def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
+    from fpp_sweep.report.answer_section import answer_section  # start-up time: loads numpy
+    from fpp_sweep.report.document import Document, Section, document_to_markdown  # start-up time
+    from fpp_sweep.report.front_table import front_table  # start-up time
+
+    sections = [answer_section(info, statistics)]
+    if front.compared:
+        sections.append(Section("Front", [front_table(info, front, statistics)]))
+    return document_to_markdown(Document(info.name, sections))
+
+
+def _record_document(front: Front, record: TrialRecord) -> dict[str, object]:
+    return {
+        "name": record.name,
+        "values": list(values_of(record)),
+        "feasible": record.feasible,
+        "marks": front.remarks(record),
+        "origin": record.origin,
+        "params": dict(record.params),
+        "config": dict(record.config),
+        "key": record.key,
+        "constraints": dict(record.constraints),
+        "results": {split: asdict(result) for split, result in record.results.items()},
+    }
+
+
+def _intervals(info: SweepInfo, front: Front, statistics: SweepStatistics, record: TrialRecord) -> dict[str, object]:
+    """Return the intervals of a record's objectives by split and metric, or the reasons why there are none."""
+    intervals: dict[str, object] = {}
+    for split in splits_of(info, front.compared):
+        by_metric = {}
+        for objective in front.objectives:
+            by_metric[objective.metric] = as_data(statistics.interval(record, split, objective.metric))
+        intervals[split] = by_metric
+    return intervals
+
+
+def as_data(interval: Interval | str) -> dict[str, float] | str:
+    """Return an interval, or the reason why there is none, for JSON."""
+    if isinstance(interval, str):
+        return interval
+    return {"low": interval.low, "high": interval.high}
+
+
+# --- report/best/*.yaml -------------------------------------------------------------------------------
+
+
+def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
+    """Write a YAML file for each chosen trial, for each of its marks, and for what is recommended.
+
+    A manifest lists the files that this function wrote. Files of an earlier front are deleted by that list, so that a
+    file that the user put here is never deleted; one in the way of a new file is renamed.
+    """
+    configs = {}
+    for record in front.compared:
+        is_recommended = record.name == statistics.answer.recommended
+        marks = list(front.marks.get(record.name, []))
+        if record.kind == "trial":
+            marks.append(record.name)
+        if is_recommended:
+            marks.append("recommended")
+        for mark in marks:
+            configs[_file_name(mark)] = _config_text(info, front, record, statistics.answer)
+    manifest = folder / MANIFEST
+    written_before = _read_manifest(manifest)
+    for file_name in written_before - set(configs):
+        (folder / file_name).unlink(missing_ok=True)
+    for file_name in set(configs) - written_before:
+        if (folder / file_name).exists():
+            set_aside(folder / file_name)
+    write_json(manifest, {"files": sorted(configs)})  # first, so that a kill in between leaves no unlisted file
+    for file_name, text in configs.items():
+        with written_whole(folder / file_name) as partial:
+            partial.write_text(text)
+
+
+def _file_name(mark: str) -> str:
+    """Return the name of a mark's file.
+
+    >>> _file_name("best accuracy/dtd")
+    'best-accuracy-dtd.yaml'
+    """
+    stem = re.sub(r"[^\w-]", "-", mark)
+    return f"{stem}.yaml"
+
+
+def _read_manifest(file: Path) -> set[str]:
+    """Return the names of files that an earlier report wrote; none if the manifest is missing or damaged."""
+    try:
+        names = json.loads(file.read_bytes())["files"]
+        return {name for name in names if Path(name).name == name and name.endswith(".yaml")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
+def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Answer) -> str:
+    """Return a config as YAML, below comments on what it is, how good it is, and what that rests on."""
+    remarks = front.remarks(record)
+    if record.kind == "trial":
+        is_member = record in front.members
+        remarks.insert(0, "on its front" if is_member else "beside its front")
+    if record.name == answer.recommended:
+        remarks.append("recommended")
+    comments = [", ".join([f"{record.name} of sweep {info.name}", *remarks])]
+    for split, result in record.results.items():
+        values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info.objectives)]
+        comments.append(f"{split}: {', '.join(values)}")
+    if record.name in answer.finalists:
+        comments.append(f"compared with the baselines on {answer.design}")
+        for metric in answer.metrics:
+            not_beaten = _baselines_not_beaten(answer, record.name, metric)
+            if not_beaten:
+                comments.append(f"not shown to be better in {metric} than {', '.join(not_beaten)}")
+    if info.model:
+        comments.append(f"model {info.model}; settings in units of embeddings hold for this model only")
+    lines = [f"# {format_setting(comment)}" for comment in comments]
+    lines.append(yaml.safe_dump({"config": dict(record.config)}, sort_keys=False, allow_unicode=True))
+    return "\n".join(lines)
+
+
+def _baselines_not_beaten(answer: Answer, name: str, metric: str) -> list[str]:
+    beaten = answer.beats(name).get(metric, [])
+    return [baseline.removeprefix("baseline-") for baseline in answer.baselines if baseline not in beaten]

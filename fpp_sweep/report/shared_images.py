@@ -1,0 +1,268 @@
+"""Images that sweeps share, and records measured again on these images alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics.block_stats import (
+    BLOCKWISE_METRICS,
+    BlockStats,
+    StatsBySeed,
+    metric_value,
+    restrict_to_shared_blocks,
+)
+from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.trial import mean, metric_of
+
+TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class CommonImages:
+    """Images that several records have seen. Their seeds may differ: the variance of seeds is part of every test."""
+
+    datasets: Mapping[str, BlockStats]  # of any of the records: the digests identify the images
+
+    @classmethod
+    def of(cls, table: StatsBySeed) -> CommonImages:
+        """Return all images of a record."""
+        return cls({dataset: stats for (dataset, _), stats in table.items()})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {dataset: stats.total for dataset, stats in self.datasets.items()}
+
+    def intersection(self, other: CommonImages) -> CommonImages:
+        datasets = {}
+        for name, stats in self.datasets.items():
+            if name in other.datasets:
+                try:
+                    datasets[name] = restrict_to_shared_blocks([stats, other.datasets[name]])[0]
+                except InputError:  # other images under the same name
+                    continue
+        return CommonImages(datasets)
+
+    def read(self, artifacts: Path, split: str) -> dict[tuple[str, int], BlockStats]:
+        """Return the statistics of a record's artifacts on these images; an empty table if some of them are missing."""
+        return self.restrict(read_sums(artifacts, split))
+
+    def restrict(self, table: StatsBySeed) -> dict[tuple[str, int], BlockStats]:
+        """Return a record's statistics on these images; an empty table if the record lacks some of them."""
+        restricted = {}
+        for (dataset, seed), stats in table.items():
+            if dataset in self.datasets:
+                images = self.datasets[dataset]
+                if images.size % stats.size:
+                    return {}
+                coarse = stats.with_block_size(images.size)
+                part = coarse.take(np.isin(coarse.digests, images.digests))
+                if len(part) != len(images):
+                    return {}
+                restricted[dataset, seed] = part
+        missing = set(self.datasets)
+        for dataset, _ in restricted:
+            missing.discard(dataset)
+        return {} if missing else restricted
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSweep:
+    """A sweep as its folder has it."""
+
+    label: str
+    folder: SweepFolder
+    info: SweepInfo
+    records: Sequence[TrialRecord]
+
+    @classmethod
+    def of(cls, label: str, folder: SweepFolder) -> LoadedSweep:
+        return cls(label, folder, folder.info(), folder.trials())
+
+    @property
+    def complete(self) -> list[TrialRecord]:
+        return [record for record in self.records if record.state == "complete"]
+
+    def images(self, split: str) -> CommonImages | None:
+        """Return the images that the first record with block statistics was measured on."""
+        for record in self.complete:
+            if split in record.results:
+                table = read_sums(self.folder.artifacts(record.name), split)
+                if table:
+                    return CommonImages.of(table)
+        return None
+
+    def seconds_until(self, time: float) -> float:
+        """Return how long workers were held for the search until a time, including trials that were stopped early."""
+        seconds = []
+        for record in self.records:
+            if record.kind == "trial" and (record.finished or math.inf) <= time:
+                seconds.append(record.held)
+                if self.info.search_split in record.results:
+                    seconds.append(record.results[self.info.search_split].device_seconds)
+        return math.fsum(seconds)
+
+
+# --- what sweeps share --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedImages:
+    """The split on which most sweeps share images, and these images."""
+
+    split: str
+    sweeps: Sequence[LoadedSweep]
+    images: CommonImages
+    excluded: Sequence[str]  # which sweeps share nothing, and why
+    by_split: Mapping[str, CommonImages] = field(default_factory=dict)  # this split, and others that all sweeps share
+
+    def images_of(self, sweep: LoadedSweep) -> CommonImages:
+        """Return all images of the split that a sweep was measured on."""
+        return sweep.images(self.split) or self.images
+
+
+def shared_images(sweeps: Sequence[LoadedSweep]) -> SharedImages:
+    """Return what sweeps share; raise an error if no two of them share images."""
+    splits = [sweep.info.search_split for sweep in sweeps]
+    candidates = {}
+    for split in (*splits, TEST):
+        candidates[split] = _share_split(sweeps, split)
+    split = max(candidates, key=lambda name: len(candidates[name][0]))
+    sharing, images, excluded = candidates[split]
+    if images is None or len(sharing) < 2:
+        raise InputError(f"nothing to compare: {'; '.join(excluded)}; give sweeps on the same images")
+    excluded = [f"{reason}: left out" for reason in excluded]
+    by_split = {split: images}
+    for candidate, (candidate_sharing, candidate_images, _) in candidates.items():
+        if candidate != split and candidate_sharing == sharing and candidate_images is not None:
+            by_split[candidate] = candidate_images  # the best trials may have been run on test, too
+    return SharedImages(split=split, sweeps=sharing, images=images, excluded=excluded, by_split=by_split)
+
+
+def _share_split(sweeps: Sequence[LoadedSweep], split: str) -> tuple[list[LoadedSweep], CommonImages | None, list[str]]:
+    """Return the sweeps that share images of a split, these images, and why other sweeps share none."""
+    sharing: list[LoadedSweep] = []
+    common: CommonImages | None = None
+    excluded = []
+    for sweep in sweeps:
+        images = sweep.images(split)
+        if images is None:
+            excluded.append(f"{sweep.label} has no block statistics of its predictions on {split}")
+            continue
+        overlap = images
+        if common is not None:
+            overlap = common.intersection(images)
+        if overlap.datasets:
+            common = overlap
+            sharing.append(sweep)
+        else:
+            labels = ", ".join(rival.label for rival in sharing)
+            excluded.append(f"{sweep.label} shares no image of {split} with {labels}")
+    return sharing, common, excluded
+
+
+def partly_shared(shared: SharedImages) -> Iterator[str]:
+    """Yield what the sweeps have and do not share."""
+    counts = shared.images.counts
+    for sweep in shared.sweeps:
+        own_counts = shared.images_of(sweep).counts
+        lacking = [name for name in own_counts if name not in counts]
+        if lacking:
+            names = ", ".join(lacking)
+            yield f"{sweep.label}: {names} of {shared.split} cannot be paired; left out of every number here"
+        cut = []
+        for name, count in counts.items():
+            if count < own_counts[name]:
+                cut.append(f"{count} of {own_counts[name]} of {name}")
+        if cut:
+            yield f"{sweep.label}: compared on the images of {shared.split} that all have seen, {', '.join(cut)}"
+        if sweep.info.search_split != shared.split:
+            yield (
+                f"{sweep.label} searched {sweep.info.search_split}: its records that were run on {shared.split}, too, "
+                "are compared"
+            )
+
+
+def differing_inputs(shared: SharedImages) -> Iterator[str]:
+    """Yield datasets whose labels or files differ from the first sweep's, if both have seen as many of its images."""
+    searched = [sweep for sweep in shared.sweeps if sweep.info.search_split == shared.split]
+    if not searched:
+        return
+    first = searched[0]
+    first_counts = shared.images_of(first).counts
+    for sweep in searched[1:]:
+        counts = shared.images_of(sweep).counts
+        same_size = [name for name in shared.images.datasets if counts[name] == first_counts[name]]
+        for subject, digests, first_digests in (
+            ("labels or views", sweep.info.datasets, first.info.datasets),
+            ("image files (size or time)", sweep.info.images, first.info.images),
+        ):
+            names = [name for name in same_size if digests.get(name) != first_digests.get(name)]
+            differing = ", ".join(names)
+            if differing:
+                yield f"{sweep.label}: {subject} of {differing} differ from {first.label}'s; paired by their names"
+
+
+# --- records on common images -------------------------------------------------------------------------
+
+
+def restrict_record(
+    record: TrialRecord, path: Path, images: Mapping[str, CommonImages], objectives: Sequence[Objective]
+) -> TrialRecord | None:
+    """Return a record with its numbers on the images of each split; None if it lacks some of the first split."""
+    results = {}
+    for split, split_images in images.items():
+        result = restrict_result(record, path, split, split_images)
+        if result is not None:
+            results[split] = result
+    first_split = next(iter(images))
+    if first_split not in results:
+        return None
+    values = []
+    for objective in objectives:
+        values.append(metric_of(results[first_split], objective.metric))
+    return replace(record, results=results, values=values)
+
+
+def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonImages) -> SplitResult | None:
+    """Return a result on some images; on a part of a dataset's images only blockwise metrics are known."""
+    if split not in record.results:
+        return None
+    result = record.results[split]
+    table = read_sums(path, split)
+    by_dataset: dict[str, list[Mapping[str, float]]] = {}
+    for (dataset, seed), stats in images.restrict(table).items():
+        if stats.total == table[dataset, seed].total:
+            metrics = result.by_seed.get(str(seed), result.datasets)[dataset]
+        else:
+            metrics = metric_values(stats)
+        by_dataset.setdefault(dataset, []).append(metrics)
+    if not by_dataset:
+        return None
+    datasets = {dataset: mean(of_seeds) for dataset, of_seeds in by_dataset.items()}
+    average = mean(_metrics_of_all(list(datasets.values())))
+    return replace(result, average=average, datasets=datasets, deviation={}, by_seed={})
+
+
+def metric_values(stats: BlockStats) -> dict[str, float]:
+    """Return the metrics that follow from block statistics."""
+    return {metric: metric_value(metric, stats) for metric in BLOCKWISE_METRICS}
+
+
+def _metrics_of_all(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return the rows without the metrics that any of them lacks."""
+    shared = set(rows[0])
+    for row in rows:
+        shared &= row.keys()
+    common_rows = []
+    for row in rows:
+        common_rows.append({metric: value for metric, value in row.items() if metric in shared})
+    return common_rows

@@ -1,0 +1,164 @@
+"""Numbers of a comparison of trials and baselines of one sweep, paired on the images that all of them have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+
+from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import metrics_shown, splits_of
+from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.report.shared_images import TEST, CommonImages, restrict_result
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
+from fpp_sweep.statistics.paired import Difference, compare
+from fpp_sweep.statistics.verdicts import Answer
+from fpp_sweep.trial.artifacts import read_sums
+
+Key = tuple[str, str, str]  # two labels and a metric, such as ece or ece/digits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialComparison:
+    """Trials and baselines of a sweep against each other."""
+
+    split: str
+    is_search_split: bool  # the trials were chosen by these images
+    results: Mapping[str, SplitResult]  # by label, on the images that all of them have seen
+    metrics: Sequence[str]
+    samples: SplitSamples
+    differences: Mapping[Key, Difference]
+    from_answer: frozenset[Key]  # differences that the sweep's answer has: corrected within its family
+
+
+def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None = None) -> TrialComparison:
+    """Compare records of a sweep; on the test split if all were run there, unless a split is given."""
+    info = folder.info()
+    records = _complete_records(folder, names)
+    split = _split_to_compare(info, records, split)
+    images = _common_images(folder, records, split)
+    results = {}
+    for record in records:
+        result = restrict_result(record, folder.artifacts(record.name), split, images)
+        if result is None:
+            labels = ", ".join(record.label for record in records)
+            raise InputError(f"{labels} share no image of {split}")
+        results[record.label] = result
+    metrics = _shared_metrics(info, results)
+    samples = _sample_records(folder, records, split, images, metrics)
+    differences = _differences(samples, metrics)
+    answer = statistics_of(folder, info, folder.trials()).answer
+    of_answer = _answer_differences(answer, records, samples)
+    return TrialComparison(
+        split=split,
+        is_search_split=split == info.search_split,
+        results=results,
+        metrics=metrics,
+        samples=samples,
+        differences=differences | of_answer,
+        from_answer=frozenset(of_answer),
+    )
+
+
+def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list[str]:
+    """Return the shown metrics, without dataset names, that all results have."""
+    shared = []
+    for metric in metrics_shown(info.objectives):
+        stem = metric.partition("/")[0]
+        if stem not in shared and all(stem in result.average for result in results.values()):
+            shared.append(stem)
+    return shared
+
+
+def _complete_records(folder: SweepFolder, names: Sequence[str]) -> list[TrialRecord]:
+    """Return the records, each once, trials before baselines: differences are trial minus baseline."""
+    trials = {}
+    baselines = {}
+    for name in names:
+        record = _complete_record(folder, name)
+        if record.kind == "trial":
+            trials[record.name] = record
+        else:
+            baselines[record.name] = record
+    records = [*trials.values(), *baselines.values()]
+    if len(records) < 2:
+        raise InputError(f"{names[0]} alone: give two or more trials or baselines, or another sweep")
+    return records
+
+
+def _complete_record(folder: SweepFolder, name: str) -> TrialRecord:
+    """Return a finished record by its name, that of a baseline also without its prefix."""
+    names = [file.stem for file in folder.trial_files()]
+    full_name = name if name in names else f"baseline-{name}"
+    if full_name not in names:
+        raise unknown(f"trial of {folder.path.name}", name, names)
+    record = folder.trial(full_name)
+    if record.state != "complete":
+        raise InputError(f"{name} is {record.state}: only complete trials can be compared")
+    return record
+
+
+def _split_to_compare(info: SweepInfo, records: Sequence[TrialRecord], split: str | None) -> str:
+    shared = []
+    for candidate in splits_of(info, records):
+        if all(candidate in record.results for record in records):
+            shared.append(candidate)
+    if split is None:
+        return TEST if TEST in shared else info.search_split
+    if split not in shared:
+        raise InputError(f"not all were run on {split}; all were on {' and '.join(shared)}", "--split")
+    return split
+
+
+def _common_images(folder: SweepFolder, records: Sequence[TrialRecord], split: str) -> CommonImages:
+    images = []
+    for record in records:
+        of_record = CommonImages.of(read_sums(folder.artifacts(record.name), split))
+        if not of_record.datasets:
+            raise InputError(f"{record.label} has no block statistics on {split}: nothing can be paired")
+        images.append(of_record)
+    return reduce(CommonImages.intersection, images)
+
+
+def _sample_records(
+    folder: SweepFolder, records: Sequence[TrialRecord], split: str, images: CommonImages, metrics: Sequence[str]
+) -> SplitSamples:
+    """Resample the records on common images, by label."""
+    tables = {}
+    deterministic = []
+    for record in records:
+        tables[record.label] = images.read(folder.artifacts(record.name), split)
+        if is_deterministic(record, tables[record.label]):
+            deterministic.append(record.label)
+    return sample_split(split, tables, resampled_metrics(metrics), deterministic)
+
+
+def _differences(samples: SplitSamples, metrics: Sequence[str]) -> dict[Key, Difference]:
+    """Return the differences of all pairs; those of averages are one family of tests, those by dataset another."""
+    pairs = list(combinations(samples.records, 2))
+    averages = resampled_metrics(metrics)
+    by_dataset = []
+    for metric in averages:
+        by_dataset += [f"{metric}/{dataset}" for dataset in samples.images]
+    differences = {}
+    for family in (averages, by_dataset):
+        for difference in compare(samples, pairs, family):
+            differences[difference.first, difference.second, difference.metric] = difference
+    return differences
+
+
+def _answer_differences(answer: Answer, records: Sequence[TrialRecord], samples: SplitSamples) -> dict[Key, Difference]:
+    """Return the differences that the sweep's answer has on the same images: one verdict for a pair everywhere."""
+    if answer.split != samples.split or dict(answer.images) != dict(samples.images):
+        return {}
+    differences = {}
+    for first, second in combinations(records, 2):
+        for metric in answer.metrics:
+            difference = answer.difference(first.name, second.name, metric)
+            if difference is not None:
+                differences[first.label, second.label, metric] = difference
+    return differences

@@ -1,0 +1,67 @@
+"""Attainment of two objectives: how far the fronts of the resamples reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics.block_stats import Numbers
+from fpp_sweep.statistics.bootstrap import SplitSamples
+from fpp_sweep.statistics.front_support import resampled_points
+from fpp_sweep.statistics.paired import SeedVariances, goal_of
+
+SHARES = (0.1, 0.5, 0.9)  # of the resamples
+N_POSITIONS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attainment:
+    """Values of the second objective that the fronts of some share of the resamples reach, by position in the first.
+
+    Values are infinite at positions that fewer resamples reach.
+    """
+
+    positions: Numbers  # (positions,) of the first objective
+    best: Numbers  # (positions,) reached in 10 % of the resamples
+    median: Numbers  # in half of them
+    worst: Numbers  # in 90 %
+
+
+def attainment(
+    samples: SplitSamples,
+    names: Sequence[str],
+    metrics: Sequence[str],
+    seeds: Mapping[str, SeedVariances],
+    positions: Numbers | None = None,
+) -> Attainment | None:
+    """Return the attainment of trials in two metrics; None unless both are resampled for some of the trials.
+
+    `positions` are values of the first metric; by default they span the fronts of most resamples.
+    """
+    compared = [name for name in names if name in samples.records]
+    for name in compared:
+        if not set(metrics) <= samples.records[name].metrics.keys():
+            return None
+    if len(metrics) != 2 or not compared:
+        return None
+    first_sign, second_sign = (catalogue.sign(goal_of(metric)) for metric in metrics)
+    first, second = resampled_points(samples, compared, metrics, seeds)
+    if positions is None:
+        positions = first_sign * _default_positions(first, second)
+    reached = []
+    for position in first_sign * positions:
+        reached.append(np.where(first >= position, second, -np.inf).max(axis=0))
+    levels = np.quantile(np.stack(reached), 1 - np.array(SHARES), axis=1, method="lower")
+    best, median, worst = second_sign * levels
+    return Attainment(positions, best, median, worst)
+
+
+def _default_positions(first: Numbers, second: Numbers) -> Numbers:
+    """Return positions between the two ends of the front that 10 % of the resamples exceed on either side."""
+    at_best_second = first[second.argmax(axis=0), np.arange(first.shape[1])]
+    start = np.quantile(at_best_second, SHARES[0])
+    stop = np.quantile(first.max(axis=0), 1 - SHARES[0])
+    return np.linspace(start, stop, N_POSITIONS)

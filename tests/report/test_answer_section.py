@@ -1,0 +1,83 @@
+"""The answer on pages and terminals."""
+
+import re
+
+import pytest
+
+from fpp_sweep.records.answer import sentence_of, statistics_of
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report.answer_section import answer_section, difference_table
+from fpp_sweep.report.html import blocks_to_html
+from fpp_sweep.report.table import Table, to_text
+from fpp_sweep.report.text_layout import text_width
+from tests.names import PLAIN, TPT
+from tests.report.worlds import World, write
+
+SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.01)}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    folder = write(SweepFolder(tmp_path_factory.mktemp("sweeps") / "far"), World(1000, seed=3), SIDES, ("val", "test"))
+    return folder.info(), statistics_of(folder, folder.info(), folder.trials())
+
+
+def test_the_table_has_a_row_for_each_finalist_and_metric_and_a_column_for_each_baseline(sweep):
+    _, statistics = sweep
+    table = difference_table(statistics.answer)
+    assert [column.title for column in table.columns] == ["finalist", "metric", PLAIN, TPT, "±"]
+    assert [row.cells[1].text for row in table.rows] == ["accuracy", "ece"] * len(statistics.answer.finalists)
+    for index, finalist in enumerate(statistics.answer.finalists):
+        assert [row.cells[0].text for row in table.rows[2 * index : 2 * index + 2]] == [finalist, ""]
+
+
+def test_marks_and_colors_are_those_of_the_answer(sweep):
+    _, statistics = sweep
+    answer = statistics.answer
+    rows = iter(difference_table(answer).rows)
+    styles = set()
+    for finalist in answer.finalists:
+        for metric in answer.metrics:
+            cells = next(rows).cells[2:]
+            differences = [answer.difference(finalist, baseline, metric) for baseline in answer.baselines]
+            for cell, difference in zip(cells, differences, strict=False):
+                assert cell.text == f"{difference.value:+.1f}"
+                assert bool(cell.mark) == bool(difference.mark)
+                assert cell.style == {"+": "good", "-": "bad", "": ""}[difference.mark]
+                styles.add(cell.style)
+            assert float(cells[-1].text) == pytest.approx(max(one.half_width for one in differences), abs=0.06)
+    assert {"good", "bad"} <= styles
+
+
+def test_colors_of_the_terminal_are_those_of_the_page(sweep):
+    _, statistics = sweep
+    table = difference_table(statistics.answer)
+    text = to_text(table, color=True)
+    assert text.count("\x1b[32m") == sum(cell.style == "good" for row in table.rows for cell in row.cells)
+    assert text.count("\x1b[31m") == sum(cell.style == "bad" for row in table.rows for cell in row.cells)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_answer_fits_the_terminal(sweep, width):
+    information, statistics = sweep
+    for block in answer_section(information, statistics).blocks:
+        if isinstance(block, Table):
+            assert max(text_width(line) for line in to_text(block, width).splitlines()) <= width
+
+
+def test_the_page_has_the_sentence_the_table_and_the_settings(sweep):
+    information, statistics = sweep
+    page = blocks_to_html([answer_section(information, statistics)])
+    assert '<section id="answer">' in page
+    assert f'<p class="lead">{sentence_of(information, statistics)}</p>' in page
+    assert re.search(r'<td class="good">\+\d+\.\d\*</td>', page)
+    assert "data-fixed-order" in page  # a row without a finalist's name cannot be sorted away from its first row
+    assert "<h3>Settings of the finalists</h3>" in page
+
+
+def test_without_differences_the_section_is_a_sentence(tmp_path):
+    folder = write(SweepFolder(tmp_path / "sweep"), World(100), {"trial-0002": (0.6, 0.1)})
+    statistics = statistics_of(folder, folder.info(), folder.trials())
+    blocks = answer_section(folder.info(), statistics).blocks
+    assert blocks[0].text.startswith("Nothing is recommended: there are no baselines to compare with")
+    assert not [block for block in blocks if isinstance(block, Table) and "minus" in block.title]

@@ -1,0 +1,59 @@
+"""The picture of a front, whose data matplotlib and plotly share."""
+
+import pytest
+
+from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
+from fpp_sweep.report.plots import front_plots
+from tests.names import PLAIN, TPT
+from tests.report.worlds import FAR, World, write
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory):
+    folder = write(SweepFolder(tmp_path_factory.mktemp("sweeps") / "far"), World(1000), FAR, ("val", "test"))
+    return folder.info(), statistics_of(folder, folder.info(), folder.trials())
+
+
+def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):
+    information, statistics = far
+    (figure,) = front_figures(information, statistics)
+    by_label = {points.label: points for points in figure.points}
+    assert list(by_label) == ["trials", "front", PLAIN, TPT]
+    interval = statistics.interval(statistics.front.members[0], "val", "accuracy")
+    (error,) = by_label["front"].x_errors
+    assert error == pytest.approx((interval.value - interval.low, interval.high - interval.value))
+    (region,) = figure.regions
+    assert len(region.xs) == len(region.best) == len(region.worst)
+    reached = [(best, worst) for best, worst in zip(region.best, region.worst, strict=True) if best is not None]
+    assert all(best <= worst for best, worst in reached)  # ECE: less is better
+    assert len(figure.staircases) == 1
+
+
+def test_matplotlib_and_plotly_draw_the_same_points(far):
+    from matplotlib.figure import Figure
+
+    information, statistics = far
+    (figure,) = front_figures(information, statistics)
+    axes = Figure().subplots()
+    draw_front(axes, figure)
+    drawn = {scatter.get_label(): scatter.get_offsets().tolist() for scatter in axes.collections if scatter.get_label()}
+    (plot,) = front_plots(information, statistics)
+    for trace in plot.traces:
+        if trace.get("mode") == "markers":
+            assert drawn[trace["name"]] == [list(point) for point in zip(trace["x"], trace["y"], strict=True)]
+    assert any("error_x" in trace for trace in plot.traces)
+    assert len(axes.containers) == 2  # an interval along each axis of the only member
+
+
+def test_equal_figures_have_equal_bytes_and_svg_follows_the_readers_theme(far):
+    information, statistics = far
+    panel = front_figures(information, statistics)[0]
+    figure = StaticFigure(kind="a", caption="<b>", data=(), draw=lambda canvas: draw_front(canvas.subplots(), panel))
+    for kind in ("png", "pdf", "svg"):
+        assert figure.to_bytes(kind) == figure.to_bytes(kind)
+    svg = figure.to_svg()
+    assert "var(--ink)" in svg
+    assert "#1d2127" not in svg
+    assert 'aria-label="&lt;b&gt;"' in svg

@@ -1,0 +1,117 @@
+"""front.csv, front.json, answer.md and the configs in best/."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import FINAL
+from fpp_sweep.report import write_report
+from tests.names import PLAIN, TPT
+from tests.report.made import info, trial
+from tests.report.worlds import FAR, NEAR, World, write
+
+SIDES = {**FAR, "trial-0004": (0.69, 0.11)}
+
+
+@pytest.fixture
+def far(tmp_path):
+    return write(SweepFolder(tmp_path / "far"), World(1000), FAR, ("val", "test"))
+
+
+def document(folder):
+    return json.loads((folder.report / "front.json").read_text())
+
+
+def rows(folder):
+    with (folder.report / "front.csv").open() as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def test_front_json_and_csv_have_intervals_support_and_the_answer(far):
+    write_report(far, pages=False)
+    front = document(far)
+    (member,) = front["members"]
+    interval = member["intervals"]["val"]["accuracy"]
+    row = rows(far)["trial-0002"]
+    assert float(row["accuracy (val) low"]) == interval["low"] < interval["high"] == float(row["accuracy (val) high"])
+    assert row["support"] == front["support"]["trial-0002"] == "likely"
+    assert front["support"]["trial-0003"] == "unlikely"
+    assert front["recommended"] == "trial-0002"
+    assert front["answer"]["sentence"].startswith("Recommended: trial-0002")
+    differences = {(one["second"], one["metric"]): one for one in front["answer"]["differences"]}
+    assert differences[f"baseline-{TPT}", "ece"]["high"] < 0
+    assert differences[f"baseline-{TPT}", "ece"]["mark"] == "+"
+
+
+def test_the_answer_is_readable_as_markdown(far):
+    write_report(far, pages=False)
+    text = (far.report / "answer.md").read_text()
+    assert text.startswith("# far\n\n## Answer\n\nRecommended: trial-0002")
+    assert f"| finalist | metric | {PLAIN} | {TPT} | ± |" in text
+    assert "## Front" in text
+
+
+def test_what_mlflow_reads_of_the_front_is_what_the_report_wrote(far):
+    from fpp_sweep.tracking.sync import _read_front
+
+    write_report(far, pages=False)
+    assert _read_front(far.report / "front.json")["support"] == {"trial-0002": "likely", "trial-0003": "unlikely"}
+    (far.report / "front.json").write_text(json.dumps({"members": [], "support": []}))
+    assert _read_front(far.report / "front.json") == {}
+
+
+def test_a_finalist_beside_the_front_has_a_row_and_a_config_for_as_long_as_it_is_one(tmp_path):
+    folder = write(SweepFolder(tmp_path / "sweep"), World(1000), SIDES, ("val",))
+    finalist = folder.trial("trial-0004")
+    best = folder.report / "best"
+    write_report(folder, pages=False)
+    assert (best / "trial-0002.yaml").exists()
+    assert not (best / "trial-0004.yaml").exists()
+    folder.write_trial(replace(finalist, results={**finalist.results, FINAL: finalist.results["val"]}))
+    write_report(folder, pages=False)
+    comment, *_ = (best / "trial-0004.yaml").read_text().splitlines()
+    assert comment == "# trial-0004 of sweep sweep, beside its front, finalist"
+    assert rows(folder)["trial-0004"]["marks"] == "finalist"
+    (rival,) = document(folder)["rivals"]
+    assert (rival["name"], rival["marks"]) == ("trial-0004", ["finalist"])
+    folder.write_trial(finalist)
+    write_report(folder, pages=False)
+    assert not (best / "trial-0004.yaml").exists()
+
+
+def test_the_recommended_config_says_what_it_rests_on(far):
+    write_report(far, pages=False)
+    lines = (far.report / "best" / "recommended.yaml").read_text().splitlines()
+    assert lines[0].startswith("# trial-0002 of sweep far, on its front, best accuracy, best ece, knee, recommended")
+    assert "# compared with the baselines on one seed, 2 x 1000 test images" in lines
+
+
+def test_a_config_names_the_baselines_that_it_does_not_beat(tmp_path):
+    folder = write(SweepFolder(tmp_path / "near"), World(200), NEAR)
+    write_report(folder, pages=False)
+    front = document(folder)
+    name = front["members"][0]["name"]
+    assert f"# not shown to be better in accuracy than {PLAIN}" in (folder.report / "best" / f"{name}.yaml").read_text()
+    assert front["recommended"] == f"baseline-{PLAIN}"
+    assert f"baseline-{PLAIN} of sweep near, recommended" in (folder.report / "best" / "recommended.yaml").read_text()
+
+
+def test_a_report_between_two_pages_uses_the_statistics_of_the_last_page(far):
+    statistics = write_report(far, pages=True)
+    for file in far.path.glob("artifacts/*/*/block_stats.npz"):
+        file.unlink()
+    assert write_report(far, pages=False, statistics=statistics) is statistics
+    assert document(far)["support"]["trial-0002"] == "likely"
+
+
+def test_a_sweep_without_block_statistics_has_a_report_without_intervals(tmp_path):
+    folder = SweepFolder(tmp_path / "old")
+    folder.write_info(info())
+    folder.write_trial(trial(0))
+    write_report(folder, pages=True)
+    (member,) = document(folder)["members"]
+    assert member["intervals"]["val"]["accuracy"] == "no interval: no block statistics of these images"
+    assert document(folder)["support"] == {}

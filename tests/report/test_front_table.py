@@ -1,0 +1,80 @@
+"""The table of a front, in all its outputs."""
+
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
+from fpp_sweep.report.formatting import format_interval
+from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
+from fpp_sweep.report.table import to_html, to_text
+from fpp_sweep.report.text_layout import text_width
+from tests.names import PLAIN, TPT
+from tests.report.made import baseline, baselines, info, searched, trial
+from tests.report.worlds import FAR, World, write
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory):
+    folder = write(SweepFolder(tmp_path_factory.mktemp("sweeps") / "far"), World(1000), FAR, ("val", "test"))
+    return folder.info(), statistics_of(folder, folder.info(), folder.trials())
+
+
+def test_members_come_first_then_baselines_with_intervals_support_and_remarks(far):
+    information, statistics = far
+    table = front_table(information, statistics.front, statistics)
+    assert [column.heading for column in table.columns] == [
+        "trial", "val: accuracy", "val: ece", "test: accuracy", "test: ece", "support", "remarks", "fpp.gamma2"
+    ]  # fmt: skip
+    member, first, second = table.rows
+    interval = statistics.interval(statistics.front.members[0], "test", "ece")
+    assert member.cells[0].text == member.trial == "trial-0002"
+    assert member.cells[4].interval == format_interval("ece", interval)
+    assert [cell.text for cell in member.cells[5:]] == ["likely", "best accuracy, best ece, knee", "0.15"]
+    assert [first.cells[0].text, second.cells[0].text] == [PLAIN, TPT]
+    assert (first.starts_group, second.starts_group) == (True, False)
+
+
+def test_an_unlikely_trial_names_the_one_that_is_ahead(far):
+    information, statistics = far
+    beaten = next(trial for trial in statistics.front.trials if trial.name == "trial-0003")
+    front = replace(statistics.front, trials=(beaten,))
+    row, *_ = front_table(information, front, statistics).rows
+    assert row.cells[5].text == "unlikely: trial-0002 is ahead"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_front_with_many_settings_fits_the_terminal(width):
+    front = front_of(info(), [*baselines(), *searched()])
+    text = to_text(front_table(info(), front), width)
+    assert max(text_width(line) for line in text.splitlines()) <= width
+    assert all(member.name in text for member in front.members)
+    assert ("fpp.draws" in text.splitlines()[1]) == (width == 200)
+    assert ("not shown: " in text) == (width < 200)
+
+
+def test_settings_and_title_are_optional():
+    front = front_of(info(), [trial(0)])
+    table = front_table(info(), front, settings=False, title="front")
+    assert table.title == "front"
+    assert [column.title for column in table.columns] == ["trial", "accuracy", "ece", "remarks"]
+
+
+def test_a_baseline_shows_the_settings_that_it_reads():
+    learned = baseline("fpp_code", 70.0, 5.0)
+    of_words = replace(learned, config={**learned.config, "prompt": "a photo of a"})
+    gamma = learned.config["fpp.gamma2"]
+    keys = ["fpp.gamma2", "method"]
+    assert [cell.text for cell in setting_cells(learned, keys)] == [f"{gamma:g}", TPT]
+    assert [cell.text for cell in setting_cells(of_words, keys)] == ["", TPT]
+
+
+def test_the_table_by_dataset_has_the_intervals_of_single_datasets(far):
+    information, statistics = far
+    table = dataset_table(information, statistics.front, statistics, "test")
+    assert [column.group for column in table.columns[1:]] == ["digits", "digits", "scenes", "scenes"]
+    interval = statistics.interval(statistics.front.members[0], "test", "accuracy/digits")
+    assert table.rows[0].cells[1].interval == format_interval("accuracy", interval)
+    assert f"<small>{format_interval('accuracy', interval)}</small>" in to_html(table)
