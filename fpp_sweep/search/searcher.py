@@ -26,8 +26,9 @@ from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import CONFIRMED, ENDED, Command, Kind, TrialRecord
 from fpp_sweep.records.steering import budget_in_force, steered
 from fpp_sweep.search.confirming import Confirmation
+from fpp_sweep.search.job import TrialContext, ended
 from fpp_sweep.search.study import SweepStudy, name_of
-from fpp_sweep.search.trial_runner import ABORT_REASON, TrialContext, TrialRunner, ended
+from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import keys
@@ -330,7 +331,8 @@ class SweepSearcher(Searcher):
 
     def _next_test(self) -> tuple[str, str] | None:
         """Front and baselines on the test split, those that have not been there."""
-        if self._space.search.split == TEST or self._watch.fatal or (self._running and self._tests is None):
+        search = self._space.search
+        if search.evaluate_only or search.split == TEST or self._watch.fatal or (self._running and self._tests is None):
             return None
         if self._tests is None:
             self.progress.phase = TEST
