@@ -11,12 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-def sleep_when_idle() -> None:
-    """Let no threads spin, and numpy have none of its own; to be called before torch and numpy are loaded.
+def set_thread_defaults() -> None:
+    """Set how OpenMP and OpenBLAS threads wait and how many there are; call this before torch and numpy are imported.
 
-    Spinning threads fight with whatever else runs: a pretraining of the embedded model, on two shared cores, took 71 s
-    of wall time and 23 CPU-seconds with them and 17 s and 3.5 without. The page of 1,000 trials, whose intervals are
-    many small products, took 19 CPU-seconds with two threads and 8 with one.
+    OpenMP threads that spin while they wait compete with other processes: a pretraining of the embedded model, on two
+    shared cores, took 71 s of wall time and 23 CPU-seconds with spinning threads, and 17 s and 3.5 without. NumPy's own
+    threads do not pay off either: the page of 1,000 trials took 19 CPU-seconds with two of them and 8 with one.
+    Variables that the user has set stay as they are.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
