@@ -26,7 +26,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cache import read_entry
 from fpp_sweep.core.datasets.aircraft import _read_split, _read_variants
 from fpp_sweep.core.datasets.coop import _names_by_label, read_split_file
 from fpp_sweep.core.datasets.custom import read_custom
@@ -42,6 +41,7 @@ from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
 from fpp_sweep.spec.errors import LONGEST, InputError
 from fpp_sweep.tracking.sync import _Delivery, _read_front
+from fpp_sweep.trial.cache_entries import read_entry
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"
@@ -108,7 +108,7 @@ TARGETS = {
     "task": Target(_task, "bytes", f"00/{KEY}.task", 10),
     "sealed": Target(_task, "task", f"00/{KEY}.task", 10),
     "chunk": Target(Chunk.read, "safetensors", "00000-0.safetensors", 10, DamagedChunk),
-    "manifest": Target(lambda path: read_entry(path.parent).row(0.0), "json", "manifest.json", 10),
+    "manifest": Target(lambda path: read_entry(path.parent).cells(0.0), "json", "manifest.json", 10),
     "sweep": Target(lambda path: SweepFolder(path.parent).info(), "json", "sweep.json", 20),
     "trial": Target(lambda path: SweepFolder(path.parent.parent).trial("t"), "json", "trials/t.json", 20),
     "shipped": Target(_delivery, "json", "shipped.json", 20),

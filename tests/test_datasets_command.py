@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from fpp_sweep.datasets import WIDTH, main
+
 from fpp_sweep.spec.errors import InputError
 from tests.builders import build_aircraft, build_coop, build_folders, write_image
 

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.space.work import BASELINES
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -28,6 +29,7 @@ class Front:
     baselines: tuple[TrialRecord, ...]  # those that finished
     reference: tuple[float, ...] | None
     confirmed: frozenset[str] = frozenset()  # names of the front by a confirmation
+    evaluate_only: bool = False  # whether tables list every trial, as none was to be chosen
 
     @property
     def goals(self) -> list[Goal]:
@@ -44,6 +46,8 @@ class Front:
 
     @cached_property
     def chosen(self) -> tuple[TrialRecord, ...]:
+        if self.evaluate_only:
+            return (*self.members, *self.dominated, *self.infeasible)
         return (*self.members, *(trial for trial in self.dominated if trial.name in self.confirmed))
 
     @cached_property
@@ -115,6 +119,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
         baselines=tuple(sorted((record for record in complete if record.kind == "baseline"), key=usual_order)),
         reference=None if info.reference is None else tuple(info.reference),
         confirmed=frozenset(info.tags.get("confirmed_front", "").split(", ")),
+        evaluate_only=bool(as_mapping(info.space.get("search", {})).get("evaluate_only")),
     )
 
 

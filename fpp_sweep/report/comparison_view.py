@@ -170,7 +170,7 @@ def _cost(found: Comparison, reach: Sequence[float]) -> Part:
     until = "the first trial as good as that" if reach else "that share of the hypervolume of all"
     lines = [f"worker time until {until}; by values as measured, on what is shared"]
     if not best and not reach:
-        lines.append("no trial is better in every objective than the corner of the hypervolume: ask with --reach")
+        lines.append("no trial is better in every objective than the corner of the hypervolume: ask with --target")
     if free := [side.label for side in found.sides if side.given.info.tags.get("work_at_hand", "0") != "0"]:
         lines.append(f"results that were at hand cost nothing: {', '.join(free)}")
     if len({side.given.info.tags.get("device") for side in found.sides}) > 1:

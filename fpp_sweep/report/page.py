@@ -177,7 +177,7 @@ def _heading(info: SweepInfo, records: Sequence[TrialRecord], front: Front) -> s
         f"<p>{safe(info.goals)} on the {safe(info.search_split)} split: {counts['complete']} trials finished, "
         f"{ended_otherwise}, {going_on}; {len(front.members)} on the front{infeasible}.</p>",
         warning("Settings were searched on the test split: its numbers are optimistic.")
-        if info.search_split == "test"
+        if info.search_split == "test" and not front.evaluate_only
         else "",
         '<nav class="screen">',
         *(f'<a href="#{part.lower()}">{part}</a>' for part in PARTS),
@@ -355,8 +355,8 @@ def _origin(folder: SweepFolder, info: SweepInfo, front: Front) -> Iterator[str]
     yield "<h3>Commands</h3>"
     commands = {
         "The sweep:": info.tags.get("command", ""),
-        "What it looks like now:": command_line("fpp_sweep.show", [f"sweeps/{folder.path.name}"]),
-        "This page again:": command_line("fpp_sweep.report", [f"sweeps/{folder.path.name}"]),
+        "What it looks like now:": command_line("show", [folder.path.name]),
+        "This page again:": command_line("show", [folder.path.name, "--page"]),
     }
     yield from (f"{paragraph(what)}<pre>{safe(command)}</pre>" for what, command in commands.items() if command)
     tags = sorted((tag, value) for tag, value in info.tags.items() if tag != "command")

@@ -219,7 +219,7 @@ def _origin(infos: Mapping[str, SweepInfo]) -> Iterator[str]:
     yield paragraph("The same commands go on where they were ended, and compute nothing again that is there.")
     yield from (f"<pre>{safe(command)}</pre>" for command in commands if command)
     yield paragraph("This page alone, from what is there:")
-    yield "<pre>python -m fpp_sweep.report FOLDER</pre>"
+    yield "<pre>fpp-sweep show FOLDER --page</pre>"
     rows = []
     for tag in sorted({tag for info in infos.values() for tag in info.tags} - {"command"}):
         tables: dict[str, list[str]] = {}

@@ -28,7 +28,8 @@ MAY_CHANGE = {
     *(f"search.{key}" for key in ("gpu_hours", "max_failures", "patience", "notify", *STEERED)),
     *(f"search.confirm{key}" for key in ("", ".top", ".images", ".seeds")),
     *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
-    *(f"work.{key}" for key in ("loaders", "compile", "cache", "share", "attempts", "task_timeout", "baselines")),
+    *(f"work.{key}" for key in ("loaders", "compile", "device", "cache", "share", "attempts", "task_timeout")),
+    "work.baselines",
     "work.tracking_uri",
 }
 

@@ -28,7 +28,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.specs import OnBadImage
 
 Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
-Split = Literal["val", "test"]
+Split = Literal["train", "val", "test"]
 Positive = Annotated[int, whole(1)]
 Seconds = Annotated[float, duration()]
 Processes = Annotated[int, whole(1, 1024)]  # or threads; more is a slip that stops a machine
@@ -108,6 +108,9 @@ class Search:
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Annotated[int, whole(0)] = 0
     split: Split = "val"  # what the objectives are measured on
+    evaluate_only: bool = (
+        False  # whether every trial is reported on `split`, and none is chosen and run on the test split
+    )
     published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
@@ -136,8 +139,10 @@ class Work:
     cpus_per_worker: Annotated[float, number(least=LEAST)] = 1.0
     threads: Processes | None = None  # of torch, in a worker; none: its CPUs
     loaders: Annotated[int, whole(0, 1024)] | None = None  # processes that read images; none: by device
-    compile: bool = False  # as `evaluate --compile`
+    compile: bool = False  # torch.compile, for long runs on a GPU
+    device: str = "auto"  # auto, cpu or cuda; in the process of `evaluate` also cuda:1 and the like
     cache: str | None = None  # folder of image features
+    float32_cache: bool = False  # whether image features are kept in float32 rather than half precision
     share: bool = True  # results with other sweeps on this machine, beside the features
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0

@@ -98,7 +98,7 @@ class Expected:
         """Configs with the splits that they run on."""
         split = self.space.search.split
         yield from ((config, split) for config in self.configs.values())
-        if split != "test":
+        if split != "test" and not self.space.search.evaluate_only:
             trials = [name for name in self.configs if name.startswith("trial")][:FRONT]
             yield from (
                 (config, "test")

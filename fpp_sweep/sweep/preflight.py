@@ -22,7 +22,7 @@ from fpp_sweep.search.confirming import require_fresh, with_rounds
 from fpp_sweep.search.racing import require_additive, rungs
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import STEERED
+from fpp_sweep.space.work import STEERED, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, require_prompt
 from fpp_sweep.spec.errors import InputError, unknown
@@ -106,7 +106,9 @@ def _require_stopped(folder: SweepFolder, names: Sequence[str]) -> None:
     stopped = [record.name for record in folder.trials() if record.state == "stopped" and record.estimate is not None]
     for name in names:
         if name not in stopped:
-            raise InputError(f"--finish {name}: no trial that lost a race; those are {', '.join(stopped) or 'none'}")
+            raise InputError(
+                f"--continue-trials {name}: no trial that lost a race; those are {', '.join(stopped) or 'none'}"
+            )
 
 
 def mended(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
@@ -156,7 +158,7 @@ def require_named(space: Space, options: Options) -> None:
             from fpp_sweep.core.compute.precision import require_able
             from fpp_sweep.core.models.clip import choose_device  # loads torch
 
-            device = "cpu" if work.gpus_per_worker == 0 else choose_device("auto")
+            device = "cpu" if work.gpus_per_worker == 0 else choose_device(work.device)
             for precision in asked if device == "cpu" else ():  # the first worker asks a GPU
                 require_able(precision, device)
 
@@ -179,9 +181,7 @@ def open_workers(
         # the pool imports Ray, which `session` must have imported first, with its environment set
         from fpp_sweep.workers.actors import WorkerNeeds, require_room, start_pool
 
-        gpus = work.gpus_per_worker
-        if gpus is None:
-            gpus = 1.0 if gpus_here() else 0.0
+        gpus = gpus_of_a_worker(work)
         env = environment() if options.on_cluster else {}
         needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
         # with both numbers given, a cluster may start machines for them
@@ -200,6 +200,18 @@ def open_workers(
         except TaskFailed as error:
             raise InputError(error.reason) from error
         yield Workers(pool, model, gpus)
+
+
+def gpus_of_a_worker(work: Work) -> float:
+    """Return how many GPUs each worker of a Ray session gets."""
+    if work.device not in ("auto", "cpu", "cuda"):
+        problem = f"{work.device} is one device, but workers get theirs from Ray"
+        raise InputError(f"{problem}; give auto, cpu or cuda, or set CUDA_VISIBLE_DEVICES", "work.device")
+    if work.device == "cpu":
+        return 0.0
+    if work.gpus_per_worker is not None:
+        return work.gpus_per_worker
+    return 1.0 if work.device == "cuda" or gpus_here() else 0.0
 
 
 def shared_results(space: Space) -> Path | None:
@@ -257,6 +269,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         dataset_file=work.dataset_file,
         limit=work.limit,
         cache=work.cache,
+        exact_cache=work.float32_cache,
         on_bad_image=work.on_bad_image,
         loaders=work.loaders,
         device="cuda" if gpus else "cpu",
@@ -278,7 +291,7 @@ def precisions(space: Space) -> list[Precision]:
 def make_plan(space: Space, models: Inspector) -> Plan:
     """The datasets of the space as they are where workers run; a missing one is an InputError."""
     split = space.search.split
-    splits = [split] if split == "test" else [split, "test"]
+    splits = [split] if split == "test" or space.search.evaluate_only else [split, "test"]
     datasets = {split: tuple(models.describe(space.work.datasets, split)) for split in splits}
     names = [facts.name for facts in datasets[split]]
     _require_measured(space, names)
@@ -350,7 +363,7 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
     }
     if options.plugins:
         tags["plugins"] = plugin_digests(options)
-    if space.search.split == "test":
+    if space.search.split == "test" and not space.search.evaluate_only:
         tags["warning"] = "hyperparameters were searched on the test split, as the paper's were"
     return SweepInfo(
         name=folder.path.name,

@@ -25,8 +25,8 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.spec.messages import plural, stage
-from fpp_sweep.spec.process import sleep_when_idle, terminable
+from fpp_sweep.spec.messages import command_line, plural, runnable, stage
+from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.progress import shares
 from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep, sweep_folder
 from fpp_sweep.sweep.display import Display, Status, trial_line
@@ -65,7 +65,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     if workers is None:
         require_named(space, options)
     folder = sweep_folder(space, options)
-    sleep_when_idle()
+    set_thread_defaults()
     if options.verbose:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
     uri = absolute(options.tracking_uri or space.work.tracking_uri or DEFAULT_URI)
@@ -148,9 +148,9 @@ class Run:
 
     def go(self) -> None:
         """To the end."""
+        from fpp_sweep.search.job import TrialContext
         from fpp_sweep.search.racing import saved
         from fpp_sweep.search.searcher import conduct
-        from fpp_sweep.search.trial_runner import TrialContext
 
         self.conductor.begin()
         self.shipper.start()
@@ -203,7 +203,7 @@ class Run:
         if left:
             error = self.shipper.status().error or "it was too slow"
             print(f"MLflow lacks {left} records ({error}); deliver them later with:", file=sys.stderr)
-            print(f"    python -m fpp_sweep.sync {self.folder.path}", file=sys.stderr)
+            print(f"    {runnable(command_line('sync', [str(self.folder.path)]))}", file=sys.stderr)
 
     def _end(self, state: Literal["finished", "failed", "interrupted"]) -> None:
         info = self.folder.info()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.space.rules import as_mapping
-from fpp_sweep.spec.messages import command_line, plural, printable
+from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.sweep.display import final_table
+from fpp_sweep.sweep.repeat import repeat_command, use_command
 from fpp_sweep.tracking import to_look
 
 FAILURES = 3  # that are told; of more, how many
@@ -76,41 +74,9 @@ def failures(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord
     for record in failed[:FAILURES]:
         yield f"{record.name} failed: {record.reason}"
         yield f"    traceback   {folder.artifacts(record.name) / 'log.txt'}"
-        yield f"    once more   {once_more(folder, info, record)}"
+        yield f"    repeat      {repeat_command(folder, info, record)}"
     if len(failed) > FAILURES:
-        yield f"and {len(failed) - FAILURES} more failed: {command_line('fpp_sweep', ['show', str(folder.path)])}"
-
-
-def once_more(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
-    """The command that evaluates a trial again: of one that failed, only the dataset and seed that its reason names."""
-    datasets, seeds = _datasets(info), info.tags.get("seeds", "0").split(", ")
-    reason = record.reason or ""
-    if named := re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason):
-        datasets, seeds = [named[1]], [named[2]]
-    split = next((one for one in ("val", "test") if f"{one} samples" in reason), info.search_split)
-    work = as_mapping(info.space.get("work", {}))
-    threads = work.get("threads") or max(1, int(work.get("cpus_per_worker", 1)))
-    words = ["--split", split, "--seed", *seeds, "--threads", str(threads)]
-    plugins = [f"{name.split()[0]}.py" for name in info.tags.get("plugins", "").split(", ") if name]
-    words += ["--plugin", *plugins] if plugins else []
-    return _evaluate(
-        info, folder.trial_file(record.name), datasets, words, ("limit", "cache", "on_bad_image", "loaders")
-    )
-
-
-def _evaluate(
-    info: SweepInfo, config: Path, datasets: Sequence[str], words: Sequence[str] = (), keys: Sequence[str] = ()
-) -> str:
-    work = as_mapping(info.space.get("work", {}))
-    words = ["--config", str(config), "--model", work.get("model", "tiny"), *words]
-    words += ["--datasets", *datasets] if datasets else []
-    for key in ("data_root", "dataset_file", *keys):
-        words += [] if work.get(key) is None else [f"--{key.replace('_', '-')}", str(work[key])]
-    return command_line("fpp_sweep.evaluate", words)
-
-
-def _datasets(info: SweepInfo) -> list[str]:
-    return [name for name in info.tags.get("datasets", "").split(", ") if name]
+        yield f"and {len(failed) - FAILURES} more failed: {runnable(command_line('show', [str(folder.path)]))}"
 
 
 def work_done(info: SweepInfo) -> Iterator[str]:
@@ -132,6 +98,9 @@ def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     if (page := folder.report / "sweep.html").is_file():
         yield f"page        {page.as_uri()}"
     if (knee := folder.report / "best" / "knee.yaml").is_file():
-        yield f"use it      {_evaluate(info, knee, _datasets(info))}"
+        yield f"use it      {use_command(info, knee)}"
+    if not info.tracking_uri:
+        yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
+        return
     for head, line in zip(("MLflow", ""), to_look(folder, info.tracking_uri), strict=False):
         yield f"{head:12}{line}"

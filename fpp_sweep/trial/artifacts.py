@@ -4,6 +4,7 @@
     <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
     <split>/sums.npz                                   what intervals and comparisons need of all of them, by block
     <split>/reliability.png                            of the first seed
+    <split>/skipped.json                               images that were left out, if there were any
 
 The border to pyarrow and (in `diagram`) matplotlib, which take a second: a trial's process loads them when it writes.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.core.metrics import Confidences, Predictions
+from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked
 from fpp_sweep.trial.diagram import reliability_panels
@@ -32,9 +34,20 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
                 partial.write_bytes(result.prompt)
     with written_whole(folder / split / SUMS) as partial:
         partial.write_bytes(packed({(result.facts.name, result.seed): result.sums for result in results}))
+    write_skipped(folder / split, skipped_images(results))
     seed = results[0].seed
     panels = {f"{result.facts.name}, seed {seed}": result.predictions for result in results if result.seed == seed}
     reliability_panels(panels, folder / split / "reliability.png", title=title)
+
+
+def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
+    """Return the images that were left out, with the dataset and the seed."""
+    images: list[SkippedImage] = []
+    for result in results:
+        for sample in result.skipped:
+            image = {"image": sample.sample_id, "reason": sample.reason}
+            images.append({"dataset": result.facts.name, "seed": result.seed, **image})
+    return images
 
 
 def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult
@@ -34,5 +35,8 @@ class LocalExecutor:
         needs = [self._result(needed, new) for needed in task.needs]
         adapter = self.keys.of_adapter(task) if isinstance(task, EvalTask) else ""
         new[key] = self.worker.run(task, needs, adapter)
-        self.store.put(key, new[key])
+        try:
+            self.store.put(key, new[key])
+        except OSError as error:  # a full disk says nothing about the trial
+            raise MachineError.of(error) from error
         return new[key]

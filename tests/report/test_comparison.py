@@ -231,7 +231,7 @@ def test_a_baseline_of_both_sweeps_is_there_once_and_what_differs_twice(sweeps, 
 
 
 def test_terminal_page_picture_markdown_and_latex(capsys, sweeps, tmp_path):
-    text = shown(capsys, "far", sweeps["better"].path, "--reach", "70", "25")
+    text = shown(capsys, "far", sweeps["better"].path, "--target", "70", "25")
     for title in ("Union front of far, better", "The sweeps' best against each other", "Attainment", "Cost",
                   "Settings that differ"):  # fmt: skip
         assert f"\n{title}" in text
@@ -394,9 +394,9 @@ def _of(ids, right):
         (["far", "."], ". is not a sweep's folder (it has no sweep.json)"),
         (["far", "far"], "far is given twice"),
         (["far", "none"], "none has no finished trial with sums of its predictions on val"),
-        (["far", "better", "--reach", "5"], "--reach: a value of each of accuracy (max) and ece (min), got [5.0]"),
-        (["far", "better", "--reach", "70", "nan"], "--reach: a value of each of accuracy (max) and ece (min)"),
-        (["far", "better", "--reach", "x"], "argument --reach: invalid float value: 'x'"),
+        (["far", "better", "--target", "5"], "--target: a value of each of accuracy (max) and ece (min), got [5.0]"),
+        (["far", "better", "--target", "70", "nan"], "--target: a value of each of accuracy (max) and ece (min)"),
+        (["far", "better", "--target", "x"], "argument --target: invalid float value: 'x'"),
         (["few", "trial-0001", "trial-0002", "--split", "test"], "--split: not all were run on test; all were on val"),
         (
             ["bare", "trial-0001", "trial-0002"],

@@ -1,12 +1,13 @@
 """What a sweep says at its end."""
 
-import shlex
 from dataclasses import replace
 
 import pytest
 
 from fpp_sweep.space.reading import read_config
-from fpp_sweep.sweep.summary import ending, failures, once_more, sentences
+from fpp_sweep.spec.messages import runnable
+from fpp_sweep.sweep.repeat import repeat_command
+from fpp_sweep.sweep.summary import ending, failures, sentences
 from tests.names import PLAIN, TPT
 from tests.report.made import baseline, failed, info, trial, write
 
@@ -65,12 +66,12 @@ def test_failures_are_told_with_cause_traceback_and_command_and_many_in_brief(tm
     folder = write(tmp_path, info(space=SPACE, tags=TAGS), records)
     lines = list(failures(folder, folder.info(), records))
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
-    assert lines[-1] == f"and 2 more failed: python -m fpp_sweep show {folder.path}"
-    words = shlex.split(lines[2].removeprefix("    once more   "))
-    assert words[:5] == ["python", "-m", "fpp_sweep.evaluate", "--config", str(folder.trial_file("trial-0000"))]
-    assert words[5:] == shlex.split(
-        "--model ViT-B-16/openai --split val --seed 1 --threads 1 --plugin mine.py --datasets pets "
-        "--data-root 'my data' --limit 10"
+    assert lines[-1] == f"and 2 more failed: {runnable(f'fpp-sweep show {folder.path}')}"
+    command = lines[2].removeprefix("    repeat      ")
+    assert command.startswith(runnable(f"fpp-sweep evaluate --config {folder.trial_file('trial-0000')} "))
+    assert command.endswith(
+        " --model ViT-B-16/openai --datasets pets --data-root 'my data' --limit 10 --seed 1 "
+        "--set search.split=val work.threads=1 --plugin mine.py"
     )
 
 
@@ -78,11 +79,11 @@ def test_a_trial_is_repeated_on_all_that_it_ran_on_and_of_a_test_that_failed_on_
     whole = trial(0, test=True)
     tested = replace(whole, reason="on test: dtd, test samples 0..64, seed 0, worker 7 on here: OSError", details="T")
     folder = write(tmp_path, info(space=SPACE, tags=TAGS), [whole])
-    again = once_more(folder, folder.info(), whole)
-    assert " --split val --seed 0 1 " in again
+    again = repeat_command(folder, folder.info(), whole)
+    assert " --seed 0 1 --set search.split=val " in again
     assert " --datasets dtd pets " in again
-    again = once_more(folder, folder.info(), tested)
-    assert " --split test --seed 0 " in again
+    again = repeat_command(folder, folder.info(), tested)
+    assert " --seed 0 --set search.split=test " in again
     assert " --datasets dtd --data-root " in again
     assert list(failures(folder, folder.info(), [tested]))
 
@@ -109,4 +110,4 @@ def test_sentences_come_first_then_the_table_then_what_to_open(tmp_path):
     ]
     assert sorted(parts, key=text.index) == parts
     words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data'"
-    assert f"python -m fpp_sweep.evaluate --config {folder.report}/best/knee.yaml {words}\n" in text
+    assert runnable(f"fpp-sweep evaluate --config {folder.report}/best/knee.yaml {words}\n") in text

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fpp_sweep import sync
 from fpp_sweep.cli.command import run
-from fpp_sweep.doctor import mlflow_versions
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, masked
 from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.sweep.preflight import info_at_start
 from fpp_sweep.tracking import check_store, ship
 from fpp_sweep.tracking.uri import one_line, ui_command, version_at, view_url
@@ -41,7 +41,7 @@ def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
     uri = shape.format(password)
     words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
     error = one_line(ValueError(f"cannot connect to {uri}: no such luck"), 1000)
-    for text in (masked(uri), command_line("fpp_sweep.tune", words), error, ui_command(uri), view_url(uri, "1", "2")):
+    for text in (masked(uri), command_line("tune", words), error, ui_command(uri), view_url(uri, "1", "2")):
         assert "cret" not in text
         assert "S3" not in text
 
@@ -63,7 +63,7 @@ def test_a_record_has_a_password_in_one_place_that_its_owner_alone_reads(tmp_pat
     uri = f"postgresql://me:{quote(password, safe='')}@db/mlflow"
     space = parse_space(SPACE, "space.yaml", [f"work.tracking_uri={uri}"])
     folder = build_sweep(tmp_path_factory.mktemp("sweep") / "perturb-1", trials=0, baselines=())
-    options = Options(command=command_line("fpp_sweep.tune", ["--tracking-uri", uri]))
+    options = Options(command=command_line("tune", ["--tracking-uri", uri]))
     folder.write_info(info_at_start(None, space, options, folder, uri))
     for known in (folder.info(), None):
         folder.write_info(info_at_start(known, space, options, folder, uri))

@@ -131,10 +131,10 @@ def unwritable(path: Path, error: OSError, *, chunk: int = 0, chunks: int = 0) -
         needed = f", {readable_size(chunk)} are needed now and about {readable_size(chunk * chunks)} in all"
         return InputError(
             f"{path}: no space left for features{needed if chunk else ''};"
-            " free some with `python -m fpp_sweep.cache prune`, or keep the cache elsewhere with --cache"
+            " free some with `python -m fpp_sweep.cache prune`, or keep the cache elsewhere with --set work.cache=DIR"
         )
     reason = error.strerror or str(error)
-    return InputError(f"{path}: the feature cache cannot be used ({reason}); keep it elsewhere with --cache")
+    return InputError(f"{path}: the feature cache cannot be used ({reason}); keep it elsewhere with work.cache")
 
 
 def readable_size(size: float) -> str:

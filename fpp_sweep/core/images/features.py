@@ -366,7 +366,7 @@ class _Filling:
 
     def _fail_or_skip(self, reason: str) -> None:
         if self.on_bad_image == "fail":
-            raise InputError(f"{reason}; mend or remove the image, or leave it out with --on-bad-image skip")
+            raise InputError(f"{reason}; mend or remove the image, or leave it out with --set work.on_bad_image=skip")
 
     def _report(self, line: str) -> None:
         """Say a line once, though a chunk may be looked for several times."""

@@ -100,7 +100,7 @@ def watched(views: Iterator[Read]) -> Iterator[None]:
         if told_by_it or (isinstance(error, RuntimeError) and not reason.startswith(DEAD)):
             raise
         _shut_down(views)
-        advice = "where memory ran out, start fewer with --loaders or work.loaders"
+        advice = "where memory ran out, start fewer with --set work.loaders=N"
         raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
 
 

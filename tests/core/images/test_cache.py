@@ -282,7 +282,7 @@ BAD = frozenset({"1.png", "66.png"})
 
 
 def test_a_bad_image_fails_the_run_with_its_path_and_leaves_nothing_half_done(tmp_path):
-    with pytest.raises(InputError, match=r"/images/1.png: not an image; .*--on-bad-image skip"):
+    with pytest.raises(InputError, match=r"/images/1.png: not an image; .*--set work.on_bad_image=skip"):
         fill(tmp_path, painted(70, bad=BAD))
     assert files(tmp_path) == files(tmp_path, ".*") == files(tmp_path, "*.lock") == []
     assert fill(tmp_path, painted(70))[1].computed == 70
@@ -798,7 +798,7 @@ class Deadly(Painter):
 @pytest.mark.slow
 def test_a_reading_process_that_dies_is_one_line_and_the_run_can_be_repeated(tmp_path):
     deadly = dataclasses.replace(painted(70), source=Deadly())
-    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--loaders"):
+    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--set work.loaders=N"):
         fill(tmp_path, deadly, workers=2)
     assert files(tmp_path, "*.lock") == []
     for _ in range(3):  # torch would raise again as other processes end

@@ -1,0 +1,86 @@
+"""Commands that evaluate configs of a sweep again, with the model, the data and the seeds of the sweep."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.space.rules import as_mapping
+from fpp_sweep.spec.messages import command_line, runnable
+
+SPLITS = ("train", "val", "test")
+FLAGS = {"data_root": "--data-root", "dataset_file": "--dataset-file", "limit": "--limit"}  # by key of `work`
+KEYS_OF_WORK = ("threads", "cache", "loaders", "on_bad_image")  # that a repeated trial needs as well
+DEFAULTS = {"on_bad_image": "fail"}
+
+
+def use_command(info: SweepInfo, config: Path) -> str:
+    """Return the command that evaluates a config on the test split."""
+    words = ["--config", str(config), *_model_and_data(info, _datasets(info), ("data_root", "dataset_file"))]
+    return runnable(command_line("evaluate", words))
+
+
+def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
+    """Return the command that evaluates a trial again; a failed one only with the dataset and seed of its reason."""
+    datasets = _datasets(info)
+    seeds = info.tags.get("seeds", "0").split(", ")
+    reason = record.reason or ""
+    failed_task = re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason)
+    if failed_task is not None:
+        datasets, seeds = [failed_task[1]], [failed_task[2]]
+    split = info.search_split
+    for name in SPLITS:
+        if f"{name} samples" in reason:
+            split = name
+    words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
+    words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
+    plugins = [f"{name.split()[0]}.py" for name in info.tags.get("plugins", "").split(", ") if name]
+    if plugins:
+        words += ["--plugin", *plugins]
+    return runnable(command_line("evaluate", words))
+
+
+def _work(info: SweepInfo) -> Mapping[str, Any]:
+    return as_mapping(info.space.get("work", {}))
+
+
+def _datasets(info: SweepInfo) -> list[str]:
+    return [name for name in info.tags.get("datasets", "").split(", ") if name]
+
+
+def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str] | Mapping[str, str]) -> list[str]:
+    work = _work(info)
+    words = ["--model", work.get("model", "tiny")]
+    if datasets:
+        words += ["--datasets", *datasets]
+    for key in keys:
+        if work.get(key) is not None:
+            words += [FLAGS[key], str(work[key])]
+    return words
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a value as `--set` takes it: text with other than plain letters is quoted."""
+    text = str(value)
+    if re.fullmatch(r"[\w./-]+", text):
+        return text
+    return json.dumps(value)
+
+
+def _work_assignments(info: SweepInfo) -> list[str]:
+    """Return the keys of `work` that decide how a worker computes, as far as they are not the defaults."""
+    work = dict(_work(info))
+    search = as_mapping(info.space.get("search", {}))
+    if not search.get("evaluate_only") and work.get("threads") is None:
+        work["threads"] = max(1, int(work.get("cpus_per_worker", 1)))  # those of a worker on Ray
+    assignments = []
+    for key in KEYS_OF_WORK:
+        value = work.get(key)
+        if value is not None and value != DEFAULTS.get(key):
+            assignments.append(f"work.{key}={_as_yaml(value)}")
+    return assignments
