@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("trial", nargs="?", metavar="TRIAL", help="such as trial-0007 or baseline-tpt")
     options.add_argument("--page", action="store_true", help="write the page, and the tables and configs beside it")
     add_flags(options, "--plugin")
-    args = options.parse_args(argv)
+    args = options.parse_intermixed_args(argv)  # a trial may stand behind an option
     if args.page and (args.sweep is None or args.trial is not None):
         raise InputError("--page: needs a sweep or a reproduction, without a trial")
     return args

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, undecided
 from fpp_sweep.checks.findings import judge
 from fpp_sweep.checks.probes import cleaners, misnamed
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.doctor import SHIPPED, missing, undecided
 from tests.drivers import ROOT, ended, environment, started
 from tests.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
@@ -127,10 +128,10 @@ def test_what_was_changed_is_decided_and_its_comment_may_stay():
 
 def test_nodes_of_the_cluster_file_that_have_not_joined():
     onprem = {"provider": {"type": "local", "head_ip": "127.0.0.2", "worker_ips": ["127.0.0.3", "127.0.0.4"]}}
-    assert missing(onprem, ["127.0.0.2", "127.0.0.4"]) == ["127.0.0.3 has not joined"]
+    assert missing_nodes(yaml.safe_dump(onprem), ["127.0.0.2", "127.0.0.4"]) == ["127.0.0.3 has not joined"]
     cloud = {"provider": {"type": "aws"}, "available_node_types": {"head": {}, "gpu": {"min_workers": 2}}}
-    assert missing(cloud, ["a", "b"]) == ["2 of 3 nodes are there"]
-    assert missing(cloud, ["a", "b", "c"]) == []
+    assert missing_nodes(yaml.safe_dump(cloud), ["a", "b"]) == ["2 of 3 nodes have joined"]
+    assert missing_nodes(yaml.safe_dump(cloud), ["a", "b", "c"]) == []
 
 
 def test_rules_that_remove_files_are_found_where_systemd_applies_them(tmp_path):

@@ -30,7 +30,7 @@ def write_sweep_comparison(folders: Sequence[SweepFolder], targets: Sequence[flo
     comparison = compare_sweeps(_by_label(folders))
     n_objectives = len(comparison.info.objectives)
     if len(targets) not in (0, n_objectives) or not all(math.isfinite(target) for target in targets):
-        raise InputError(f"needs a value of each of {comparison.info.goals}, got {list(targets)}", "--target")
+        raise InputError(f"give a value of each of {comparison.info.goals}, got {list(targets)}", "--target")
     parts = parts_of_sweeps(comparison, targets)
     out = out or _default_folder([side.label for side in comparison.sides])
     text = _write_tables(out, comparison.info.name, parts)

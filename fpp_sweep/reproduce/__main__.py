@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from fpp_sweep.cli.command import parser, run
-from fpp_sweep.cli.flags import add_run_flags, overrides
+from fpp_sweep.cli.flags import add_run_flags, flags_in_errors, overrides
 from fpp_sweep.reproduce.experiments import Experiment, beside, find, in_precisions, shipped
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.sweep.api import InterruptedSweep, Options
 
     check_methods(args.methods, experiments.values())
-    spaces = {name: space_of(one, args) for name, one in experiments.items() if not one.theory}
+    with flags_in_errors(args):
+        spaces = {name: space_of(one, args) for name, one in experiments.items() if not one.theory}
     whole = Reproduction(
         folder=args.out / name_of(args),
         experiments={name: (experiments[name], space) for name, (space, _) in spaces.items()},

@@ -106,7 +106,9 @@ class Space:
             expect(not catalogue.method(name).stateful, problem, "work.shards")
 
     def _check_search(self) -> None:
-        """What racing, confirming and patience need."""
+        """What the split, racing, confirming and patience need."""
+        problem = "train can only be evaluated; search on val or test"
+        expect(self.search.split != "train" or self.search.evaluate_only, problem, "search.split")
         for key, why in (("race", "no part of its stream stands for"), ("confirm", "other images do not go on with")):
             for name in self.methods() if getattr(self.search, key) else ():
                 problem = f"{name} learns from sample to sample, so that {why} the rest; leave {key} or the method out"

@@ -72,7 +72,7 @@ def run_on_ray(space: Space, options: Options) -> None:
 
 
 def run_in_process(space: Space, options: Options) -> None:
-    from fpp_sweep.sweep.local_run import run_locally  # loads torch, after the sweep is announced
+    from fpp_sweep.sweep.local_run import run_locally  # loads numpy, after the sweep is announced
 
     run_locally(space, options, on_trial=partial(print_trial, space))
 

@@ -18,12 +18,11 @@ from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search, require_plugins
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep, require_same, sweep_folder
 from fpp_sweep.sweep.listed_trials import write_listed_trials
-from fpp_sweep.sweep.local_worker import open_locally
 from fpp_sweep.sweep.preflight import info_at_start, removed_if_refused, require_named
 from fpp_sweep.tracking import absolute, check_store, ship
 
@@ -91,6 +90,8 @@ def _tracking_uri(space: Space, options: Options) -> str:
 
 
 def _open(space: Space, folder: SweepFolder, options: Options) -> TrialContext:
+    from fpp_sweep.sweep.local_worker import open_locally  # loads torch, after all names were checked
+
     plan, executor = open_locally(space, folder, options.plugins)
     return TrialContext(
         folder=folder,
@@ -114,6 +115,8 @@ def _ended_in_order(folder: SweepFolder) -> Iterator[None]:
             _write_interruption(folder, began)
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedSweep from None
+        if isinstance(error, OSError):
+            raise MachineError.of(error) from error
         raise
     states = {record.state for record in folder.trials()}
     if "complete" in states:
@@ -147,7 +150,7 @@ def _run_trials(context: TrialContext, names: list[str], search: Search, on_tria
         if record.state in ENDED:
             continue
         if search.max_failures is not None and failures >= search.max_failures:
-            note(f"{failures} trials in a row failed; the others are not begun")
+            note(f"{plural(failures, 'trial')} in a row failed; the others are not begun")
             break
         attempt = record.attempt
         if record.started:

@@ -169,6 +169,7 @@ def open_workers(
 ) -> Iterator[Workers]:
     """Start Ray and a first worker; `tasks` is where results are kept, `meanwhile` is called while it starts."""
     work = space.work
+    require_kind_of_device(work)
     if not options.on_cluster and work.cpus_per_worker > cores():
         told = f"work.cpus_per_worker={work.cpus_per_worker:g}: this machine has {cores()} CPUs"
         raise InputError(f"{told}; ask for no more than that")
@@ -202,11 +203,15 @@ def open_workers(
         yield Workers(pool, model, gpus)
 
 
-def gpus_of_a_worker(work: Work) -> float:
-    """Return how many GPUs each worker of a Ray session gets."""
+def require_kind_of_device(work: Work) -> None:
+    """Raise InputError for a single device, such as cuda:1: Ray chooses the devices of its workers."""
     if work.device not in ("auto", "cpu", "cuda"):
         problem = f"{work.device} is one device, but workers get theirs from Ray"
         raise InputError(f"{problem}; give auto, cpu or cuda, or set CUDA_VISIBLE_DEVICES", "work.device")
+
+
+def gpus_of_a_worker(work: Work) -> float:
+    """Return how many GPUs each worker of a Ray session gets."""
     if work.device == "cpu":
         return 0.0
     if work.gpus_per_worker is not None:

@@ -40,7 +40,7 @@ def checked_trial(folder: SweepFolder, name: str) -> Mapping[str, Any]:
     """Return the values of a command that stops a trial, which must not have ended."""
     state = folder.known_trial(name).state
     if state in ENDED:
-        raise InputError(f"{name}: is {state}; only a trial that has not ended can be stopped")
+        raise InputError(f"{name} is {state}; only a trial that has not ended can be stopped")
     return {"trial": name}
 
 

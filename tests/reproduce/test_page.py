@@ -129,7 +129,7 @@ def test_the_command_makes_the_page_of_either_folder(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
-        ("other.txt", "", "neither a sweep's folder .* nor a reproduction's"),
+        ("other.txt", "", "neither a sweep .*, nor a reproduction .*, nor a folder of sweeps"),
         ("reproduction.json", "{}", "has no table yet"),
     ],
 )

@@ -113,7 +113,7 @@ VALUES = [
     (RANGE + "search: {trials: 0}", "x.yaml:2: search.trials: must be >= 1, got 0"),
     (RANGE + "search: {trials: 2.5}", "x.yaml:2: search.trials: must be a whole number, got 2.5"),
     (RANGE + "search: {wall_clock: soon}", "x.yaml:2: search.wall_clock: must be a duration such as 90s"),
-    (RANGE + "search: {split: train}", "x.yaml:2: search.split: unknown split 'train'"),
+    (RANGE + "search: {split: train}", "x.yaml:2: search.split: train can only be evaluated"),
     (RANGE + "work: {seeds: []}", "x.yaml:2: work.seeds: must have at least 1 entry, is empty"),
     (RANGE + "work: {seeds: [1, 1]}", "x.yaml:2: work.seeds.1: 1 comes twice"),
     (RANGE + "work: {seeds: 0}", "x.yaml:2: work.seeds: must be a list, such as [0], got 0"),

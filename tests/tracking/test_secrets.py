@@ -19,7 +19,7 @@ from fpp_sweep.spec.messages import command_line, masked
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.sweep.preflight import info_at_start
-from fpp_sweep.tracking import check_store, ship
+from fpp_sweep.tracking import check_store, ship, to_look
 from fpp_sweep.tracking.uri import one_line, ui_command, version_at, view_url
 from tests.drivers import environment, only_sweep, started
 from tests.sweeps import build_sweep
@@ -200,7 +200,7 @@ SPOILED = [
 def test_a_memory_of_wrong_types_is_none(tmp_path, uri, spoiled):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
     (folder.path / "shipped.json").write_bytes(spoiled if isinstance(spoiled, bytes) else spoiled.encode())
-    assert sync.to_look(folder, "http://host:5000") == ["http://host:5000"]
+    assert to_look(folder, "http://host:5000") == ["http://host:5000"]
     assert ship(folder, uri).created == 2
 
 
