@@ -30,12 +30,13 @@ from tests.drivers import descendants
 from tests.tracking.stores import Server
 
 SPACE = """
-base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
   fpp.gamma2: {low: 0.1, high: 20, log: true}
 search: {trials: TRIALS, sampler: random}
-work: {datasets: [scenes], limit: 130, shards: 2, baselines: [zero_shot], workers: 2, task_timeout: 60, share: false}
+work: {datasets: [scenes], limit: 130, shards: 2, baselines: [zero_shot], workers: 2, task_timeout: 60,
+       reuse_results: false}
 """
 SAMPLES = 130
 PATIENCE = 120.0  # seconds without any trial's end after which the next fault comes all the same

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.statistics.block_stats import BlockStats
-from fpp_sweep.statistics.bootstrap import Interval, averaged, difference, drawn, needed
+from fpp_sweep.statistics.old_bootstrap import Interval, averaged, difference, drawn, needed
 from fpp_sweep.trial.artifacts import read_sums
 
 DRAWS = 2000

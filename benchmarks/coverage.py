@@ -19,8 +19,8 @@ from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.catalogue import Goal, sign
-from fpp_sweep.statistics.block_stats import BlockStats, block_size, value_of
-from fpp_sweep.statistics.bootstrap import (
+from fpp_sweep.statistics.block_stats import BlockStats, block_size, metric_value
+from fpp_sweep.statistics.old_bootstrap import (
     CLEAR,
     DRAWS,
     JUDGED_BY,
@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--mixed", type=int, default=12, help="mixtures of two trials")
     options.add_argument("--calibrated", action="store_true", help="with confidences that are nearly right")
     args = options.parse_args(argv)
-    sweeps = [path for path in args.results if (path / "sweep.json").is_file()]
-    results = [path for path in args.results if path not in sweeps]
+    results = [path for path in args.results if (path / "results.json").is_file()]
+    sweeps = [path for path in args.results if path not in results]
     if results:
         told(", ".join(path.name for path in results), with_mixtures(read(results, args.calibrated), args.mixed), args)
     for path in sweeps:
@@ -63,8 +63,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def told(name: str, pool: Pool, args: argparse.Namespace) -> None:
-    truth = {metric: np.mean([[value_of(metric, one) for one in pool[name]] for name in pool], 0) for metric in METRICS}
-    apart = {name: [value_of("ece", one) for one in trials] for name, trials in pool.items()}
+    truth = {
+        metric: np.mean([[metric_value(metric, one) for one in pool[name]] for name in pool], 0) for metric in METRICS
+    }
+    apart = {name: [metric_value("ece", one) for one in trials] for name, trials in pool.items()}
     low, high = (f(truth["ece"]) for f in (min, max))
     trials, datasets = len(truth["ece"]), len(pool)
     print(f"\n{name}: {trials} trials on {datasets} datasets; ECE {low:.1f} to {high:.1f}; {args.splits} splits")
@@ -104,9 +106,9 @@ def read(results: Sequence[Path], calibration: bool) -> Pool:
         document = json.loads((folder / "results.json").read_text())
         for trial in document["trials"]:
             for dataset in trial["datasets"]:
-                name = f"{dataset}.seed{trial['seed']}.predictions.parquet"
-                file = folder / trial["files"] / document["split"] / name
-                pool.setdefault(dataset, []).append(by_image(dataset, file, calibration))
+                files = folder / trial["files"] / document["split"]
+                for file in sorted(files.glob(f"{dataset}.seed*.predictions.parquet")):
+                    pool.setdefault(dataset, []).append(by_image(dataset, file, calibration))
     return pool
 
 
@@ -167,7 +169,7 @@ def table(
         by_dataset = {}
         for dataset, trials in pool.items():
             taken = generator.integers(0, len(trials[0]), images)
-            chosen = [[one.take(taken).by(block_size(images))] for one in trials]
+            chosen = [[one.take(taken).with_block_size(block_size(images))] for one in trials]
             by_dataset[dataset] = drawn(dataset, f"split {number}", chosen, METRICS)
         found = averaged(list(by_dataset.values()))
         for name, hits in covered(found, truth, images).items():

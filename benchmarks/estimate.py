@@ -23,7 +23,7 @@ SPACES = Path(__file__).parent.parent / "search_spaces"
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 VIT = """
 question: How long does a large model take?
-base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma2: {low: 0.1, high: 20, log: true}
   adapt.lr: {low: 0.001, high: 0.02, log: true}

@@ -17,8 +17,8 @@ import numpy as np
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked
-from fpp_sweep.statistics.bootstrap import (
+from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, to_bytes
+from fpp_sweep.statistics.old_bootstrap import (
     alike,
     attained,
     averaged,
@@ -68,7 +68,7 @@ def write(folder: Path, trials: int, datasets: int, images: int) -> int:
             confidence = (1 / (1 + np.exp(-logit - generator.uniform(0, 1)))).astype(np.float32)
             given = Confidences(confidence, generator.random(images) < 1 / (1 + np.exp(-logit)))
             table[f"dataset{number}", 0] = BlockStats.of(f"dataset{number}", ids, given, *generator.random((2, images)))
-        data = packed(table)
+        data = to_bytes(table)
         (folder / f"{trial}.npz").write_bytes(data)
         written += len(data)
     return written
@@ -78,7 +78,7 @@ def evidence(folder: Path, objectives: Sequence[str]) -> dict[str, float]:
     marks = {}
     trials: dict[str, list[dict[str, np.ndarray]]] = {}
     for file in sorted(folder.iterdir()):
-        for (dataset, _), one in unpacked(file.read_bytes()).items():
+        for (dataset, _), one in from_bytes(file.read_bytes()).items():
             trials.setdefault(dataset, []).append(resampled(dataset, "val", [one], needed(objectives)))
     by_dataset = {dataset: stacked(rows, 5000) for dataset, rows in trials.items()}
     found = averaged(list(by_dataset.values()))

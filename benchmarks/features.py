@@ -33,8 +33,7 @@ from benchmarks.harness import Ratio, Spent, Spread, equal, finish, now, parse, 
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.compute.precision import computing
-from fpp_sweep.core.datasets import Dataset, open_dataset
-from fpp_sweep.core.datasets.images import FileImages
+from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
 from fpp_sweep.core.images.device_views import Drawer
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.reading import Reader, read

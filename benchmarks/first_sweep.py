@@ -22,8 +22,8 @@ from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.pareto import front
 from fpp_sweep.spec.catalogue import Goal, metric, sign
-from fpp_sweep.statistics.block_stats import block_size, value_of
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, difference, drawn
+from fpp_sweep.statistics.block_stats import block_size, metric_value
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, averaged, difference, drawn
 
 METRICS = ("accuracy", "ece", "debiased_ece", "smooth_ece", "nll", "brier")
 SECOND = ("ece", "smooth_ece", "nll")  # objectives beside accuracy
@@ -37,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--splits", type=int, default=60)
     args = options.parse_args(argv)
     pool, baselines, trials = read(SweepFolder.open(args.sweep))
-    truth = {name: np.mean([[value_of(name, one) for one in each] for each in pool.values()], 0) for name in METRICS}
+    truth = {
+        name: np.mean([[metric_value(name, one) for one in each] for each in pool.values()], 0) for name in METRICS
+    }
     print("| images | trials | beside accuracy | members | false | say something | better | in it | worse | wrong |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for images in args.images:
@@ -68,7 +70,7 @@ def split(pool: Pool, images: int, number: int, name: str) -> dict[str, Bootstra
     of_dataset = []
     for dataset, rows in pool.items():
         taken = generator.integers(0, len(rows[0]), images)
-        chosen = [[one.take(taken).by(block_size(images))] for one in rows]
+        chosen = [[one.take(taken).with_block_size(block_size(images))] for one in rows]
         of_dataset.append(drawn(dataset, f"{name} {number}", chosen, METRICS))
     return averaged(of_dataset)
 

@@ -26,9 +26,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.core.datasets.aircraft import _read_split, _read_variants
-from fpp_sweep.core.datasets.coop import _names_by_label, read_split_file
 from fpp_sweep.core.datasets.custom import read_custom
+from fpp_sweep.core.datasets.split_files import names_by_label, read_split_file, read_variant_list, read_variants
 from fpp_sweep.core.images.chunks import Chunk, DamagedChunk
 from fpp_sweep.core.models.checkpoints import read_checkpoint, read_tensors
 from fpp_sweep.core.models.clip import Clip
@@ -71,7 +70,7 @@ def _checkpoint(path: Path) -> None:
 
 
 def _split(path: Path) -> None:
-    _names_by_label(path, read_split_file(path))
+    names_by_label(path, read_split_file(path))
 
 
 def _task(path: Path) -> None:
@@ -99,8 +98,8 @@ TARGETS = {
     "config": Target(read_config, "yaml", "config.yaml", 20),
     "datasets": Target(read_custom, "yaml", "mine.yaml", 20),
     "split": Target(_split, "json", "split.json", 40),
-    "variants": Target(_read_variants, "text", "variants.txt", 10),
-    "aircraft": Target(lambda path: _read_split(path, {"707-320": 0, "F/A-18": 1}), "text", "images.txt", 10),
+    "variants": Target(read_variants, "text", "variants.txt", 10),
+    "aircraft": Target(lambda path: read_variant_list(path, {"707-320": 0, "F/A-18": 1}), "text", "images.txt", 10),
     "checkpoint": Target(_checkpoint, "torch", "model.pt", 2),
     "safetensors": Target(_checkpoint, "safetensors", "model.safetensors", 10),
     "prompt": Target(lambda path: from_file(model(), path), "safetensors", "prompt.safetensors", 10),

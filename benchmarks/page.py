@@ -27,7 +27,7 @@ from fpp_sweep.report import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
-from fpp_sweep.statistics.block_stats import BlockStats, packed
+from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 
 BEGAN = 1_795_000_000.0
 RANGES = {
@@ -35,8 +35,8 @@ RANGES = {
     "fpp.context_var": (1e-5, 1e-2),
     "fpp.class_var": (1e-4, 1e-1),
     "fpp.gamma2": (0.1, 20.0),
-    "adapt.penalty": (1.0, 80.0),
-    "adapt.selection": (0.05, 0.5),
+    "adapt.penalty_weight": (1.0, 80.0),
+    "adapt.view_fraction": (0.05, 0.5),
 }
 METHODS = ("tpt", "ctpt", "otpt")
 SEEN = 200  # trials with sums, the last ones: as many as a report looks at
@@ -76,7 +76,8 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
             },
             objectives=objectives,
             search_split="val",
-            tags={"command": "python -m benchmarks.page", "model": "tiny", "seeds": "0"},
+            command="python -m benchmarks.page",
+            model="tiny",
             reference=[50.0, 20.0],
             finished=BEGAN + 60 * trials,
         )
@@ -97,7 +98,7 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
         if (record.state == "complete" and number >= trials + len(baselines) - SEEN) or known:
             files = folder.artifacts(name) / "val"
             files.mkdir(parents=True)
-            (files / "sums.npz").write_bytes(packed(_sums(names, images, number)))
+            (files / "block_stats.npz").write_bytes(to_bytes(_sums(names, images, number)))
     return folder
 
 

@@ -27,7 +27,7 @@ from benchmarks.world import SMALL, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import EAGER_CALLS
 from fpp_sweep.core.compute.precision import computing
-from fpp_sweep.core.datasets.table import DATASETS
+from fpp_sweep.core.datasets import DATASETS
 from fpp_sweep.core.methods.gradients import ByPullback, FirstGradient, jacobian_pays
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.spec.config import AdaptConfig, FppConfig

@@ -82,7 +82,7 @@ class Trial:
         return values.double() if self.stages[stage] is None else values.float()
 
     def model(self, stage: str) -> TextModel:
-        clip, words = self.clip(stage), open_prompt(self.case.clip, self.case.config.init)
+        clip, words = self.clip(stage), open_prompt(self.case.clip, self.case.config.anchor_prompt)
         texts = class_texts(clip, self.case.classes, len(words.context), words.after)
         return TextModel(texts=texts, logit_scale=clip.logit_scale)
 
@@ -94,7 +94,10 @@ class Trial:
 
     def prompt(self) -> Tensor:
         config = self.case.config.fpp.scaled(self.case.clip.embedding_scale)
-        texts, words = self.model("pretraining").texts, open_prompt(self.case.clip, self.case.config.init).context
+        texts, words = (
+            self.model("pretraining").texts,
+            open_prompt(self.case.clip, self.case.config.anchor_prompt).context,
+        )
         start = draw_start(words, config, torch_generator("precision", "start"))
         noise = draw_noise(texts, len(words), config, torch_generator("precision", "noise"))
         with self.computing("pretraining"):
@@ -128,7 +131,7 @@ class Trial:
     @torch.no_grad()
     def zero_shot(self, views: Tensor) -> Tensor:
         with self.computing("zero-shot"):
-            model, words = self.model("zero-shot"), open_prompt(self.case.clip, self.case.config.init).context
+            model, words = self.model("zero-shot"), open_prompt(self.case.clip, self.case.config.anchor_prompt).context
             features = model.features(self.like("zero-shot", words))
             found = model.logits(self.like("zero-shot", views[:, :1]), features)[:, 0]
         return self._stored(found, "zero-shot")
@@ -187,7 +190,7 @@ def cases(args: Any) -> Iterator[Case]:
     if args.quick:
         return
     clip = vit_b_16(args.device)
-    config = TrialConfig().replace({"fpp.steps": 20, "views.count": VIEWS, "adapt.selection": 0.5})
+    config = TrialConfig().replace({"fpp.steps": 20, "views.count": VIEWS, "adapt.view_fraction": 0.5})
     dataset = open_dataset("scenes", "test").head(args.vit_images)
     pixels = drawn(clip, dataset, config)
     yield Case(title="ViT-B-16, random weights", clip=clip, exact=doubled(clip), config=config,

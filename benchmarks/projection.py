@@ -31,7 +31,7 @@ from benchmarks.world import SMALL, VIT_B_16, Shape, build
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import P, T, eagerly
 from fpp_sweep.core.compute.precision import computing
-from fpp_sweep.core.datasets.table import DATASETS
+from fpp_sweep.core.datasets import DATASETS
 from fpp_sweep.core.images import views
 from fpp_sweep.core.images.device_views import Planned, draw
 from fpp_sweep.core.images.features import at_once

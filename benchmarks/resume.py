@@ -32,20 +32,20 @@ from fpp_sweep.spec.errors import InputError
 from tests.drivers import environment
 
 SPACE = """
-base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
   fpp.gamma2: {low: 0.1, high: 20, log: true}
 search: {trials: TRIALS, concurrency: 1}
-work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1, share: false}
+work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1, reuse_results: false}
 """
 # beside the two points, steps of which most are so large that they spoil the prompt
 RACE = """
-base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.selection: 0.5}
+base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
 points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
 search: {trials: TRIALS, concurrency: 1, sampler: tpe, race: {rungs: [1/3, 2/3], reserve: 2}}
-work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1, share: false}
+work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1, reuse_results: false}
 """
 DRIVER = "=== driver"  # in the terminal's text, before each
 WRITES = 3  # of a trial's record

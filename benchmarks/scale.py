@@ -250,7 +250,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         book = Book(os.getpid())
         book.look(0)
         before, began = book.cpu(), time.monotonic()
-        sweep = Run(space, folder, Opened(pool, plan, 0.0), Options(), uri)
+        sweep = Run(space, folder, Opened(pool, plan, None, 0.0), Options(), uri)
         watcher = threading.Thread(target=book.keep, args=(lambda: sweep.conductor.progress.finished,), daemon=True)
         watcher.start()
         try:

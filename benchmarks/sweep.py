@@ -76,7 +76,7 @@ class Trial:
                 steps=adapt.steps,
                 lr=adapt.lr,
                 weight_decay=adapt.weight_decay,
-                selection=adapt.selection,
+                selection=adapt.view_fraction,
             ).probabilities
             for sample in range(len(self.features))
         ]
@@ -85,7 +85,7 @@ class Trial:
 
     def _naive_prompt(self, text: naive.NaiveText, ids: Tensor) -> Tensor:
         config = self.config.fpp.scaled(self.clip.embedding_scale)
-        predefined = open_prompt(self.clip, self.config.init).context
+        predefined = open_prompt(self.clip, self.config.anchor_prompt).context
         texts = class_texts(self.clip, self.dataset.classes, len(predefined))
         names = (SEED, "fpp", self.dataset.name)  # of the engine's random streams
         draws = draw_noise(texts, len(predefined), config, torch_generator(*names, "noise"))
@@ -111,7 +111,7 @@ class Trial:
         tokenizer = self.clip.tokenizer
         ids = torch.zeros(len(self.dataset.classes), self.clip.text.positions, dtype=torch.long)
         for row, name in zip(ids, self.dataset.classes, strict=True):
-            tokens = tokenizer.encode(f"{self.config.init} {name.replace('_', ' ')}.")
+            tokens = tokenizer.encode(f"{self.config.anchor_prompt} {name.replace('_', ' ')}.")
             row[: len(tokens) + 2] = torch.tensor([tokenizer.sos, *tokens, tokenizer.eot])
         return ids.to(self.clip.device)
 

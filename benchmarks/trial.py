@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = (preset("tiny") if args.model == "tiny" else TrialConfig()).replace(
         {"method": "tpt", "prompt": "fpp", "precision": args.precision, "fpp.steps": args.steps}
     )
-    config = config.replace({"views.count": args.views, "adapt.selection": max(0.1, 1 / args.views)})
+    config = config.replace({"views.count": args.views, "adapt.view_fraction": max(0.1, 1 / args.views)})
     with tempfile.TemporaryDirectory() as folder:
         executor, plan = prepared(args, Path(folder))
         found: list[list[DatasetResult]] = []

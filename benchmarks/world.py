@@ -127,7 +127,7 @@ def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:
 def tokenised() -> dict[str, Any]:
     """What belongs into the file, by open_clip's tokenizer."""
     # load open_clip, without which the file can be read
-    from fpp_sweep.core.datasets.imagenet import imagenet_classes
+    from fpp_sweep.core.datasets import imagenet_classes
     from fpp_sweep.core.models.loading import BpeTokenizer
 
     tokenizer = BpeTokenizer()

@@ -21,7 +21,7 @@ from tests.names import named
 ROOT = Path(__file__).parent.parent
 # two datasets would show no more here than one
 SMALL = named("""
-base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
 search: {trials: 4, concurrency: 1}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from fpp_sweep.core.datasets.base import BadImageError, Dataset
+from fpp_sweep.core.datasets import BadImageError, Dataset
 
 
 @dataclass(frozen=True, slots=True)

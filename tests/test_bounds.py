@@ -148,7 +148,7 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
         ("tune", ["--datasets", "dtd", "--data-root", "/nowhere"], "dtd: data root /nowhere is not there"),
         ("tune", ["--data-root", "/nowhere"], "data root /nowhere is not there"),
         ("tune", ["--dataset-file", "/nowhere.yaml"], "dataset file /nowhere.yaml is not there"),
-        ("tune", ["--set", "base.init=/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+        ("tune", ["--set", "base.anchor_prompt=/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
         ("tune", ["--set", "objectives=[ece/dtd]"], "unknown dataset in metric ece/dtd: 'dtd'"),
         ("tune", ["--set", "base.method=tptt"], "unknown method 'tptt'"),
         ("evaluate", ["--datasets", "eurosta"], "did you mean 'eurosat'"),

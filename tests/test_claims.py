@@ -4,7 +4,7 @@ import pytest
 from benchmarks.claims import differences, shown
 from fpp_sweep.core.metrics import Predictions, score
 from fpp_sweep.statistics.block_stats import BlockStats
-from fpp_sweep.statistics.bootstrap import Interval
+from fpp_sweep.statistics.old_bootstrap import Interval
 
 
 def side(seed, images=60, confidence=0.8):

@@ -97,9 +97,11 @@ def test_an_evaluation_searches_nothing_and_looks_at_one_split():
 
 def test_a_config_file_gives_the_settings_unless_the_command_line_says_otherwise(tmp_path):
     file = tmp_path / "knee.yaml"
-    file.write_text("config: {method: otpt, prompt: fpp, init: a, fpp.gamma2: 3.5, adapt.penalty: null}\n")
+    file.write_text(
+        "config: {method: otpt, prompt: fpp, anchor_prompt: a, fpp.gamma2: 3.5, adapt.penalty_weight: null}\n"
+    )
     (config,) = configs_of("--config", file, "--set", "fpp.steps=7")
-    assert (config.method, config.prompt, config.init) == ("otpt", "fpp", "a")
+    assert (config.method, config.prompt, config.anchor_prompt) == ("otpt", "fpp", "a")
     assert (config.fpp.gamma2, config.fpp.steps) == (3.5, 7)
     assert [config.method for config in configs_of("--config", file, "--method", TPT, "ctpt")] == [TPT, "ctpt"]
 
@@ -221,7 +223,7 @@ def test_numbers_are_the_same_bits_in_this_process_and_on_ray(evaluated):
     """Also the folder's form; on Ray it is searched by nothing either, and no other split is looked at."""
     folder, _, _ = evaluated
     root = folder.path.parent.parent
-    words = ["--workers", "2", "--set", *FAST, "work.share=false"]
+    words = ["--workers", "2", "--set", *FAST, "work.reuse_results=false"]
     finished(root, *SMALL, *words, "--seed", 0, 1, "--name", "on_ray")
     there = SweepFolder(root / "sweeps" / "on_ray")
     for own, other in zip(folder.trials(), there.trials(), strict=True):

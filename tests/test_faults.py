@@ -90,8 +90,8 @@ def test_a_keeper_and_trials_processes_that_are_killed_cost_time_and_no_result(t
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
     assert {record.attempt for record in sweep.trials()} <= {1, 2}
-    assert sweep.info().tags["work_model_loads"] == "3"
-    assert int(sweep.info().tags["work_tasks"]) > count  # those of all keepers
+    assert sweep.info().work.model_loads == 3
+    assert sweep.info().work.tasks > count  # those of all keepers
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 

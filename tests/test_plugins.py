@@ -48,7 +48,9 @@ def test_the_recipes_run_as_they_are_printed_and_stand_in_the_tables(tmp_path, m
     files = [str(path) for path in written(tmp_path, **RECIPES)]
     words = ["--datasets", "scenes", "--limit", "8", "--prompt", "a photo of a", "--out", str(tmp_path / "out")]
     methods = [catalogue.PLAIN, "angular", "vote"]
-    evaluate.main(["--plugin", *files, "--method", *methods, "--set", "views.count=4", "adapt.selection=0.5", *words])
+    evaluate.main(
+        ["--plugin", *files, "--method", *methods, "--set", "views.count=4", "adapt.view_fraction=0.5", *words]
+    )
     printed = capsys.readouterr().out
     assert " over " in printed
     trials = json.loads((tmp_path / "out" / "results.json").read_text())["trials"]

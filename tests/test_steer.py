@@ -187,7 +187,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
     assert len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2 + 1  # the file's point came later
     assert sweep.trial(left[0]).state == "stopped"
     assert re.search(r"^steered     add fpp.gamma1=3: trial-\d+$", done.stdout, re.M)
-    assert "add fpp.gamma1=5" in sweep.info().tags["steered"]
+    assert "add fpp.gamma1=5" in "; ".join(sweep.info().steered)
     page = (sweep.report / "sweep.html").read_text()
     assert "add fpp.gamma1=5" in page
     events = [json.loads(line) for line in heard.read_text().splitlines()]
@@ -207,15 +207,15 @@ def pending(sweep):
 
 @pytest.mark.slow  # two sweeps
 def test_a_sweep_that_is_repeated_computes_nothing(tmp_path):
-    """The second on what the first left for all; with `work.share=false` a third computes it all."""
+    """The second on what the first left for all; with `work.reuse_results=false` a third computes it all."""
     space = SMALL.replace("trials: 4", "trials: 2")
     for name in ("one", "other"):
         run_tune(tmp_path, "--name", name, space=space)
     one, other = (SweepFolder.open(tmp_path / "sweeps" / name) for name in ("one", "other"))
-    assert int(one.info().tags["work_tasks"]) > 0
-    assert other.info().tags["work_tasks"] == "0"
+    assert one.info().work.tasks > 0
+    assert other.info().work.tasks == 0
     assert [record.values for record in one.trials()] == [record.values for record in other.trials()]
     tasks = [sorted(path.name for path in sweep.tasks.rglob("*.task")) for sweep in (one, other)]
     assert tasks[0] == tasks[1]
-    run_tune(tmp_path, "--name", "alone", "--set", "work.share=false", space=space)
-    assert SweepFolder.open(tmp_path / "sweeps/alone").info().tags["work_tasks"] == one.info().tags["work_tasks"]
+    run_tune(tmp_path, "--name", "alone", "--set", "work.reuse_results=false", space=space)
+    assert SweepFolder.open(tmp_path / "sweeps/alone").info().work.tasks == one.info().work.tasks

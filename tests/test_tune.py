@@ -52,7 +52,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     sweep = only_sweep(tmp_path)
     assert sweep.info().state == "finished"
     assert_told_from_the_first_second_to_the_last(done, sweep)
-    assert sweep.info().tags["work_model_loads"] == "1"  # as many as there are workers, not trials
+    assert sweep.info().work.model_loads == 1  # as many as there are workers, not trials
     assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
     records = {record.name: record for record in sweep.trials()}
     assert set(records) == {f"baseline-{PLAIN}", f"baseline-{TPT}", *(f"trial-{number:04d}" for number in range(4))}
@@ -224,7 +224,7 @@ def test_killed_workers_cost_time_and_no_result(tmp_path):
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
-    assert int(sweep.info().tags["work_workers_lost"]) == len(victims)  # or the test proves nothing
+    assert sweep.info().work.workers_lost == len(victims)  # or the test proves nothing
     assert [record.state for record in sweep.trials()] == ["complete"] * 9
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
@@ -250,7 +250,7 @@ def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason_and_plugins
     """A learning rate under which numbers overflow; an objective and a baseline that only a plugin has."""
     (tmp_path / "mine.py").write_text(PLUGIN)
     space = """
-base: {fpp.steps: 2, views.count: 4, adapt.selection: 0.5}
+base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params: {fpp.lr: [0.01, 1e38]}
 objectives: [accuracy, doubt]
 search: {sampler: grid, concurrency: 1}

@@ -41,13 +41,13 @@ What the published protocol asks for, what is done here, and which test holds it
 {sources}
 
 Settings are shown with their default, which is the preset `code`, and with that of `paper` where it is another; on the
-embedded model `tiny` changes some ([config.md](config.md)). `--set KEY=VALUE` is that of `evaluate`; of `tune` and
-`reproduce` it is `--set base.KEY=VALUE`. Tables are those of `reproduce --table NAME` ([reproduce.md](reproduce.md)).
+embedded model `tiny` changes some ([config.md](config.md)). `--set KEY=VALUE` changes one in every
+command. Tables are those of `reproduce --table NAME` ([reproduce.md](reproduce.md)).
 """
 DISAGREEMENTS = """## Where paper and code disagree
 
 The default is what the printed rows were most likely made with, which is the released code wherever there is some.
-`--preset paper` takes the paper's side of pretraining, all at once; table `disagreements` runs the code's settings,
+`--set preset=paper` takes the paper's side of pretraining, all at once; table `disagreements` runs the code's settings,
 each difference alone, and all of the preset, which is
 
 {paper}
@@ -115,7 +115,7 @@ def values() -> dict[str, str]:
     found = {key: shown(value) for key, value in code.flat().items()}
     found |= {f"paper:{key}": shown(value) for key, value in paper.flat().items()}
     found |= {"lambda 10": shown(code.fpp.flatness_weight(10)), "paper:lambda 10": shown(paper.fpp.flatness_weight(10))}
-    found["views kept"] = shown(int(code.adapt.selection * code.views.count))
+    found["views kept"] = shown(int(code.adapt.view_fraction * code.views.count))
     found |= {f"{metric.name}.title": metric.title for metric in catalogue.METRICS.values()}
     for method in catalogue.METHODS.values():
         facts = ("title", "weight", "weight_on_shifts")

@@ -13,8 +13,8 @@ from fpp_sweep.core.datasets import (
     DATASETS,
     SPLITS,
     BadImageError,
+    DatasetSpec,
     Listing,
-    Spec,
     expand,
     list_split,
     read_custom,
@@ -34,7 +34,7 @@ class DatasetSurvey:
     """The splits of a dataset that can be listed, and the problems of the others."""
 
     name: str
-    spec: Spec
+    spec: DatasetSpec
     splits: Mapping[str, Listing]
     problems: Mapping[str, str]  # by split
     is_requested: bool  # by name, or as one of the user's own datasets
@@ -78,7 +78,7 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     if data_root is not None:
         root = Path(data_root)
         require_root(root)
-    custom: Mapping[str, Spec] = {}
+    custom: Mapping[str, DatasetSpec] = {}
     if dataset_file is not None:
         custom = read_custom(Path(dataset_file))
     specs = {**DATASETS, **custom}
@@ -90,7 +90,7 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     return surveys
 
 
-def _list_splits(name: str, spec: Spec, root: Path | None) -> tuple[dict[str, Listing], dict[str, str]]:
+def _list_splits(name: str, spec: DatasetSpec, root: Path | None) -> tuple[dict[str, Listing], dict[str, str]]:
     """Return the splits of a dataset that can be listed, and the problems of the others."""
     splits, problems = {}, {}
     for split in spec.layout.splits:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import masked
 from fpp_sweep.spec.version import VERSION
 
 LIBRARIES = ("torch", "open_clip_torch", "ray", "optuna", "mlflow", "numpy")
-
-
-def tagged(info: SweepInfo, tags: Mapping[str, str]) -> SweepInfo:
-    return replace(info, tags={**info.tags, **tags})
 
 
 def plain(space: Space) -> dict[str, Any]:
@@ -36,8 +30,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def commit() -> dict[str, str]:
-    """The commit of the code that runs, where it is a checkout."""
+def git_state() -> tuple[str, bool]:
+    """Return the commit of the running code and whether files were changed since; ("", False) outside a checkout."""
     here = Path(__file__)
 
     def git(*words: str) -> str:
@@ -46,6 +40,6 @@ def commit() -> dict[str, str]:
 
     try:
         git("ls-files", "--error-unmatch", str(here))
-        return {"git_commit": git("rev-parse", "HEAD"), "git_dirty": str(bool(git("status", "--porcelain", "--", ".")))}
+        return git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".") != ""
     except (OSError, subprocess.CalledProcessError):
-        return {}
+        return "", False

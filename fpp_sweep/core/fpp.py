@@ -43,8 +43,8 @@ class Loss:
     @classmethod
     def of(cls, config: FppConfig, flatness_weight: float, device: torch.device) -> Loss:
         return cls(
-            align=config.align_distance if config.align else None,
-            flat=config.flat_distance if config.flat else None,
+            align=None if config.align_distance == "none" else config.align_distance,
+            flat=None if config.flat_distance == "none" else config.flat_distance,
             detach=config.detach,
             flatness_weight=torch.tensor(flatness_weight, device=device),
         )

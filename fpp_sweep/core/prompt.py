@@ -117,19 +117,19 @@ def _read_checkpoint(path: Path) -> Prompt:
 
 
 def deepened(clip: Clip, prompt: Prompt, deep: str) -> Clip:
-    """The model with a prompt's prompts of deeper layers, as the setting `deep` asks for them.
+    """The model with a prompt's prompts of deeper layers, as the setting `deep_prompts` asks for them.
 
     InputError for a prompt that has none, and for one that FPP learned with another setting.
     """
     where = prompt.origin.get("file") or f"prompt {prompt.origin.get('words', '')!r}"
-    learned = prompt.origin.get("deep", deep)
+    learned = prompt.origin.get("deep_prompts", deep)
     if learned != deep:
-        raise InputError(f"{where}: was learned with deep={learned}, not {deep}; set deep={learned}")
+        raise InputError(f"{where}: was learned with deep_prompts={learned}, not {deep}; set deep_prompts={learned}")
     if deep == "none":
         return clip
     if prompt.deep is None:
         raise InputError(
-            f"{where} has no prompts of deeper layers; deep={deep} needs a MaPLe checkpoint (model.pth.tar-2)"
+            f"{where} has no prompts of deeper layers; deep_prompts={deep} needs a MaPLe checkpoint (model.pth.tar-2)"
         )
     try:
         return clip.with_deep(prompt.deep, image=deep == "both")

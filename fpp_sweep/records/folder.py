@@ -1,12 +1,11 @@
 """The folder `sweeps/<name>/`, the one record of what has happened in a sweep.
 
-    sweep.json              what the sweep is: space, objectives, tags, state; sweep.json.copy is the same again
+    sweep.json              what the sweep is: space, objectives, provenance, state; sweep.json.copy is the same again
     study.db                the Optuna study, named after the sweep
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
     tasks/                  results of tasks by key, so that no trial computes one again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
     race/<name>/            its sums after each block of a race, and what was decided there
-    confirm.json            what was decided after the search, before each round of a confirmation
     steering/<time>.json    commands to a sweep that was begun, each rewritten once it is applied
     logs/                   what each worker did when, by machine and process
     report/                 the front as table, picture and page; best configs; importances
@@ -22,14 +21,14 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from fpp_sweep.records.records import Command, SplitResult, Step, SweepInfo, TrialRecord
+from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import as_list, as_mapping, check_fields, expect, under
 from fpp_sweep.space.work import STEERED, Search
@@ -37,12 +36,12 @@ from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import no_link, require_inside, set_aside, stamp_of, write_json
 from fpp_sweep.spec.messages import masked
 
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 
 REMEDY = "; going on with the sweep (--resume) mends it"
 
-Made = TypeVar("Made", Command, SplitResult, Step, TrialRecord, SweepInfo)
+Made = TypeVar("Made", Command, SplitResult, TrialRecord, SweepInfo, WorkTotals)
 
 
 class SweepFolder:
@@ -53,7 +52,6 @@ class SweepFolder:
         self.info_file = self.path / "sweep.json"
         self.info_copy = self.path / "sweep.json.copy"
         self.study_file = self.path / "study.db"
-        self.confirm_file = self.path / "confirm.json"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
         self._known: dict[Path, tuple[object, Any]] = {}  # records, each with what tells that its file changed
@@ -92,7 +90,8 @@ class SweepFolder:
         with _reading(file) as document:
             with under("objectives"):
                 goals = [Objective.recorded(**as_mapping(fields)) for fields in as_list(document.get("objectives"))]
-            return _made(SweepInfo, document | {"objectives": tuple(goals)})
+            work = _made(WorkTotals, document.get("work", {}), "work")
+            return _made(SweepInfo, document | {"objectives": tuple(goals), "work": work})
 
     def restored_info(self) -> tuple[SweepInfo, str | None]:
         """The same, made again from its copy where it cannot be read, and what to say of that."""
@@ -175,14 +174,6 @@ class SweepFolder:
 
     def _write_command(self, command: Command) -> None:
         write_json(self.path / "steering" / f"{command.name}.json", {"format": FORMAT, **asdict(command)})
-
-    def steps(self) -> list[Step]:
-        """What a confirmation has decided."""
-        with _reading(self.confirm_file) as document, under("steps"):
-            return [_made(Step, fields) for fields in as_list(document.get("steps"))]
-
-    def write_steps(self, steps: Sequence[Step]) -> None:
-        write_json(self.confirm_file, {"format": FORMAT, "steps": [asdict(step) for step in steps]})
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,26 +10,26 @@ from itertools import combinations
 from typing import Any, TypeGuard
 
 from fpp_sweep.records import pareto
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.rules import as_mapping
-from fpp_sweep.space.work import BASELINES
+from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 
-GROWTH = 0.01  # of the hypervolume, that a search is worth going on for
+MIN_GROWTH = 0.01  # of the hypervolume, that makes further trials worth their cost
 
 
 @dataclass(frozen=True)
 class Front:
-    """The finished trials of a sweep, those that no other beats, and the baselines beside them."""
+    """The finished trials of a sweep, its Pareto front, and the baselines."""
 
     objectives: tuple[Objective, ...]
     trials: tuple[TrialRecord, ...]  # that keep all constraints, in the order in which they finished
-    infeasible: tuple[TrialRecord, ...]  # finished, but break a constraint
-    baselines: tuple[TrialRecord, ...]  # those that finished
-    reference: tuple[float, ...] | None
-    confirmed: frozenset[str] = frozenset()  # names of the front by a confirmation
+    infeasible: tuple[TrialRecord, ...]  # finished, but a constraint is broken
+    baselines: tuple[TrialRecord, ...]  # finished ones
+    reference: tuple[float, ...] | None  # corner of the hypervolume
+    search_split: str = "val"
+    floor: float = DEFAULT_FLOOR  # points of accuracy below zero-shot, beyond which a trial gets no mark
     evaluate_only: bool = False  # whether tables list every trial, as none was to be chosen
 
     @property
@@ -41,21 +42,24 @@ class Front:
 
     @property
     def compared(self) -> list[TrialRecord]:
-        """The rows of every table: the members, whoever else is on the confirmed front, then the baselines."""
+        """The rows of every table: front members, finalists beside the front, then the baselines."""
         return [*self.chosen, *self.baselines]
 
     @cached_property
     def chosen(self) -> tuple[TrialRecord, ...]:
+        """Front members, then finalists that are not on the front; every trial if none was to be chosen."""
         if self.evaluate_only:
             return (*self.members, *self.dominated, *self.infeasible)
-        return (*self.members, *(trial for trial in self.dominated if trial.name in self.confirmed))
+        finalists = [trial for trial in self.dominated if FINAL in trial.results]
+        return (*self.members, *finalists)
 
     @cached_property
     def members(self) -> tuple[TrialRecord, ...]:
-        """In the order of the first objective, the best first."""
+        """The trials that no other dominates, the best in the first objective first."""
         indices = pareto.front(_points(self.trials), self.goals)
-        sign = -1 if self.goals[0] == "max" else 1
-        return tuple(sorted((self.trials[index] for index in indices), key=lambda record: sign * values_of(record)[0]))
+        sign = catalogue.sign(self.goals[0])
+        members = [self.trials[index] for index in indices]
+        return tuple(sorted(members, key=lambda record: -sign * values_of(record)[0]))
 
     @cached_property
     def dominated(self) -> tuple[TrialRecord, ...]:
@@ -67,60 +71,117 @@ class Front:
         if self.reference is None:
             return []
         volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.reference)
-        return list(zip((record.finished or 0.0 for record in self.trials), volumes, strict=True))
+        times = [record.finished or 0.0 for record in self.trials]
+        return list(zip(times, volumes, strict=True))
 
     def stagnant(self, patience: int) -> bool:
-        """Whether the last so many finished trials, after as many, have hardly moved the front."""
+        """Return True if the last `patience` finished trials have hardly moved the front."""
         ended = sorted(record.finished or 0.0 for record in self.finished)
-        if len(ended) < 2 * patience:
+        if len(ended) < 2 * patience or not self.hypervolume:
             return False
-        before = [volume for time, volume in self.hypervolume if time <= ended[-patience - 1]]
-        return bool(self.hypervolume) and self.hypervolume[-1][1] <= (1 + GROWTH) * (before or [0.0])[-1]
+        start = ended[-patience - 1]
+        volume_before = 0.0
+        for time, volume in self.hypervolume:
+            if time <= start:
+                volume_before = volume
+        _, volume_now = self.hypervolume[-1]
+        return volume_now <= (1 + MIN_GROWTH) * volume_before
+
+    def layers(self, most: int) -> list[TrialRecord]:
+        """Return the front, the front of the remaining trials, and so on, until there are `most` trials."""
+        chosen: list[TrialRecord] = []
+        remaining = self.finished
+        while remaining and len(chosen) < most:
+            layer = set(pareto.front(_points(remaining), self.goals))
+            chosen.extend(record for index, record in enumerate(remaining) if index in layer)
+            remaining = [record for index, record in enumerate(remaining) if index not in layer]
+        return chosen
+
+    def is_below_floor(self, record: TrialRecord) -> bool:
+        """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
+        zero_shot = next((baseline for baseline in self.baselines if baseline.label == catalogue.PLAIN), None)
+        if zero_shot is None or record.kind == "baseline":
+            return False
+        own = metric_of(record.results.get(self.search_split), catalogue.ACCURACY)
+        reference = metric_of(zero_shot.results.get(self.search_split), catalogue.ACCURACY)
+        return own is not None and reference is not None and own < reference - self.floor
+
+    @cached_property
+    def corner(self) -> list[float]:
+        """The point that the knee is measured from: the worst baseline of each objective, else the median trial."""
+        if self.baselines:
+            return pareto.worst(_points(self.baselines), self.goals)
+        columns = zip(*_points(self.trials), strict=True)
+        return [statistics.median(column) for column in columns]
+
+    def by_trade_off(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return records by their trade-off of the objectives, the knee first; those below the floor last."""
+        order = pareto.knee_order(_points(records), self.goals, self.corner)
+        ranked = [records[index] for index in order]
+        return sorted(ranked, key=self.is_below_floor)
 
     @cached_property
     def marks(self) -> dict[str, list[str]]:
-        """What stands out: a member's name -> `knee`, `best accuracy`, ..."""
+        """The marks of each front member: `knee`, `best accuracy`, ...; none for trials below the floor."""
         marks: dict[str, list[str]] = {member.name: [] for member in self.members}
-        if self.members:
-            for index, objective in enumerate(self.objectives):
-                best = max if objective.goal == "max" else min
-                winner = best(self.members, key=lambda member: values_of(member)[index])
-                marks[winner.name].append(f"best {objective.metric}")
-            marks[self.members[pareto.knee(_points(self.members), self.goals)].name].append("knee")
+        eligible = [member for member in self.members if not self.is_below_floor(member)]
+        if not eligible:
+            return marks
+        for index, objective in enumerate(self.objectives):
+            sign = catalogue.sign(objective.goal)
+            winner = max(eligible, key=lambda member: sign * values_of(member)[index])
+            marks[winner.name].append(f"best {objective.metric}")
+        marks[self.by_trade_off(eligible)[0].name].append("knee")
         return marks
 
     def coordinates(self, records: Sequence[TrialRecord], pair: tuple[int, int]) -> tuple[list[float], list[float]]:
-        """Where records are drawn: two objectives, or one over the order in which trials finished, baselines at 0."""
+        """Return where records are drawn: two objectives, or one over the order in which trials finished."""
         x, y = pair
+        ys = [values_of(record)[y] for record in records]
+        if x != y:
+            return [values_of(record)[x] for record in records], ys
         order = {trial.name: index for index, trial in enumerate(self.finished, 1)}
-        xs = [order.get(record.name, 0) if x == y else values_of(record)[x] for record in records]
-        return xs, [values_of(record)[y] for record in records]
+        return [order.get(record.name, 0) for record in records], ys  # baselines are drawn at 0
 
     def remarks(self, record: TrialRecord) -> list[str]:
-        """A record's marks, whether it is on the confirmed front, or breaks a constraint, as far as is known."""
-        breaks = f"{'breaks' if record.state == 'complete' else 'expected to break'} a constraint"
-        more = {"confirmed": record.name in self.confirmed, breaks: not record.feasible}
-        return [*self.marks.get(record.name, []), *(remark for remark, holds in more.items() if holds)]
+        """Return a record's marks, and what else a table says beside its name."""
+        remarks = list(self.marks.get(record.name, []))
+        if record.kind == "trial" and FINAL in record.results:
+            remarks.append("finalist")
+        if self.is_below_floor(record):
+            remarks.append(f"more than {self.floor:g} points below {catalogue.PLAIN}")
+        if not record.feasible:
+            verb = "breaks" if record.state == "complete" else "expected to break"
+            remarks.append(f"{verb} a constraint")
+        return remarks
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
-    """The front of the trials that finished and keep all constraints."""
-
-    def usual_order(baseline: TrialRecord) -> tuple[int, str]:
-        return BASELINES.index(baseline.label) if baseline.label in BASELINES else len(BASELINES), baseline.label
-
+    """Return the front of the trials that finished and keep all constraints."""
     complete = [record for record in records if record.state == "complete" and record.values is not None]
     complete.sort(key=lambda record: record.finished or 0.0)
     trials = [record for record in complete if record.kind == "trial"]
+    baselines = [record for record in complete if record.kind == "baseline"]
+    reference = None
+    if info.reference is not None:
+        reference = tuple(info.reference)
+    search = info.space.get("search", {})
     return Front(
         objectives=info.objectives,
         trials=tuple(record for record in trials if record.feasible),
         infeasible=tuple(record for record in trials if not record.feasible),
-        baselines=tuple(sorted((record for record in complete if record.kind == "baseline"), key=usual_order)),
-        reference=None if info.reference is None else tuple(info.reference),
-        confirmed=frozenset(info.tags.get("confirmed_front", "").split(", ")),
-        evaluate_only=bool(as_mapping(info.space.get("search", {})).get("evaluate_only")),
+        baselines=tuple(sorted(baselines, key=_usual_order)),
+        reference=reference,
+        search_split=info.search_split,
+        floor=search.get("floor", DEFAULT_FLOOR),
+        evaluate_only=search.get("evaluate_only", False),
     )
+
+
+def _usual_order(baseline: TrialRecord) -> tuple[int, str]:
+    if baseline.label in BASELINES:
+        return BASELINES.index(baseline.label), baseline.label
+    return len(BASELINES), baseline.label
 
 
 def values_of(record: TrialRecord) -> Sequence[float]:

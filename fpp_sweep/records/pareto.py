@@ -1,7 +1,7 @@
-"""The Pareto front of up to three objectives, its hypervolume and its knee, exactly.
+"""The Pareto front of up to three objectives, its hypervolume and its knee, computed exactly.
 
-One sweep serves every number of objectives: fewer than three are padded with constants. Points are negated where more
-is better, sorted, and compared with the staircase of the last two coordinates of the points before them.
+One algorithm serves every number of objectives: points are negated where more is better, padded with constants to three
+coordinates, sorted by the first, and compared with the staircase that the last two coordinates of earlier points form.
 """
 
 from __future__ import annotations
@@ -16,108 +16,142 @@ from fpp_sweep.spec.errors import InputError
 if TYPE_CHECKING:
     from fpp_sweep.spec.catalogue import Goal
 
-Point = tuple[float, ...]
-OBJECTIVES = 3  # at most
+Values = Sequence[float]  # of one point, by objective
+Minimized = tuple[float, float, float]
+MAX_OBJECTIVES = 3
 
 
-def front(points: Sequence[Sequence[float]], goals: Sequence[Goal]) -> list[int]:
-    """Indices, ascending, of the points that no other dominates; equal points are all on the front or none is.
+def front(points: Sequence[Values], goals: Sequence[Goal]) -> list[int]:
+    """Return the indices, ascending, of the points that no other dominates; equal points share their fate.
 
     >>> front([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [0, 1, 3]
     """
-    minimized = [_minimized(point, goals) for point in points]
-    stairs = _Stairs()
-    kept: list[int] = []
+    minimized = [_minimize(point, goals) for point in points]
+    stairs = _Staircase()
+    members: list[int] = []
     for index in sorted(range(len(minimized)), key=minimized.__getitem__):
-        duplicate = bool(kept) and minimized[kept[-1]] == minimized[index]
-        if duplicate or stairs.add(*minimized[index][1:]):
-            kept.append(index)
-    return sorted(kept)
+        is_duplicate = bool(members) and minimized[members[-1]] == minimized[index]
+        _, y, z = minimized[index]
+        if is_duplicate or stairs.add(y, z):
+            members.append(index)
+    return sorted(members)
 
 
-def hypervolume(points: Sequence[Sequence[float]], goals: Sequence[Goal], reference: Sequence[float]) -> float:
-    """The volume that the points dominate, up to the reference; 0 if no point is better than it.
+def hypervolume(points: Sequence[Values], goals: Sequence[Goal], reference: Values) -> float:
+    """Return the volume that the points dominate, up to the reference; 0 if no point is better than the reference.
 
     >>> hypervolume([(70.0, 4.0), (71.0, 5.0)], ["max", "min"], (60.0, 10.0))
     65.0
     """
-    corner = _minimized(reference, goals, rest=1.0)  # a constant coordinate then multiplies by one
-    minimized = (_minimized(point, goals) for point in points)
-    inside = sorted(point for point in minimized if all(a < b for a, b in zip(point, corner, strict=True)))
-    stairs = _Stairs()
+    corner = _minimize(reference, goals, padding=1.0)  # a constant coordinate then multiplies by one
+    inside = []
+    for point in points:
+        candidate = _minimize(point, goals)
+        if all(value < limit for value, limit in zip(candidate, corner, strict=True)):
+            inside.append(candidate)
+    inside.sort()
+    stairs = _Staircase()
     area = 0.0
     slices = []
-    for index, point in enumerate(inside, 1):
-        if stairs.add(*point[1:]):
-            area = stairs.area(*corner[1:])
-        end = inside[index][0] if index < len(inside) else corner[0]
-        slices.append(area * (end - point[0]))
+    for index, (x, y, z) in enumerate(inside):
+        if stairs.add(y, z):
+            area = stairs.area(corner[1], corner[2])
+        next_x = corner[0]
+        if index + 1 < len(inside):
+            next_x = inside[index + 1][0]
+        slices.append(area * (next_x - x))
     return math.fsum(slices)
 
 
-def hypervolume_over_time(
-    points: Sequence[Sequence[float]], goals: Sequence[Goal], reference: Sequence[float]
-) -> list[float]:
-    """The hypervolume after each point; a point that is dominated costs a comparison with the front only.
+def hypervolume_over_time(points: Sequence[Values], goals: Sequence[Goal], reference: Values) -> list[float]:
+    """Return the hypervolume after each point; a dominated point costs a comparison with the front only.
 
     >>> hypervolume_over_time([(70.0, 4.0), (69.0, 4.0), (71.0, 5.0)], ["max", "min"], (60.0, 10.0))
     [60.0, 60.0, 65.0]
     """
-    values: list[float] = []
-    best: list[Sequence[float]] = []
+    volumes: list[float] = []
+    members: list[Values] = []
     for point in points:
-        new = _minimized(point, goals)
-        if any(all(a <= b for a, b in zip(_minimized(old, goals), new, strict=True)) for old in best):
-            values.append(values[-1])
+        if _is_dominated(point, members, goals):
+            volumes.append(volumes[-1])
             continue
-        best.append(point)
-        best = [best[index] for index in front(best, goals)]
-        values.append(hypervolume(best, goals, reference))
-    return values
+        members.append(point)
+        members = [members[index] for index in front(members, goals)]
+        volumes.append(hypervolume(members, goals, reference))
+    return volumes
 
 
-def knee(points: Sequence[Sequence[float]], goals: Sequence[Goal]) -> int:
-    """The member of the front nearest to the best of every objective at once, each measured from 0 (the front's best)
-    to 1 (its worst); of equally near ones the better at the first objective.
+def _is_dominated(point: Values, members: Sequence[Values], goals: Sequence[Goal]) -> bool:
+    """Return True if a member is at least as good in every objective."""
+    candidate = _minimize(point, goals)
+    for member in members:
+        if all(a <= b for a, b in zip(_minimize(member, goals), candidate, strict=True)):
+            return True
+    return False
 
-    >>> knee([(72.0, 9.0), (71.5, 4.5), (60.0, 4.0)], ["max", "min"])
-    1
+
+def knee_order(points: Sequence[Values], goals: Sequence[Goal], corner: Values) -> list[int]:
+    """Return the indices of the points by their trade-off, the best one (the knee) first.
+
+    Each objective is measured from the corner (0) to the best of the points (1). The trade-off is the volume between
+    corner and point: a point that is worse than the corner in an objective has volume 0 and follows in the order of its
+    summed gains. Of equal points the better in the first objective comes first.
+
+    >>> knee_order([(72.0, 9.0), (71.5, 4.5), (20.0, 1.0)], ["max", "min"], corner=(66.0, 13.0))
+    [1, 0, 2]
     """
-    members = front(points, goals)
-    if not members:
-        raise InputError("a front without members has no knee")
-    minimized = {index: _minimized(points[index], goals) for index in members}
-    columns = list(zip(*minimized.values(), strict=True))
-    lows = [min(column) for column in columns]
-    spans = [max(column) - low or 1.0 for column, low in zip(columns, lows, strict=True)]
+    minimized = [_minimize(point, goals) for point in points]
+    limits = _minimize(corner, goals)
+    objectives = range(len(goals))
+    spans = []
+    for objective in objectives:
+        best = min((point[objective] for point in minimized), default=limits[objective])
+        spans.append(max(limits[objective] - best, 1e-12))
 
-    def distance(index: int) -> tuple[float, float]:
-        steps = ((value - low) / span for value, low, span in zip(minimized[index], lows, spans, strict=True))
-        return math.hypot(*steps), minimized[index][0]
+    def rank(index: int) -> tuple[float, float, float]:
+        gains = [(limits[objective] - minimized[index][objective]) / spans[objective] for objective in objectives]
+        volume = math.prod(max(gain, 0.0) for gain in gains)
+        return -volume, -math.fsum(gains), minimized[index][0]
 
-    return min(members, key=distance)
+    return sorted(range(len(points)), key=rank)
 
 
-def _minimized(point: Sequence[float], goals: Sequence[Goal], rest: float = 0.0) -> Point:
-    """The point with every coordinate to be minimized, padded with a constant to three."""
-    if not 1 <= len(goals) <= OBJECTIVES:
-        raise InputError(f"one to {OBJECTIVES} objectives can be compared, got {len(goals)}")
-    if len(point) != len(goals) or not all(map(math.isfinite, point)):
+def worst(points: Sequence[Values], goals: Sequence[Goal]) -> list[float]:
+    """Return the worst value of each objective.
+
+    >>> worst([(70.0, 4.0), (71.0, 5.0)], ["max", "min"])
+    [70.0, 5.0]
+    """
+    corner = []
+    for objective, goal in enumerate(goals):
+        column = [point[objective] for point in points]
+        corner.append(min(column) if goal == "max" else max(column))
+    return corner
+
+
+def _minimize(point: Values, goals: Sequence[Goal], padding: float = 0.0) -> Minimized:
+    """Return the point with every coordinate to be minimized, padded to three coordinates."""
+    if not 1 <= len(goals) <= MAX_OBJECTIVES:
+        raise InputError(f"one to {MAX_OBJECTIVES} objectives can be compared, got {len(goals)}")
+    if len(point) != len(goals) or not all(math.isfinite(value) for value in point):
         raise InputError(f"a point of {len(goals)} objectives needs as many finite values, got {list(point)}")
-    signed = (-value if goal == "max" else value for value, goal in zip(point, goals, strict=True))
-    return (*signed, *[rest] * (OBJECTIVES - len(goals)))
+    coordinates = [padding] * MAX_OBJECTIVES
+    for objective, (value, goal) in enumerate(zip(point, goals, strict=True)):
+        coordinates[objective] = -value if goal == "max" else value
+    first, second, third = coordinates
+    return first, second, third
 
 
-class _Stairs:
-    """The corners in the plane that no other corner dominates, by rising y and falling z."""
+class _Staircase:
+    """Corners in the plane that no other corner dominates, by rising y and falling z."""
 
     def __init__(self) -> None:
         self.ys: list[float] = []
         self.zs: list[float] = []
 
     def add(self, y: float, z: float) -> bool:
-        """Add a corner and drop those it dominates; whether none was at least as good."""
+        """Add a corner and drop those it dominates; return False if a corner is at least as good."""
         index = bisect_right(self.ys, y)
         if index and self.zs[index - 1] <= z:
             return False
@@ -130,6 +164,9 @@ class _Stairs:
         return True
 
     def area(self, y: float, z: float) -> float:
-        """The area that the corners dominate, up to (y, z)."""
+        """Return the area that the corners dominate, up to (y, z)."""
         ends = [*self.ys[1:], y]
-        return math.fsum((end - y) * (z - height) for y, end, height in zip(self.ys, ends, self.zs, strict=True))
+        strips = []
+        for start, end, height in zip(self.ys, ends, self.zs, strict=True):
+            strips.append((end - start) * (z - height))
+        return math.fsum(strips)

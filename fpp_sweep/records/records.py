@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.rules import Rule, as_mapping, text, word
 
 Text = Annotated[str, text("")]
+Texts = Mapping[str, Text]
 Settings = Annotated[Mapping[str, Any], Rule(as_mapping, dict)]
 State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
 # waiting: on record, and nothing of it has begun
@@ -20,7 +21,8 @@ State = Literal["waiting", "running", "stopped", "complete", "failed", "interrup
 # interrupted: the sweep ended while it ran; --resume begins it again, with the tasks that are done at hand
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
-CONFIRMED = "confirmed"  # among a trial's splits: what it was run on again after the search
+FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
+SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class TrialRecord:
     finished: float | None = None
     reason: Text | None = None  # why it failed or was interrupted, one line
     details: Text | None = None  # its traceback
-    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, test for the front, confirmed
+    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, final, test
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1
@@ -104,28 +106,26 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What was decided before a round of a confirmation, or why there is none."""
+class WorkTotals:
+    """Work of the workers of a sweep, over all its drivers."""
 
-    settings: Settings = field(default_factory=dict)  # search.confirm
-    finished: int = 0  # trials that were chosen from
-    trials: Sequence[str] = ()  # that run in it, those first whose membership is least certain
-    baselines: Sequence[str] = ()
-    late: Sequence[str] = ()  # of both, those that have not begun
-    left: Sequence[str] = ()  # trials that do not run on: unlikely, or without a result
-    support: Mapping[str, float] | None = None
-    regret: Sequence[float] = ()  # by objective
-    best: Sequence[str] = ()  # by objective
-    front: Sequence[str] = ()
-    images: int = 0  # fresh ones of each dataset in a round
-    seconds: float = 0.0  # of a device that the round is expected to take
-    spent: float = 0.0  # of a device, on all rounds before
-    ended: Text = ""
+    tasks: int = 0  # tasks that ran to their end
+    cached: int = 0  # results that needed no computation
+    model_loads: int = 0
+    workers_lost: int = 0
+
+    def __add__(self, later: WorkTotals) -> WorkTotals:
+        return WorkTotals(
+            tasks=self.tasks + later.tasks,
+            cached=self.cached + later.cached,
+            model_loads=self.model_loads + later.model_loads,
+            workers_lost=self.workers_lost + later.workers_lost,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepInfo:
-    """What a sweep is, and how it is doing."""
+    """A sweep's own record: its space, what its numbers come from, and its state."""
 
     name: str  # perturb-20261120-185232
     created: float
@@ -134,13 +134,76 @@ class SweepInfo:
     begun: Settings = field(default_factory=dict)  # the same as it began, where it has changed since
     objectives: tuple[Objective, ...]
     search_split: str
-    tags: Mapping[str, Text]  # git commit, versions, model and digest, seeds, command, ...
     reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
     tracking_uri: Text = ""
     spent: float = 0.0  # seconds that drivers have worked on it
     finished: float | None = None
 
+    # how it was started, and by which code
+    command: Text = ""  # the first driver's command line, without secrets
+    group: Text = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
+    plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
+    versions: Texts = field(default_factory=dict)  # of Python, this package and the libraries, by name
+    git_commit: Text = ""  # of this package; empty where it is not a checkout
+    git_dirty: bool = False  # the checkout had uncommitted changes
+
+    # what it runs on, as the first worker reported it
+    model: Text = ""
+    model_digest: Text = ""  # of all weights
+    embedding_scale: float | None = None
+    device: Text = ""
+    datasets: Texts = field(default_factory=dict)  # dataset -> digest of its samples, labels and views
+    images: Texts = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
+    prompts: Texts = field(default_factory=dict)  # prompt file -> digest
+
+    # how it went
+    end_reason: Text = ""  # why no further trial was started
+    work: WorkTotals = WorkTotals()
+    race: Text = ""  # how many trials were stopped early, and what that saved
+    steered: Sequence[Text] = ()  # commands to the sweep
+
     @property
     def goals(self) -> str:
         """The objectives in words: `accuracy (max) and ece (min)`."""
         return " and ".join(f"{objective.metric} ({objective.goal})" for objective in self.objectives)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(as_mapping(self.space.get("work", {})).get("seeds", (0,)))
+
+    def provenance(self) -> dict[str, str]:
+        """Return what the sweep's numbers come from and how it went, as text by name: for tables and MLflow's tags."""
+        search = as_mapping(self.space.get("search", {}))
+        is_tuned_on_test = self.search_split == "test" and not search.get("evaluate_only")
+        named = {
+            "search_split": self.search_split,
+            "seeds": _joined(self.seeds),
+            "sampler": str(search.get("sampler", "")),
+            "sampler_seed": str(search.get("seed", "")),
+            "command": self.command,
+            "reproduction": self.group,
+            "plugins": _joined(f"{name} {digest}" for name, digest in self.plugins.items()),
+            "git_commit": self.git_commit,
+            "git_dirty": str(self.git_dirty) if self.git_commit else "",
+            "model": self.model,
+            "model_digest": self.model_digest,
+            "embedding_scale": "" if self.embedding_scale is None else f"{self.embedding_scale:g}",
+            "device": self.device,
+            "datasets": _joined(self.datasets),
+            "datasets_digest": _joined(self.datasets.values()),
+            "images_digest": _joined(self.images.values()),
+            "prompts_digest": _joined(f"{name} {digest}" for name, digest in self.prompts.items()),
+            "end_reason": self.end_reason,
+            "work_tasks": str(self.work.tasks),
+            "work_cached": str(self.work.cached),
+            "work_model_loads": str(self.work.model_loads),
+            "work_workers_lost": str(self.work.workers_lost),
+            "race": self.race,
+            "steered": "; ".join(self.steered),
+            "warning": SEARCHED_ON_TEST if is_tuned_on_test else "",
+        }
+        return {**self.versions, **{name: value for name, value in named.items() if value}}
+
+
+def _joined(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -53,8 +53,3 @@ class Queue:
 def begun(folder: SweepFolder, info: SweepInfo) -> Space:
     """The space as it was when the sweep began."""
     return space_of(info.begun or info.space, str(folder.info_file))
-
-
-def steered(commands: Sequence[Command]) -> Mapping[str, str]:
-    """The tag that tells them."""
-    return {"steered": "; ".join(command.words for command in commands)} if commands else {}

@@ -21,8 +21,8 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.statistics.block_stats import ADDITIVE, Common, value_of
-from fpp_sweep.statistics.bootstrap import Interval, holm, needed
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value
+from fpp_sweep.statistics.old_bootstrap import Common, Interval, holm, needed
 from fpp_sweep.trial.artifacts import read_sums
 from fpp_sweep.trial.evidence import SplitEvidence, of_split
 from fpp_sweep.trial.trial import mean, measured
@@ -114,7 +114,9 @@ def _on_split(record: TrialRecord, path: Path, split: str, common: Common) -> Sp
         assert result is not None
         known = result.by_seed.get(str(seed), result.datasets)[dataset]
         whole = one.total == table[dataset, seed].total
-        datasets.setdefault(dataset, []).append(known if whole else {name: value_of(name, one) for name in ADDITIVE})
+        datasets.setdefault(dataset, []).append(
+            known if whole else {name: metric_value(name, one) for name in BLOCKWISE_METRICS}
+        )
     if result is None or not datasets:
         return None
     means = {dataset: mean(numbers) for dataset, numbers in datasets.items()}
@@ -147,8 +149,7 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> Comparison:
             notes.append(f"{sweep.label}: {plural(broken, 'trial')} not on the front, for constraints of that sweep")
     paths, named = _named(kept, cut)
     everything = [record for records in named.values() for record in records]
-    tags = {key: told for key, told in kept[0].info.tags.items() if not key.startswith("confirmed")}  # of one sweep
-    info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split, tags=tags)
+    info = replace(kept[0].info, name=", ".join(named), objectives=goals, search_split=split)
     info = replace(info, reference=_corner(goals, everything))
     front = front_of(info, everything)
     evidence = evidence_of(paths.__getitem__, info, front, common)
@@ -202,14 +203,12 @@ def _differing(sweeps: Sequence[Given], common: Common, split: str) -> Iterator[
     for sweep, images in searched[1:]:
         first, known = searched[0]
         alike = [name for name in common.images if images[name] == known[name]]
-        for tag, what in (("datasets_digest", "labels or views"), ("images_digest", "image files (size or time)")):
-            one, other = (_by_dataset(each.info, tag) for each in (sweep, first))
+        for one, other, what in (
+            (sweep.info.datasets, first.info.datasets, "labels or views"),
+            (sweep.info.images, first.info.images, "image files (size or time)"),
+        ):
             if names := [name for name in alike if one.get(name) != other.get(name)]:
                 yield f"{sweep.label}: {what} of {', '.join(names)} differ from {first.label}'s; paired by their names"
-
-
-def _by_dataset(info: SweepInfo, tag: str) -> dict[str, str]:
-    return dict(zip(info.tags.get("datasets", "").split(", "), info.tags.get(tag, "").split(", "), strict=False))
 
 
 def _objectives(sweeps: Sequence[Given], common: Common, split: str) -> tuple[tuple[Objective, ...], list[str]]:
@@ -222,7 +221,7 @@ def _objectives(sweeps: Sequence[Given], common: Common, split: str) -> tuple[tu
         stem, _, dataset = metric.partition("/")
         if dataset and dataset not in common.datasets:
             reasons[metric] = f"{dataset} is not shared"
-        elif stem not in ADDITIVE and (cut or not (whole or catalogue.metric(stem).of_dataset)):
+        elif stem not in BLOCKWISE_METRICS and (cut or not (whole or catalogue.metric(stem).of_dataset)):
             reasons[metric] = "it does not follow from a part of the images"
     told = [f"{metric} cannot be compared: {why}" for metric, why in reasons.items()]
     goals = tuple(objective for objective in first.objectives if objective.metric not in reasons)
@@ -250,7 +249,7 @@ def _named(
     named: dict[str, list[TrialRecord]] = {sweep.label: [] for sweep in sweeps}
     for sweep in sweeps:
         for one in (one for one in cut[sweep.label] if one is not None):
-            facts = one.key, sweep.info.tags.get("model_digest"), [round(value, 6) for value in values_of(one)]
+            facts = one.key, sweep.info.model_digest, [round(value, 6) for value in values_of(one)]
             own = one.kind == "trial" or first.setdefault(one.name, facts) != facts
             name = "baseline-" * (one.kind == "baseline") + f"{sweep.label}/" * own + one.label
             if name not in paths:

@@ -35,7 +35,7 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.bootstrap import Interval
+from fpp_sweep.statistics.old_bootstrap import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ PAIRED = "paired over images; p two-sided, corrected by Holm over"
 SURE = 0.05  # corrected p of what is marked
 SHARES = (0.5, 0.9, 0.99)  # of the union's hypervolume
 PLACES = 5  # of the attainment's table
-TAGS = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")
+COMPARED = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")
 
 
 def told(p: float) -> str:
@@ -171,9 +171,9 @@ def _cost(found: Comparison, reach: Sequence[float]) -> Part:
     lines = [f"worker time until {until}; by values as measured, on what is shared"]
     if not best and not reach:
         lines.append("no trial is better in every objective than the corner of the hypervolume: ask with --target")
-    if free := [side.label for side in found.sides if side.given.info.tags.get("work_at_hand", "0") != "0"]:
+    if free := [side.label for side in found.sides if side.given.info.work.cached]:
         lines.append(f"results that were at hand cost nothing: {', '.join(free)}")
-    if len({side.given.info.tags.get("device") for side in found.sides}) > 1:
+    if len({side.given.info.device for side in found.sides}) > 1:
         lines.append("they ran on different devices: their times are not comparable")
     return Part(title="Cost", rows=rows, lines=lines)
 
@@ -191,7 +191,7 @@ def _until(side: Side, good: Sequence[bool]) -> str:
 def _settings(found: Comparison) -> Part:
     """What the spaces and the origins do not share."""
     given = {side.label: {**dict(dotted(dict(side.given.info.space))),
-                          **{tag: side.given.info.tags[tag] for tag in TAGS if tag in side.given.info.tags}}
+                          **{name: value for name, value in side.given.info.provenance().items() if name in COMPARED}}
              for side in found.sides}  # fmt: skip
     keys = dict.fromkeys(key for values in given.values() for key in values if key not in ("question", "name"))
     rows = [["setting", *given]]

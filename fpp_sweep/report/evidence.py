@@ -11,8 +11,9 @@ import numpy as np
 from fpp_sweep.records.front import Front, metrics_shown, splits_of, values_of
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics import bootstrap as core
-from fpp_sweep.statistics.block_stats import Common, Numbers
+from fpp_sweep.statistics import old_bootstrap as core
+from fpp_sweep.statistics.block_stats import Numbers
+from fpp_sweep.statistics.old_bootstrap import Common
 from fpp_sweep.trial.evidence import SplitEvidence, nearest, of_split, signed
 
 

@@ -354,13 +354,13 @@ def _origin(folder: SweepFolder, info: SweepInfo, front: Front) -> Iterator[str]
     yield from _head("How the numbers were computed", *_computed(info, front))
     yield "<h3>Commands</h3>"
     commands = {
-        "The sweep:": info.tags.get("command", ""),
+        "The sweep:": info.command,
         "What it looks like now:": command_line("show", [folder.path.name]),
         "This page again:": command_line("show", [folder.path.name, "--page"]),
     }
     yield from (f"{paragraph(what)}<pre>{safe(command)}</pre>" for what, command in commands.items() if command)
-    tags = sorted((tag, value) for tag, value in info.tags.items() if tag != "command")
-    yield from _head("Versions and settings", table_of_words(["tag", "value"], tags))
+    rows = sorted((name, value) for name, value in info.provenance().items() if name != "command")
+    yield from _head("Versions and settings", table_of_words(["name", "value"], rows))
 
 
 def _computed(info: SweepInfo, front: Front) -> list[str]:

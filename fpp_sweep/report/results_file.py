@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import read_skipped
-from fpp_sweep.report.words import as_data
 from fpp_sweep.spec.files import write_json
-from fpp_sweep.statistics.bootstrap import needed
-from fpp_sweep.trial.evidence import SplitEvidence, of_split
+from fpp_sweep.statistics.bootstrap import SplitSamples
+from fpp_sweep.statistics.paired import Interval, metric_interval
 
 FILE = "results.json"
 
@@ -24,16 +24,16 @@ def write_results(folder: SweepFolder) -> Path:
     metrics: dict[str, None] = {}
     for record in records:
         metrics |= dict.fromkeys(record.results[info.search_split].average)
-    evidence = of_split(folder.artifacts, records, info.search_split, tuple(needed(metrics)))
+    samples = measure(folder, records, info.search_split, list(metrics)).samples
     trials = []
     for record in records:
-        trials.append(_trial(folder, record, info.search_split, evidence))
+        trials.append(_trial(folder, record, info.search_split, samples))
     path = folder.path / FILE
-    write_json(path, {"sweep": info.name, "split": info.search_split, "origin": dict(info.tags), "trials": trials})
+    write_json(path, {"sweep": info.name, "split": info.search_split, "origin": info.provenance(), "trials": trials})
     return path
 
 
-def _trial(folder: SweepFolder, record: TrialRecord, split: str, evidence: SplitEvidence | None) -> dict[str, Any]:
+def _trial(folder: SweepFolder, record: TrialRecord, split: str, samples: SplitSamples) -> dict[str, Any]:
     result = record.results[split]
     artifacts = folder.artifacts(record.name)
     return {
@@ -47,19 +47,19 @@ def _trial(folder: SweepFolder, record: TrialRecord, split: str, evidence: Split
         "deviation": result.deviation,
         "datasets": result.datasets,
         "by_seed": result.by_seed,
-        "intervals": _intervals(evidence, record.name, result),
+        "intervals": _intervals(samples, record.name, result),
         "seconds": result.seconds,
     }
 
 
-def _intervals(evidence: SplitEvidence | None, name: str, result: SplitResult) -> Mapping[str, Any]:
+def _intervals(samples: SplitSamples, name: str, result: SplitResult) -> Mapping[str, Any]:
     """Return the interval of each average and of each dataset's metric (`ece/dtd`), or the reason why it has none."""
-    if evidence is None:
-        return {}
-    intervals = {}
+    intervals: dict[str, Any] = {}
     for metric in result.average:
-        intervals[metric] = as_data(evidence.interval(name, metric))
-        for dataset in result.datasets:
-            key = f"{metric}/{dataset}"
-            intervals[key] = as_data(evidence.interval(name, key))
+        for key in (metric, *(f"{metric}/{dataset}" for dataset in result.datasets)):
+            interval = metric_interval(samples, name, key)
+            if isinstance(interval, Interval):
+                intervals[key] = {"low": interval.low, "high": interval.high}
+            else:
+                intervals[key] = interval
     return intervals

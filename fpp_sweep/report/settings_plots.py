@@ -17,7 +17,7 @@ from fpp_sweep.report.importance import Importance
 from fpp_sweep.report.plots import BLUE, GREY, SCALE, short, text, within
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
-from fpp_sweep.statistics.bootstrap import REACH
+from fpp_sweep.statistics.old_bootstrap import REACH
 
 LETTERS = 18  # of a name beside an axis
 TICKS = 8  # choices that an axis names

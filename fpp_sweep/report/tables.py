@@ -192,7 +192,7 @@ def _config(info: SweepInfo, front: Front, member: TrialRecord) -> str:
     for split, result in member.results.items():
         values = (f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info.objectives))
         comments.append(f"{split}: {', '.join(values)}")
-    if model := info.tags.get("model"):
-        comments.append(f"model {model}; settings in units of embeddings hold for it")
+    if info.model:
+        comments.append(f"model {info.model}; settings in units of embeddings hold for it")
     lines = "".join(f"# {format_setting(comment)}\n" for comment in comments)
     return lines + yaml.safe_dump({"config": dict(member.config)}, sort_keys=False, allow_unicode=True)

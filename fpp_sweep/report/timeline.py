@@ -120,4 +120,4 @@ def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
             f"{duration(share * (last - info.created))} at this rate."
         )
     if budgets:
-        yield f"Budget: {', '.join(budgets)}{'; ended: ' + info.tags['ended'] if 'ended' in info.tags else ''}."
+        yield f"Budget: {', '.join(budgets)}{f'; ended: {info.end_reason}' if info.end_reason else ''}."

@@ -12,7 +12,7 @@ from fpp_sweep.spec import catalogue
 
 if TYPE_CHECKING:
     from fpp_sweep.report.evidence import Evidence
-    from fpp_sweep.statistics.bootstrap import Interval
+    from fpp_sweep.statistics.old_bootstrap import Interval
 
 ALIKE = 5  # trials that are named as such
 MOST_TIMES = 100  # as many images: beyond, a difference is called none
@@ -44,7 +44,7 @@ def beside(evidence: Evidence | None, name: str, split: str, metric: str) -> str
 def verdict(other: str, differences: Mapping[str, tuple[catalogue.Goal, Interval]]) -> tuple[str, int, int]:
     """What differences to another bear, in words, and in how many metrics it is better and worse.
 
-    >>> from fpp_sweep.statistics.bootstrap import Interval
+    >>> from fpp_sweep.statistics.old_bootstrap import Interval
     >>> verdict("tpt", {"accuracy": ("max", Interval(0.1, 0.3)), "ece": ("min", Interval(-1.9, 0.4))})
     ('better than tpt in ece (-1.9 [-2.7, -1.1]), not told apart in accuracy', 1, 0)
     """
@@ -63,8 +63,6 @@ def verdict(other: str, differences: Mapping[str, tuple[catalogue.Goal, Interval
 
 def sentences(info: SweepInfo, front: Front, evidence: Evidence) -> Iterator[str]:
     """Which members beat which baselines: on images that they were not chosen by where there are any."""
-    if "confirmed" in info.tags:
-        yield f"confirmed {info.tags['confirmed']}"
     others = [split for split in evidence.splits if split != info.search_split]
     split = others[-1] if others else info.search_split  # test, where there is one beside what was confirmed
     found = evidence.splits.get(split)

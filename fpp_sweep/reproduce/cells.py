@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column, Experiment, Row, find, made_from
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.yamlfile import of_plain
@@ -20,7 +20,7 @@ from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.statistics.block_stats import BlockStats
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, difference, drawn, needed, single
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, averaged, difference, drawn, needed, single
 from fpp_sweep.trial.artifacts import changed, read_sums
 
 PAPERS_MODEL = "ViT-B-16"  # the architecture, and the tag of whose weights the printed numbers are
@@ -123,8 +123,8 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
     info = folder.info()
     space = space_of(info.space, str(folder.info_file))
     records = {record.key: record for record in folder.trials()}
-    same = is_papers_model(info.tags.get("model", ""))
-    datasets = [name for name in info.tags.get("datasets", "").split(", ") if name]
+    same = is_papers_model(info.model)
+    datasets = list(info.datasets)
     places = tuple(datasets) + tuple(averages(experiment, datasets))
     found: dict[tuple[str, str, str], Cell] = {}
     used: dict[tuple[str, str], TrialRecord] = {}
@@ -144,11 +144,11 @@ def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, st
                     found[row.name, column.name, place] = cell
     table = Table(
         experiment=experiment,
-        model=info.tags.get("model", ""),
+        model=info.model,
         same_model=same,
         places=places,
         cells=found,
-        ran=(*ran, *_ran(space.resolve({}).flat(), info.tags, space.work.limit)),
+        ran=(*ran, *_ran(space.resolve({}).flat(), info, space.work.limit)),
         failed=failed,
         records=used,
     )
@@ -174,8 +174,9 @@ def recalled(folder: SweepFolder) -> Table:
     return table_of(made_from(of_plain(plain, str(file)), folder.path.name), folder, files, ran)
 
 
-def _ran(start: Mapping[str, object], tags: Mapping[str, str], limit: int | None) -> Iterator[str]:
-    yield f"model {tags.get('model', '')}, datasets {tags.get('datasets', '')}, seeds {tags.get('seeds', '')}"
+def _ran(start: Mapping[str, object], info: SweepInfo, limit: int | None) -> Iterator[str]:
+    seeds = ", ".join(str(seed) for seed in info.seeds)
+    yield f"model {info.model}, datasets {', '.join(info.datasets)}, seeds {seeds}"
     yield (
         f"{limit} images a dataset at most"
         if limit

@@ -41,7 +41,7 @@ FIXED = {  # what an experiment's space has, whatever the file says
     "search.split": "test",
     "search.sampler": "grid",
     "search.max_failures": str(MOST_POINTS),  # a row that fails says nothing of the others
-    "search.published": "false",
+    "search.include_published": "false",
     "work.baselines": "[]",
 }
 
@@ -191,7 +191,7 @@ class Experiment:
         if asked:
             fixed["work.columns"] = f"[{', '.join(sorted(asked))}]"
         if self.alone:
-            fixed |= {"work.workers": "1", "work.share": "false"}
+            fixed |= {"work.workers": "1", "work.reuse_results": "false"}
         return space_from(root, self.name, [*(f"{key}={value}" for key, value in fixed.items()), *overrides])
 
     def settings(self, row: Row, column: Column, files: Mapping[str, str]) -> dict[str, Any]:

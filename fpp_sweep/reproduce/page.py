@@ -215,17 +215,18 @@ def _settings(made: Table) -> Iterator[str]:
 
 def _origin(infos: Mapping[str, SweepInfo]) -> Iterator[str]:
     """Commands, versions and digests; a tag whose values differ has a line for each."""
-    commands = dict.fromkeys(info.tags.get("command", "") for info in infos.values())
+    commands = dict.fromkeys(info.command for info in infos.values())
     yield paragraph("The same commands go on where they were ended, and compute nothing again that is there.")
     yield from (f"<pre>{safe(command)}</pre>" for command in commands if command)
     yield paragraph("This page alone, from what is there:")
     yield "<pre>fpp-sweep show FOLDER --page</pre>"
     rows = []
-    for tag in sorted({tag for info in infos.values() for tag in info.tags} - {"command"}):
+    provenance = {name: info.provenance() for name, info in infos.items()}
+    for key in sorted({key for texts in provenance.values() for key in texts} - {"command"}):
         tables: dict[str, list[str]] = {}
-        for name, info in infos.items():
-            tables.setdefault(info.tags.get(tag, ""), []).append(name)
+        for name, texts in provenance.items():
+            tables.setdefault(texts.get(key, ""), []).append(name)
         rows += [
-            (tag, value, "all" if len(tables) == 1 else ", ".join(names)) for value, names in tables.items() if value
+            (key, value, "all" if len(tables) == 1 else ", ".join(names)) for value, names in tables.items() if value
         ]
-    yield table_of_words(("tag", "value", "tables"), rows)
+    yield table_of_words(("name", "value", "tables"), rows)

@@ -24,7 +24,7 @@ from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options, require_same
 from fpp_sweep.sweep.preflight import Workers, mended, open_workers, require_named
 from fpp_sweep.sweep.run import run_sweep
-from fpp_sweep.tracking import WHOLE, one_line, recorded, ship, ship_whole
+from fpp_sweep.tracking import one_line, recorded, ship, ship_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,8 @@ def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Tabl
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
             make_whole(folder)
             forget_failed(folder)
-            tags = {WHOLE: whole.identity()}
-            own = replace(options, root=whole.folder, name=name, resume=folder.info_file.is_file(), tags=tags)
+            resume = folder.info_file.is_file()
+            own = replace(options, root=whole.folder, name=name, resume=resume, group=whole.identity())
             if _is_done(folder, space, own):
                 pass
             elif experiment.alone:

@@ -13,7 +13,7 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.search.racing import Racer, Rules
+from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.config import TrialConfig
@@ -22,7 +22,7 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, Plan, Round, StoppingPolicy, TrialStopped, added, measured, run_trial
+from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, measured, run_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class TrialContext:
     folder: SweepFolder
     executor: Executor
     plan: Plan
+    final_plan: Plan | None = None  # of the final stage and the test split; none: the plan of the search
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...]
     search_split: str
@@ -68,7 +69,7 @@ class LoggingExecutor:
                 raise TrialStopped("stopped by `steer`")
 
 
-def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round | None = None) -> None:
+def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
     """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
     folder = brief.folder
     record = folder.trial(name)
@@ -77,15 +78,11 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
     driver = _driver(brief, record, split)
     executor = LoggingExecutor(brief.executor, log, folder, name)
     try:
-        config = TrialConfig.of_record(record.config)
-        plan = brief.plan.of_round(round) if round else brief.plan
+        config = TrialConfig().replace(record.config)
+        plan = brief.plan
+        if split != brief.search_split and brief.final_plan is not None:
+            plan = brief.final_plan.for_config(config, brief.plan.seeds)
         result, datasets = run_trial(plan, config, split, executor, order=order, driver=driver)
-        if (before := record.results.get(split)) is not None:  # what earlier rounds computed is at hand now
-            held = before.device_seconds + result.device_seconds
-            seconds, features = (
-                added(getattr(one, name) for one in (before, result)) for name in ("seconds", "features")
-            )
-            result = replace(result, device_seconds=held, seconds=seconds, features=features)
         record = replace(record, results={**record.results, split: result})
         if split == brief.search_split:
             values = [measured(result, objective.metric) for objective in brief.objectives]
@@ -101,8 +98,8 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
     except TrialStopped as stop:
         record = replace(record, held=record.held + math.fsum(executor.held))
         record = ended(record, split, "stopped", str(stop))
-        if isinstance(driver, Racer):
-            record = driver.marked(record)
+        if isinstance(driver, RacePolicy):
+            record = driver.with_estimate(record)
     except Exception as error:
         failure = error if isinstance(error, TaskFailed) else TaskFailed.of(error)
         record = ended(record, split, "failed", failure.reason, failure.details)
@@ -113,8 +110,8 @@ def run_job(brief: TrialContext, name: str, split: str, order: int, round: Round
 def _driver(brief: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
     if brief.race is None or split != brief.search_split:
         return brief.driver
-    rules = Rules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
-    return Racer(rules, brief.folder, record)
+    rules = RaceRules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
+    return RacePolicy(rules, brief.folder, record)
 
 
 def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:

@@ -1,9 +1,11 @@
-"""Racing: a trial is stopped after a part of its images where all of them, by what is known, will not do.
+"""Racing: stop a trial after a part of its images when it is unlikely to reach the front.
 
-All trials of a sweep run block by block, the same blocks of all datasets for all. After each block a trial leaves the
-sums of what it has seen in `race/<name>/`, and is compared with trials that have finished: they have seen the same
-images, so that differences are paired, and what they came to on all images is what it is expected to come to, less
-those differences. What it decides is written there before anybody acts on it, and is not decided again.
+All trials of a sweep run rung by rung, on the same images. After each rung a trial writes the block statistics of the
+images so far to `race/<name>/` and predicts its final values from the finished trials that differ from it least: their
+final values, minus their lead on the images that both have seen. The trial is stopped if a finished trial is ahead of
+this prediction in every objective by more than chance explains, or if a constraint is broken by more than that. The
+standard errors come from the spread of paired differences between blocks; nothing is resampled. A decision is written
+to `race/<name>/decisions.json` before it takes effect, and is not taken again after a kill.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -27,122 +29,206 @@ from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.work import Race
-from fpp_sweep.spec.catalogue import Goal, sign
+from fpp_sweep.spec.catalogue import ACCURACY, Goal, sign
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import write_json, written_whole
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
-from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, Numbers, packed, unpacked
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, averaged, resampled, stacked
+from fpp_sweep.statistics.block_stats import (
+    BLOCKWISE_METRICS,
+    BlockStats,
+    Numbers,
+    StatsBySeed,
+    block_contributions,
+    from_bytes,
+    to_bytes,
+)
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured
 
-DRAWS = 200
-LEAST_SD = 1e-6
-NEAREST = 3  # finished trials that say what another will come to
-NEVER_STOPPED = ("point", "code", "paper")  # origins of trials that somebody asked for by their values
+MIN_SD = 1e-6  # points
+N_NEIGHBOURS = 3  # finished trials that a prediction rests on; more or fewer saved less (benchmarks/RESULTS.md, Racing)
+NEVER_STOPPED = ("point", "code", "paper")  # origins of trials that the user asked for by their values
 
 
-# --- what is decided, of numbers alone --------------------------------------------------------------
+# --- rungs ------------------------------------------------------------------------------------------
 
 
-def expected(row: BootstrapSamples, known: Numbers, left: float, nearest: int = NEAREST) -> tuple[float, float]:
-    """What the first trial's value on all images will be, and its standard deviation.
-
-    The others have finished, and `known` are their values; of the nearest ones each says its own, less what it is ahead
-    on the images that both have seen. `left` is the share that the first has not seen: the rest is no matter of chance.
-    """
-    precise = np.maximum(row.against(0)[1][1:], LEAST_SD) ** -2
-    near = np.argsort(-precise, kind="stable")[:nearest]
-    shares = precise[near] / precise[near].sum()
-    values, draws = (np.stack([each[0], shares @ each[1 + near]]) for each in (row.values, row.draws))
-    gap = BootstrapSamples(values, draws, row.image).difference(1, 0)
-    return float(shares @ known[near]) - gap.value, max(math.sqrt(left) * gap.sd, LEAST_SD)
-
-
-def beaten(
-    own: Sequence[tuple[float, float]], others: Numbers, goals: Sequence[Goal], least: float
-) -> tuple[int, list[float]] | None:
-    """Which of the others, (trials, objectives), is ahead most clearly of what is expected, and by how much in each.
-
-    One must be ahead in every objective by so many standard deviations.
-    """
-    if not len(others):
-        return None
-    gains = (others - [value for value, _ in own]) * [sign(goal) for goal in goals]
-    clearness = (gains / [sd for _, sd in own]).min(axis=1)
-    best = int(clearness.argmax())
-    return (best, gains[best].tolist()) if clearness[best] > least else None
+def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return for each dataset and split the images after which a rung ends: whole batches, as many rungs for each."""
+    sizes = tuple(info.size for info in datasets)
+    rungs: list[tuple[int, ...]] = []
+    for share in race.rungs:
+        ends = []
+        for size in sizes:
+            batches = math.ceil(max(share * size, 1) / BATCH)
+            ends.append(min(size, BATCH * batches))
+        rung = tuple(ends)
+        if rung != sizes and rung not in rungs:
+            rungs.append(rung)
+    largest = max(datasets, key=lambda info: info.size)
+    if not rungs:
+        raise InputError(
+            f"{largest.name} has {largest.size} images in split {largest.split}, and a race needs two rungs of {BATCH}"
+            " images: raise work.limit, or remove search.race",
+            "search.race",
+        )
+    if len(race.rungs) >= largest.size:
+        raise InputError(f"{len(race.rungs) + 1} rungs of {largest.size} images; give fewer", "search.race.rungs")
+    by_dataset = zip(*rungs, strict=True)
+    return {(info.name, info.split): tuple(ends) for info, ends in zip(datasets, by_dataset, strict=True)}
 
 
-# --- blocks -----------------------------------------------------------------------------------------
+def require_blockwise(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
+    """Raise InputError unless a part of the images says something about each metric."""
+    for metric in _metrics(objectives, constraints):
+        if metric.partition("/")[0] not in BLOCKWISE_METRICS:
+            raise InputError(
+                f"{metric} cannot be predicted from a part of the images; race with {', '.join(BLOCKWISE_METRICS)}, "
+                "or remove search.race",
+                "search.race",
+            )
 
 
-def rungs(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Where the blocks of each dataset end: whole batches, and one at least; the same number for all."""
-    cuts = [
-        tuple(min(facts.size, BATCH * math.ceil(max(share * facts.size, 1) / BATCH)) for facts in datasets)
-        for share in race.rungs
-    ]
-    whole = tuple(facts.size for facts in datasets)
-    kept = [cut for cut in dict.fromkeys(cuts) if cut != whole]
-    most, name = max((facts.size, facts.name) for facts in datasets)
-    if not kept:
-        told = f"{name} has {most} images in split {datasets[0].split}, which is one block"
-        raise InputError(f"{told}; a race needs two, of {BATCH} images: raise work.limit, or leave it", "search.race")
-    if len(race.rungs) >= most:
-        raise InputError(f"{len(race.rungs) + 1} blocks of {most} images; ask for fewer", "search.race.rungs")
-    return {(facts.name, facts.split): ends for facts, ends in zip(datasets, zip(*kept, strict=True), strict=True)}
+def _metrics(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> list[str]:
+    names = [objective.metric for objective in objectives]
+    names += [constraint.metric for constraint in constraints]
+    return list(dict.fromkeys(names))
 
 
-def require_additive(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
-    """A part of the images must say something of the metric."""
-    for metric in [goal.metric for goals in (objectives, constraints) for goal in goals]:
-        if metric.partition("/")[0] not in ADDITIVE:
-            problem = f"{metric} of a part of the images says nothing of {metric} of all"
-            raise InputError(f"{problem}; race with {', '.join(ADDITIVE)}, or not", "search.race")
+# --- prediction, from numbers alone -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """A trial's metrics on its first blocks, by dataset: of all images, then of every draw."""
+class Contributions:
+    """A metric on the images so far, as what each block adds to it."""
 
-    images: tuple[tuple[str, bytes, int], ...]  # which ones, and how many: by dataset
-    values: Mapping[str, Mapping[str, Numbers]]
+    by_dataset: Sequence[Numbers]  # (blocks,) each; all of them sum to the metric
+    extra_variance: float = 0.0  # of a difference: two pseudo-images (Agresti)
+
+    @property
+    def value(self) -> float:
+        return float(sum(part.sum() for part in self.by_dataset))
+
+    def minus(self, other: Contributions) -> Contributions:
+        parts = [own - others for own, others in zip(self.by_dataset, other.by_dataset, strict=True)]
+        return Contributions(parts, self.extra_variance)
+
+    def times(self, factor: float) -> Contributions:
+        return Contributions([factor * part for part in self.by_dataset], self.extra_variance)
+
+    def plus(self, other: Contributions) -> Contributions:
+        return self.minus(other.times(-1.0))
+
+    @property
+    def sd(self) -> float:
+        """The standard deviation of the sum, for images drawn anew; datasets are drawn independently."""
+        variance = self.extra_variance
+        for part in self.by_dataset:
+            blocks = len(part)
+            variance += float(np.square(part - part.mean()).sum()) * blocks / max(blocks - 1, 1)
+        return max(math.sqrt(variance), MIN_SD)
 
 
-@lru_cache(maxsize=4096)  # every trial looks at those that ended before
-def _seen(file: Path, at: int, split: str, metrics: tuple[str, ...]) -> Seen:
-    """ValueError if that is no file of sums."""
-    seeds: dict[str, list[BlockStats]] = {}
-    for (dataset, _), one in sorted(unpacked(file.read_bytes()).items(), key=lambda item: item[0]):
-        seeds.setdefault(dataset, []).append(one)
-    stems = sorted({metric.partition("/")[0] for metric in metrics})
-    images = [(name, b"".join(one.digests.tobytes() for one in given), given[0].total) for name, given in seeds.items()]
-    return Seen(tuple(images), {name: _over_seeds(name, split, given, stems) for name, given in seeds.items()})
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A trial's final value of a metric, as predicted."""
+
+    value: float
+    sd: float
 
 
-def _over_seeds(dataset: str, split: str, seeds: Sequence[BlockStats], metrics: Sequence[str]) -> dict[str, Numbers]:
-    """The mean over seeds, which are not drawn: all trials have the same, and have seen all of them."""
-    rows = [resampled(dataset, split, [one], metrics, DRAWS) for one in seeds]
-    return {metric: np.mean([row[metric] for row in rows], axis=0) for metric in metrics}
+def extrapolate_final(
+    own: Contributions, finished: Sequence[Contributions], finals: Numbers, left: float
+) -> Prediction:
+    """Predict a trial's final value from the finished trials most like it.
+
+    `finals` are the final values of the finished trials, `left` is the share of images that the trial has not seen.
+    """
+    leads = [rival.minus(own) for rival in finished]
+    difference_sd = np.array([lead.sd for lead in leads])
+    nearest = np.argsort(difference_sd, kind="stable")[:N_NEIGHBOURS]
+    weights = difference_sd[nearest] ** -2.0  # inverse variance
+    weights /= weights.sum()
+    combined = leads[nearest[0]].times(weights[0])
+    for index, weight in zip(nearest[1:], weights[1:], strict=True):
+        combined = combined.plus(leads[index].times(weight))
+    value = float(weights @ finals[nearest]) - combined.value
+    return Prediction(value, max(math.sqrt(left) * combined.sd, MIN_SD))
 
 
-def together(trials: Sequence[Seen], metrics: Sequence[str]) -> dict[str, BootstrapSamples]:
-    """Metrics of trials that have seen the same images, by name: averages, or of one dataset."""
-    counts = {dataset: images for dataset, _, images in trials[0].images}
-    datasets = {name: stacked([trial.values[name] for trial in trials], count) for name, count in counts.items()}
-    average = averaged(list(datasets.values()))
-    split = {metric: metric.partition("/") for metric in metrics}
-    return {metric: (datasets[name] if name else average)[stem] for metric, (stem, _, name) in split.items()}
+def find_dominating(
+    predictions: Sequence[Prediction], finals: Numbers, goals: Sequence[Goal], min_deviations: float
+) -> tuple[int, list[float]] | None:
+    """Return the finished trial that is ahead most clearly, and its leads by objective; None if none is clearly ahead.
+
+    `finals` is (trials, objectives). A trial is clearly ahead if it leads by `min_deviations` standard deviations in
+    every objective.
+    """
+    if not len(finals):
+        return None
+    predicted = np.array([prediction.value for prediction in predictions])
+    deviations = np.array([prediction.sd for prediction in predictions])
+    signs = np.array([sign(goal) for goal in goals])
+    leads = (finals - predicted) * signs
+    clearness = (leads / deviations).min(axis=1)
+    best = int(clearness.argmax())
+    if clearness[best] <= min_deviations:
+        return None
+    return best, leads[best].tolist()
+
+
+# --- metrics at a rung ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RungMetrics:
+    """A trial's metrics on the images up to a rung."""
+
+    images: Mapping[str, int]  # by dataset
+    digests: tuple[tuple[str, bytes], ...]  # which images, by dataset
+    metrics: Mapping[str, Contributions]
+
+    @classmethod
+    def of(cls, table: StatsBySeed, metrics: Sequence[str]) -> RungMetrics:
+        by_dataset: dict[str, list[BlockStats]] = {}
+        for (dataset, _), stats in sorted(table.items(), key=lambda item: item[0]):
+            by_dataset.setdefault(dataset, []).append(stats)
+        images = {name: seeds[0].total for name, seeds in by_dataset.items()}
+        digests = []
+        for name, seeds in by_dataset.items():
+            digests.append((name, b"".join(stats.digests.tobytes() for stats in seeds)))
+        contributions = {metric: _contributions(metric, by_dataset) for metric in metrics}
+        return cls(images, tuple(digests), contributions)
+
+
+def _contributions(metric: str, by_dataset: Mapping[str, Sequence[BlockStats]]) -> Contributions:
+    """Return the mean over seeds, which all trials share, and over datasets unless the metric names one."""
+    stem, _, dataset = metric.partition("/")
+    names = [dataset] if dataset else list(by_dataset)
+    parts = []
+    one_image = 0.0
+    for name in names:
+        seeds = by_dataset[name]
+        over_seeds = np.mean([block_contributions(stem, stats) for stats in seeds], axis=0)
+        parts.append(over_seeds / len(names))
+        if stem == ACCURACY:
+            one_image = max(one_image, 100 / seeds[0].total / len(names))
+    return Contributions(parts, 2 * one_image**2)
+
+
+@lru_cache(maxsize=4096)  # every trial reads the files of those that finished before it
+def _read_rung(file: Path, stamp: int, metrics: tuple[str, ...]) -> RungMetrics:
+    """Read a file of block statistics once; ValueError if it is damaged."""
+    return RungMetrics.of(from_bytes(file.read_bytes()), metrics)
 
 
 # --- a trial in its race ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What all trials of a sweep race by."""
+class RaceRules:
+    """The rules of a sweep's race, the same for all trials."""
 
     race: Race
     objectives: tuple[Objective, ...]
@@ -150,223 +236,254 @@ class Rules:
     split: str
 
     @property
-    def least(self) -> float:
-        """How many standard deviations make a difference."""
+    def min_deviations(self) -> float:
+        """Standard deviations that a lead must have."""
         return NormalDist().inv_cdf(self.race.confidence)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(goal.metric for goals in (self.objectives, self.constraints) for goal in goals))
+        return tuple(_metrics(self.objectives, self.constraints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What a trial decided after a block."""
+class RungDecision:
+    """What a trial decided after a rung."""
 
-    share: float = 0.0  # of its images, so far
-    reason: str | None = None  # why it was stopped there
-    against: str = ""  # the trial that beats it
-    gains: Sequence[float] = ()  # of that one, by objective, over what is expected of this
-    deviations: Sequence[float] = ()  # of what is expected
-    estimate: Sequence[float] | None = None  # of its own objectives on all images
+    share: float = 0.0  # of its images that it has seen
+    reason: str | None = None  # why it was stopped; none: it goes on
+    rival: str = ""  # the trial that is ahead
+    leads: Sequence[float] = ()  # of the rival over the prediction, by objective
+    deviations: Sequence[float] = ()  # of the prediction, by objective
+    estimate: Sequence[float] | None = None  # predicted objectives on all images
     constraints: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Another trial or a baseline, and what it had seen after the same block."""
+@dataclass(frozen=True, slots=True, eq=False)
+class FinishedTrial:
+    """Another trial or a baseline, and its metrics at the same rung."""
 
     record: TrialRecord
-    seen: Seen
+    rung: RungMetrics
 
 
-class Racer(StoppingPolicy):
-    """Runs a trial in stages, and looks after each whether it goes on."""
+class RacePolicy(StoppingPolicy):
+    """Runs a trial rung by rung, and decides after each if the trial goes on."""
 
-    def __init__(self, rules: Rules, folder: SweepFolder, record: TrialRecord) -> None:
-        self._rules, self._folder, self._record = rules, folder, record
-        self._looks_file = folder.race(record.name) / "looks.json"
-        self._looks = self._known_looks()
+    def __init__(self, rules: RaceRules, folder: SweepFolder, record: TrialRecord) -> None:
+        self._rules = rules
+        self._folder = folder
+        self._record = record
+        self._decisions_file = folder.race(record.name) / "decisions.json"
+        self._decisions = self._read_decisions()
         self._done: dict[EvalTask, TaskResult] = {}
         self._stages: list[list[EvalTask]] = []
-        self._sizes: dict[str, int] = {}  # of the datasets
-        self._block = 0
-        self._total = 0
-        self._last: Look | None = None
+        self._sizes: dict[str, int] = {}  # images by dataset
+        self._rung = 0
+        self._total = 0  # images over all tasks
+        self._last: RungDecision | None = None
 
     def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
-        """Block by block, across all datasets and seeds."""
-        blocks: dict[int, list[EvalTask]] = {}
+        """Return the tasks by rung, over all datasets and seeds."""
+        by_rung: dict[int, list[EvalTask]] = {}
         for task in self.ordered(plan, tasks):
             ends = plan.rungs[task.dataset, task.split]
-            blocks.setdefault(sum(end < task.stop for end in ends), []).append(task)
+            rung = sum(end < task.stop for end in ends)
+            by_rung.setdefault(rung, []).append(task)
         self._total = sum(task.stop - task.start for task in tasks)
-        self._sizes = {facts.name: facts.size for facts in plan.datasets[self._rules.split]}
-        self._stages = [blocks[block] for block in sorted(blocks)]
+        self._sizes = {info.name: info.size for info in plan.datasets[self._rules.split]}
+        self._stages = [by_rung[rung] for rung in sorted(by_rung)]
         return self._stages
 
     def stops(self, task: Task, result: TaskResult) -> str | None:
+        """Return why the trial is stopped; None if it goes on."""
         if isinstance(task, EvalTask):
             self._done[task] = result
-        if self._block + 1 >= len(self._stages) or not all(task in self._done for task in self._stages[self._block]):
+        is_last_rung = self._rung + 1 >= len(self._stages)
+        if is_last_rung or not all(task in self._done for task in self._stages[self._rung]):
             return None
-        self._block += 1
+        self._rung += 1
         try:
-            self._last = self._look()
-        except OSError as error:  # no verdict on the trial
+            self._last = self._decide_once()
+        except OSError as error:  # the disk failed, which says nothing about the trial
             raise MachineError.of(error) from error
         return self._last.reason
 
-    def marked(self, record: TrialRecord) -> TrialRecord:
-        """The record of a trial that was stopped here, or by somebody."""
-        look = self._last
-        if look is None or look.reason is None:
+    def with_estimate(self, record: TrialRecord) -> TrialRecord:
+        """Return the record of a stopped trial with its estimate; unchanged if the user stopped the trial."""
+        decision = self._last
+        if decision is None or decision.reason is None:
             return record
-        return replace(record, estimate=look.estimate, fidelity=look.share, constraints=look.constraints)
+        return replace(record, estimate=decision.estimate, fidelity=decision.share, constraints=decision.constraints)
 
-    def _look(self) -> Look:
-        """As it was decided before, else now."""
-        sums = dict(self._sums())
-        readable = all(sums.values())
-        if readable:
-            with written_whole(self._file(self._record.name)) as partial:
-                partial.write_bytes(packed({key: one for key, one in sums.items() if one}))
+    def _decide_once(self) -> RungDecision:
+        """Return the decision that an earlier process wrote, else decide and write."""
+        table = self._table()
+        if table is not None:
+            with written_whole(self._rung_file(self._record.name)) as partial:
+                partial.write_bytes(to_bytes(table))
         share = sum(task.stop - task.start for task in self._done) / self._total
-        if self._record.estimate is not None:  # it was stopped before, and is to be finished
-            return Look(share=share)
-        if self._block <= len(self._looks):
-            return self._looks[self._block - 1]
-        may_stop = readable and self._record.kind == "trial" and self._record.origin not in NEVER_STOPPED
-        look = self._decided(share) if may_stop else Look(share=share)
-        self._looks.append(look)
-        write_json(self._looks_file, {"config": self._record.key, "looks": [asdict(each) for each in self._looks]})
-        return look
+        if self._record.estimate is not None:  # stopped before, and continued at the user's request
+            return RungDecision(share=share)
+        if self._rung <= len(self._decisions):
+            return self._decisions[self._rung - 1]
+        decision = RungDecision(share=share)
+        asked_for = self._record.kind != "trial" or self._record.origin in NEVER_STOPPED
+        if table is not None and not asked_for:
+            decision = self._decide(share)
+        self._decisions.append(decision)
+        rows = [asdict(row) for row in self._decisions]
+        write_json(self._decisions_file, {"config": self._record.key, "decisions": rows})
+        return decision
 
-    def _known_looks(self) -> list[Look]:
-        """Those of an earlier process; of a damaged file none, nor where the trial's values have been drawn anew."""
+    def _read_decisions(self) -> list[RungDecision]:
+        """Read those of an earlier process; none if the file is damaged or of other settings."""
         try:
-            known = json.loads(self._looks_file.read_text("utf-8"))
-            if known["config"] == self._record.key:
-                return [Look(**row) for row in known["looks"]]
+            document = json.loads(self._decisions_file.read_text("utf-8"))
+            if document["config"] == self._record.key:
+                return [RungDecision(**row) for row in document["decisions"]]
         except (OSError, ValueError, TypeError, KeyError):
             pass
-        shutil.rmtree(self._looks_file.parent, ignore_errors=True)
+        shutil.rmtree(self._decisions_file.parent, ignore_errors=True)
         return []
 
-    def _sums(self) -> Iterator[tuple[tuple[str, int], BlockStats | None]]:
-        """By dataset and seed, of all blocks so far; none where no image could be read."""
+    def _table(self) -> StatsBySeed | None:
+        """Return the block statistics so far by dataset and seed; None if a dataset has no readable image."""
         parts: dict[tuple[str, int], list[Any]] = {}
-        for task in sorted(self._done, key=lambda task: (task.dataset, task.seed, task.start)):
-            found = parts.setdefault((task.dataset, task.seed), [])
-            if (predictions := self._done[task].predictions) is not None:
-                found.append(predictions)
-        for (dataset, seed), given in parts.items():
-            yield (dataset, seed), BlockStats.of_predictions(dataset, concatenate(given)) if given else None
-
-    def _file(self, name: str) -> Path:
-        return self._folder.race(name) / f"block-{self._block}.npz"
-
-    def _decided(self, share: float) -> Look:
-        rules, own = self._rules, self._seen_of(self._record.name)
-        finished = list(self._finished(own))
-        trials = [one.record for one in finished if one.record.kind == "trial"]
-        if own is None or len(trials) < rules.race.reserve:
-            return Look(share=share)
-        left = 1 - min(images / self._sizes[name] for name, _, images in own.images)
-        rows = together([own, *(one.seen for one in finished)], rules.metrics)
-        found = {
-            metric: expected(row, np.array([self._measured(one.record, metric) for one in finished]), left)
-            for metric, row in rows.items()
-        }
-        broken = {
-            constraint.name: self._violation(constraint, found[constraint.metric]) for constraint in rules.constraints
-        }
-        look = self._lost(found, [record for record in trials if record.feasible]) or self._broke(broken)
-        if look is None:
-            return Look(share=share)
-        estimate = [found[objective.metric][0] for objective in rules.objectives]
-        constraints = {name: value for name, (value, _) in broken.items()}
-        reason = f"{look.reason}, after {share:.0%} of the images"
-        return replace(look, share=share, reason=reason, estimate=estimate, constraints=constraints)
-
-    def _lost(self, found: Mapping[str, tuple[float, float]], others: Sequence[TrialRecord]) -> Look | None:
-        """Whether one of them is ahead in every objective."""
-        metrics = [objective.metric for objective in self._rules.objectives]
-        own = [found[metric] for metric in metrics]
-        values = np.array([[self._measured(record, metric) for metric in metrics] for record in others])
-        lost = beaten(own, values, [objective.goal for objective in self._rules.objectives], self._rules.least)
-        if lost is None:
+        for task in sorted(self._done, key=lambda task: (task.dataset, task.prompt_seed, task.start)):
+            predictions = parts.setdefault((task.dataset, task.prompt_seed), [])
+            shard = self._done[task].predictions
+            if shard is not None:
+                predictions.append(shard)
+        if not all(parts.values()):
             return None
-        index, gains = lost
-        name, deviations = others[index].name, [sd for _, sd in own]
-        shown = [
-            f"{format_metric(metric, gain)} ± {format_metric(metric, self._rules.least * sd)} in {metric}"
-            for metric, gain, sd in zip(metrics, gains, deviations, strict=True)
-        ]
-        reason = f"beaten by {name} by {' and '.join(shown)}"
-        return Look(reason=reason, against=name, gains=gains, deviations=deviations)
+        table = {}
+        for (dataset, seed), predictions in parts.items():
+            table[dataset, seed] = BlockStats.of_predictions(dataset, concatenate(predictions))
+        return table
 
-    def _broke(self, broken: Mapping[str, tuple[float, float]]) -> Look | None:
-        """Whether it breaks a constraint."""
-        reach = {name: self._rules.least * sd for name, (_, sd) in broken.items()}
-        told = [
-            f"breaks {name} by {value:.2f} ± {reach[name]:.2f}"
-            for name, (value, _) in broken.items()
-            if value > reach[name]
-        ]
-        return Look(reason=" and ".join(told)) if told else None
+    def _rung_file(self, name: str) -> Path:
+        return self._folder.race(name) / f"rung-{self._rung}.npz"
 
-    def _violation(self, constraint: Constraint, own: tuple[float, float]) -> tuple[float, float]:
-        """By how much it will be broken, and the standard deviation."""
-        known = None
+    # --- the decision
+
+    def _decide(self, share: float) -> RungDecision:
+        own = self._rung_of(self._record.name)
+        finished = self._finished_at(own)
+        trials = [rival.record for rival in finished if rival.record.kind == "trial"]
+        if own is None or len(trials) < self._rules.race.reserve:
+            return RungDecision(share=share)
+        left = 1 - min(images / self._sizes[name] for name, images in own.images.items())
+        predictions = {}
+        for metric in self._rules.metrics:
+            finals = np.array([self._final(rival.record, metric) for rival in finished])
+            rivals = [rival.rung.metrics[metric] for rival in finished]
+            predictions[metric] = extrapolate_final(own.metrics[metric], rivals, finals, left)
+        violations = {}
+        for constraint in self._rules.constraints:
+            violations[constraint.name] = self._violation(constraint, predictions[constraint.metric])
+        feasible = [record for record in trials if record.feasible]
+        decision = self._stop_if_dominated(predictions, feasible) or self._stop_if_infeasible(violations)
+        if decision is None:
+            return RungDecision(share=share)
+        return replace(
+            decision,
+            share=share,
+            reason=f"{decision.reason}, after {share:.0%} of the images",
+            estimate=[predictions[objective.metric].value for objective in self._rules.objectives],
+            constraints={name: violation.value for name, violation in violations.items()},
+        )
+
+    def _stop_if_dominated(
+        self, predictions: Mapping[str, Prediction], rivals: Sequence[TrialRecord]
+    ) -> RungDecision | None:
+        metrics = [objective.metric for objective in self._rules.objectives]
+        goals = [objective.goal for objective in self._rules.objectives]
+        finals = np.array([[self._final(record, metric) for metric in metrics] for record in rivals])
+        own = [predictions[metric] for metric in metrics]
+        ahead = find_dominating(own, finals, goals, self._rules.min_deviations)
+        if ahead is None:
+            return None
+        index, leads = ahead
+        name = rivals[index].name
+        parts = []
+        for metric, lead, prediction in zip(metrics, leads, own, strict=True):
+            half_width = self._rules.min_deviations * prediction.sd
+            parts.append(f"{format_metric(metric, lead)} ± {format_metric(metric, half_width)} in {metric}")
+        return RungDecision(
+            reason=f"beaten by {name} by {' and '.join(parts)}",
+            rival=name,
+            leads=leads,
+            deviations=[prediction.sd for prediction in own],
+        )
+
+    def _stop_if_infeasible(self, violations: Mapping[str, Prediction]) -> RungDecision | None:
+        parts = []
+        for name, violation in violations.items():
+            half_width = self._rules.min_deviations * violation.sd
+            if violation.value > half_width:
+                parts.append(f"breaks {name} by {violation.value:.2f} ± {half_width:.2f}")
+        if not parts:
+            return None
+        return RungDecision(reason=" and ".join(parts))
+
+    def _violation(self, constraint: Constraint, own: Prediction) -> Prediction:
+        """Return by how much the trial will break a constraint; unknown while its baseline has not finished."""
+        baseline_value = None
         if constraint.baseline is not None:
             record = self._folder.trial(f"baseline-{constraint.baseline}")
             if record.state != "complete":
-                return 0.0, math.inf  # nobody knows
-            known = self._measured(record, constraint.metric)
-        return constraint.violation(own[0], known), own[1]
+                return Prediction(0.0, math.inf)
+            baseline_value = self._final(record, constraint.metric)
+        return Prediction(constraint.violation(own.value, baseline_value), own.sd)
 
-    def _finished(self, own: Seen | None) -> Iterator[Finished]:
-        """Trials and baselines that saw the same images in these blocks."""
+    def _finished_at(self, own: RungMetrics | None) -> list[FinishedTrial]:
+        """Return the finished trials and baselines that saw the same images up to this rung."""
+        finished = []
         for file in self._folder.trial_files():
-            seen = self._seen_of(file.stem)
-            if own is None or seen is None or seen.images != own.images or file.stem == self._record.name:
+            rung = self._rung_of(file.stem)
+            if own is None or rung is None or rung.digests != own.digests or file.stem == self._record.name:
                 continue
-            with suppress(InputError):  # damaged: --resume mends it
+            with suppress(InputError):  # a damaged record, which --resume repairs
                 record = self._folder.trial(file.stem)
                 if record.state == "complete":
-                    yield Finished(record, seen)
+                    finished.append(FinishedTrial(record, rung))
+        return finished
 
-    def _measured(self, record: TrialRecord, metric: str) -> float:
+    def _final(self, record: TrialRecord, metric: str) -> float:
         return measured(record.results[self._rules.split], metric)
 
-    def _seen_of(self, name: str) -> Seen | None:
-        file = self._file(name)
+    def _rung_of(self, name: str) -> RungMetrics | None:
+        file = self._rung_file(name)
         try:
-            return _seen(file, file.stat().st_mtime_ns, self._rules.split, self._rules.metrics)
-        except (FileNotFoundError, ValueError):  # stopped before, or damaged
+            return _read_rung(file, file.stat().st_mtime_ns, self._rules.metrics)
+        except (FileNotFoundError, ValueError):  # stopped before this rung, or damaged
             return None
 
 
-# --- what it saves ----------------------------------------------------------------------------------
+# --- what a race saves ------------------------------------------------------------------------------
 
 
-def saved(records: Sequence[TrialRecord], split: str) -> str:
-    """What the trials that were stopped, and not finished later, did not cost, in a line."""
+def savings(records: Sequence[TrialRecord], split: str) -> str:
+    """Return one line: how much work the stopped trials did not cost."""
     finished = [record for record in records if record.kind == "trial" and split in record.results]
     stopped = [record for record in records if record.state == "stopped" and record.estimate is not None]
     if not finished or not stopped:
-        return "no trial was stopped for good; nothing was saved"
-    spent = math.fsum(record.held for record in records)
-    spent += math.fsum(result.device_seconds for record in records for result in record.results.values())
-    less = math.fsum(1 - record.fidelity for record in stopped)
-    seconds = less * fmean(_adaptation(record.results[split]) for record in finished)
-    of_all = seconds / (spent + seconds or 1.0)
+        return "no trial was stopped early; nothing was saved"
+    spent = 0.0
+    for record in records:
+        spent += record.held
+        spent += math.fsum(result.device_seconds for result in record.results.values())
+    skipped = math.fsum(1 - record.fidelity for record in stopped)  # in trials
+    saved_seconds = skipped * fmean(_adaptation_seconds(record.results[split]) for record in finished)
     ended = len(finished) + len(stopped)
-    told = f"{len(stopped)} of {ended} trials stopped early; that saved {less / ended:.0%} of adaptation"
-    return f"{told}, {of_all:.0%} of all device time (pretraining is not saved)"
+    share_of_all = saved_seconds / max(spent + saved_seconds, 1e-9)
+    return (
+        f"{len(stopped)} of {ended} trials stopped early; that saved {skipped / ended:.0%} of adaptation, "
+        f"{share_of_all:.0%} of all device time (pretraining is not saved)"
+    )
 
 
-def _adaptation(result: SplitResult) -> float:
-    """Seconds, over all datasets and seeds."""
-    return math.fsum(stages.get("adapt", 0.0) for stages in result.costs.values()) * max(1, len(result.by_seed))
+def _adaptation_seconds(result: SplitResult) -> float:
+    """Return the seconds of adaptation over all datasets and seeds."""
+    seconds = math.fsum(stages.get("adapt", 0.0) for stages in result.costs.values())
+    return seconds * max(1, len(result.by_seed))

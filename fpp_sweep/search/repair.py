@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ def mend(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
         except InputError as error:
             yield _aside(file, error)
     yield from _commands(folder)
-    yield from _confirmation(folder, space)
     known, problem = _read(folder.study_file, info.name, space)
     queue = Queue.of(folder, info)
     trials = _agreed(records, known, queue)
@@ -69,21 +67,6 @@ def _commands(folder: SweepFolder) -> Iterator[str]:
             yield f"{_aside(file, error)}, and not applied"
 
 
-def _confirmation(folder: SweepFolder, space: Space) -> Iterator[str]:
-    """A line where it begins anew."""
-    file, anew = folder.confirm_file, "the confirmation begins anew, and what has run is at hand"
-    if space.search.confirm is None or not file.exists():
-        return
-    try:
-        steps = folder.steps()
-        for name in (name for step in steps for name in (*step.trials, *step.baselines)):
-            expect(folder.trial_file(name).exists(), f"names {name}, which has no record")
-        if any(step.settings != asdict(space.search.confirm) for step in steps):
-            yield f"{file}: was decided with another search.confirm; {anew}"
-    except InputError as error:
-        yield f"{_aside(file, error)}; {anew}"
-
-
 def _aside(file: Path, error: InputError) -> str:
     """What was wrong with a file, and where it is kept; the error itself where nobody knows that it is damaged."""
     if isinstance(error.__cause__, OSError):
@@ -94,7 +77,7 @@ def _aside(file: Path, error: InputError) -> str:
 
 def _trial_of(record: TrialRecord, info: SweepInfo, space: Space) -> FrozenTrial:
     """A record as the study has it; InputError if this sweep cannot have made it."""
-    TrialConfig.of_record(record.config)
+    TrialConfig().replace(record.config)
     complete = record.state == "complete"
     if complete:
         measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)

@@ -21,11 +21,11 @@ from ray.tune.search import Searcher
 from sqlalchemy.exc import OperationalError
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import GROWTH, front_of
+from fpp_sweep.records.front import MIN_GROWTH, front_of
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import CONFIRMED, ENDED, Command, Kind, TrialRecord
-from fpp_sweep.records.steering import budget_in_force, steered
-from fpp_sweep.search.confirming import Confirmation
+from fpp_sweep.records.records import ENDED, FINAL, Command, Kind, TrialRecord
+from fpp_sweep.records.steering import budget_in_force
+from fpp_sweep.search.finalists import FinalJobs
 from fpp_sweep.search.job import TrialContext, ended
 from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
@@ -37,7 +37,6 @@ from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.status import StatusPoller
 
-TEST = "test"
 START = 5.0  # seconds: a trial's process that is still starting when another trial ends is dropped by Tune
 
 
@@ -76,6 +75,7 @@ class SweepSearcher(Searcher):
         study: SweepStudy,
         *,
         plan: Plan,
+        final_plan: Plan | None = None,
         watch: StatusPoller,
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
@@ -102,9 +102,7 @@ class SweepSearcher(Searcher):
         self._adopted: list[int] = []
         self._baselines: list[str] = []
         self._finish = list(finish)
-        confirm = space.search.confirm
-        self.confirmation = Confirmation(confirm, space, folder, plan) if confirm else None
-        self._tests: list[str] | None = None
+        self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
         self._count_trials([])
@@ -169,7 +167,8 @@ class SweepSearcher(Searcher):
             self._folder.write_info(replace(info, space=plain, begun=info.begun or info.space))
         self._count_trials(commands)
         if (self.search, self.progress.total) != before:
-            self.why_stopped = self._tests = None
+            self.why_stopped = None
+            self._final_jobs.reset()
         for command in waiting:
             if command.kind == "budget":
                 self._applied(command)
@@ -180,8 +179,8 @@ class SweepSearcher(Searcher):
 
     def _applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
         self._folder.has_applied(command, outcome, number)
-        info = self._folder.info()
-        self._folder.write_info(replace(info, tags={**info.tags, **steered(self._folder.commands())}))
+        steered = [command.words for command in self._folder.commands()]
+        self._folder.write_info(replace(self._folder.info(), steered=steered))
 
     def _place_point(self) -> None:
         """The oldest point that was added and waits is the next trial; written before the study hears of it."""
@@ -221,8 +220,7 @@ class SweepSearcher(Searcher):
         self.progress.running.add(name)
         self._order += 1
         self._on_change(self._records[name], split)
-        again = self.confirmation.round if self.confirmation and split == CONFIRMED else None
-        return {"name": name, "split": split, "order": self._order, "round": again}
+        return {"name": name, "split": split, "order": self._order}
 
     @halting()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -235,7 +233,7 @@ class SweepSearcher(Searcher):
                 raise MachineError(result[ABORT_REASON])
         record = self._folder.trial(name)
         searched = split == self._space.search.split
-        if record.state == "running" if searched else error and split not in {*record.results} - {CONFIRMED}:
+        if record.state == "running" if searched else error and split not in record.results:
             self._losses[job] += 1
             if self._losses[job] < self._space.work.attempts:  # no verdict on its settings
                 self._again.append(job)
@@ -275,7 +273,7 @@ class SweepSearcher(Searcher):
         if not self._enough():
             self.progress.phase = "search"
             return self._begin_trial(), split
-        return self._next_confirmed() or self._next_test()
+        return self._next_final_job()
 
     def _waits_for_baselines(self) -> bool:
         """Constraints may be relative to a baseline, which must have ended then."""
@@ -299,7 +297,7 @@ class SweepSearcher(Searcher):
         if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
             return f"{search.gpu_hours:g} GPU-hours used up"
         if search.patience and front_of(self._folder.info(), self.records()).stagnant(search.patience):
-            return f"hypervolume grew by less than {GROWTH:.0%} in the last {search.patience} finished trials"
+            return f"hypervolume grew by less than {MIN_GROWTH:.0%} in the last {search.patience} finished trials"
         if search.max_failures is not None and self._failures >= search.max_failures:
             return f"{self._failures} trials in a row failed"
         return None
@@ -320,30 +318,15 @@ class SweepSearcher(Searcher):
             self._write(_waiting(name, "trial", config, **facts))
         return name
 
-    def _next_confirmed(self) -> tuple[str, str] | None:
-        """Who runs again, once the search is over."""
-        searching = any(split != CONFIRMED for _, split in self._running.values())
-        if self.confirmation is None or self._tests is not None or self._watch.fatal or searching:
+    def _next_final_job(self) -> tuple[str, str] | None:
+        """Return the next job of the final stage or the test split; None if there is none now."""
+        if self._watch.fatal or self._space.search.evaluate_only:
             return None
-        name = self.confirmation.next([name for name, _ in self._running.values()])
-        self.progress.phase = "confirm" if name else self.progress.phase
-        return (name, CONFIRMED) if name else None
-
-    def _next_test(self) -> tuple[str, str] | None:
-        """Front and baselines on the test split, those that have not been there."""
-        search = self._space.search
-        if search.evaluate_only or search.split == TEST or self._watch.fatal or (self._running and self._tests is None):
-            return None
-        if self._tests is None:
-            self.progress.phase = TEST
-            members = [record.name for record in self.front()]
-            members = self.confirmation.tested(members) if self.confirmation else members
-            names = [*(f"baseline-{name}" for name in self._space.baselines()), *members]
-            records = (self._records[name] for name in names)
-            self._tests = [
-                record.name for record in records if record.state == "complete" and TEST not in record.results
-            ]
-        return (self._tests.pop(0), TEST) if self._tests else None
+        job = self._final_jobs.next(self._records, list(self._running.values()))
+        if job is not None:
+            _, split = job
+            self.progress.phase = "final stage" if split == FINAL else split
+        return job
 
     def front(self) -> list[TrialRecord]:
         """The trials that no other dominates; infeasible ones are not on it."""

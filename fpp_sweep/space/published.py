@@ -34,11 +34,12 @@ def published_points(preset: str) -> dict[str, dict[str, Any]]:
 def baseline_configs(names: Iterable[str], start: TrialConfig, preset: str) -> dict[str, TrialConfig]:
     """Baselines by name: they adapt and look at images as trials do, and their prompts are words or published."""
     flat = start.flat()
-    read = ("adapt.", "views.", "init", "deep", "precision")
+    read = ("adapt.", "views.", "anchor_prompt", "deep_prompts", "precision")
     shared = {key: value for key, value in flat.items() if key.startswith(read)}
     points = published_points(preset)
     configs = {f"fpp_{origin}": TrialConfig().replace(points[origin]).replace(shared) for origin in PUBLISHED}
     configs |= {
-        name: TrialConfig().replace({**shared, "method": name, "prompt": start.init}) for name in catalogue.METHODS
+        name: TrialConfig().replace({**shared, "method": name, "prompt": start.anchor_prompt})
+        for name in catalogue.METHODS
     }
     return {name: configs[name] for name in names}

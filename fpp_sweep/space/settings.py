@@ -26,7 +26,7 @@ def check_setting(key: str, value: Any) -> Any:
     if key == "method":
         catalogue.method(value)
     problem = "FPP needs words or a prompt file to stay aligned with, such as 'a photo of a'"
-    expect((key, value) != ("init", "fpp"), problem)
+    expect((key, value) != ("anchor_prompt", "fpp"), problem)
     return value
 
 

@@ -26,9 +26,11 @@ MAY_CHANGE = {
     "name",
     "question",
     *(f"search.{key}" for key in ("gpu_hours", "max_failures", "patience", "notify", *STEERED)),
-    *(f"search.confirm{key}" for key in ("", ".top", ".images", ".seeds")),
+    *(f"search.finalists{key}" for key in ("", ".count", ".seeds", ".images")),
+    "search.margin",
+    "search.floor",
     *(f"work.{key}" for key in ("data_root", "shards", "workers", "gpus_per_worker", "cpus_per_worker", "threads")),
-    *(f"work.{key}" for key in ("loaders", "compile", "device", "cache", "share", "attempts", "task_timeout")),
+    *(f"work.{key}" for key in ("loaders", "compile", "device", "cache", "reuse_results", "attempts", "task_timeout")),
     "work.baselines",
     "work.tracking_uri",
 }
@@ -106,13 +108,13 @@ class Space:
             expect(not catalogue.method(name).stateful, problem, "work.shards")
 
     def _check_search(self) -> None:
-        """What the split, racing, confirming and patience need."""
+        """Check what the split, early stopping and patience need."""
         problem = "train can only be evaluated; search on val or test"
         expect(self.search.split != "train" or self.search.evaluate_only, problem, "search.split")
-        for key, why in (("race", "no part of its stream stands for"), ("confirm", "other images do not go on with")):
-            for name in self.methods() if getattr(self.search, key) else ():
-                problem = f"{name} learns from sample to sample, so that {why} the rest; leave {key} or the method out"
-                expect(not catalogue.method(name).stateful, problem, f"search.{key}")
+        if self.search.race is not None:
+            for name in self.methods():
+                problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
+                expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
         cornered = self.work.baselines or all(objective.reference is not None for objective in self.objectives)
         problem = "there are neither baselines nor references of the objectives that hypervolume is measured from"
         expect(cornered or self.search.patience is None, problem, "search.patience")
@@ -208,7 +210,7 @@ class Space:
 
     def _published(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
         """For each published config: its origin, its values of searched settings, and those that do not fit."""
-        if not self.search.published:
+        if not self.search.include_published:
             return
         for origin, settings in published_points(preset_for(self.preset, self.work.model)).items():
             flat = TrialConfig().replace(settings).flat()

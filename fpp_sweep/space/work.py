@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from fpp_sweep.space.rules import (
     rules,
     set_field,
     shown,
+    under,
     whole,
 )
 from fpp_sweep.spec import catalogue
@@ -35,6 +36,7 @@ Processes = Annotated[int, whole(1, 1024)]  # or threads; more is a slip that st
 LEAST = 0.01  # of a CPU or GPU: a machine's cores are hundreds of them
 Share = Annotated[float, number(least=0)]  # of a machine's GPUs
 
+DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
 PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, *(f"fpp_{origin}" for origin in PUBLISHED))
 BASELINE = one_of("baseline", lambda: dict.fromkeys([*catalogue.METHODS, *BASELINES]))
@@ -70,15 +72,43 @@ class Race:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confirm:
-    """What is run again after the search, on images or with seeds that it has not seen."""
+class Finalists:
+    """The final stage: trials that run again after the search, with more seeds and fresh images."""
 
-    top: Annotated[int, whole(2)] = 8  # trials at most
-    images: Positive | None = None  # fresh ones of each dataset in a round; none: as many as the search used
-    seeds: Annotated[int, whole(0, 100)] = 0  # more of them, where no fresh images are left
+    count: Positive = 6  # trials at most
+    seeds: Annotated[int, whole(1, 100)] = 3  # of the pretraining, those of the search included; 1 turns the stage off
+    images: Positive | None = None  # fresh ones of each dataset; none: as many as the search used, where there are some
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+def _record(kind: Any) -> Rule:
+    """A mapping with the keys of a dataclass."""
+
+    def check(value: Any) -> Any:
+        settings = asdict(value) if isinstance(value, kind) else as_mapping(value)
+        return kind(**{known_name("key", key, rules(kind)): settings[key] for key in settings})
+
+    def schema() -> dict[str, Any]:
+        fields = {key: rule.schema() for key, rule in rules(kind).items()}
+        return {"type": "object", "properties": fields, "additionalProperties": False}
+
+    return Rule(check, schema)
+
+
+def _margins(value: Any) -> Any:
+    """Margins by metric, such as {accuracy: 1, ece: 0.5}."""
+    margins = {}
+    for metric, margin in as_mapping(value).items():
+        with under(metric):
+            known_name("metric", metric.partition("/")[0], catalogue.METRICS)
+            margins[metric] = number(least=0).check(margin)
+    return margins
+
+
+def _margin_schema() -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}}
 
 
 def _switch(kind: Any) -> Rule:
@@ -108,14 +138,14 @@ class Search:
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Annotated[int, whole(0)] = 0
     split: Split = "val"  # what the objectives are measured on
-    evaluate_only: bool = (
-        False  # whether every trial is reported on `split`, and none is chosen and run on the test split
-    )
-    published: bool = True  # whether the code's and the paper's settings are tried first
+    evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
+    include_published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
     race: Annotated[Race, _switch(Race)] | None = None  # none: every trial is run to its end
-    confirm: Annotated[Confirm, _switch(Confirm)] | None = None  # none: nothing is run again
+    finalists: Annotated[Finalists, _record(Finalists)] = field(default_factory=Finalists)
+    margin: Annotated[Mapping[str, float], Rule(_margins, _margin_schema)] = field(default_factory=dict)  # by metric
+    floor: Annotated[float, number(above=0)] = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
     notify: str | None = None  # a command that hears of a new front, of failures and of the end
 
     def __post_init__(self) -> None:
@@ -143,7 +173,7 @@ class Work:
     device: str = "auto"  # auto, cpu or cuda; in the process of `evaluate` also cuda:1 and the like
     cache: str | None = None  # folder of image features
     float32_cache: bool = False  # whether image features are kept in float32 rather than half precision
-    share: bool = True  # results with other sweeps on this machine, beside the features
+    reuse_results: bool = True  # results with other sweeps on this machine, beside the features
     attempts: Positive = 3  # per task
     task_timeout: Seconds = 3600.0
     baselines: tuple[Annotated[str, BASELINE], ...] = BASELINES

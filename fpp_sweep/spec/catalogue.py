@@ -22,8 +22,16 @@ _TPT = f"{_METHODS}.tpt:Tpt"
 _PENALTIES = f"{_METHODS}.penalties"
 _METRICS = "fpp_sweep.core.metrics"
 _SMOOTH, _DEBIASED = (f"fpp_sweep.statistics.block_stats:{name}" for name in ("smooth_error", "debiased_error"))
-_STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.optimizer", "adapt.selection", "views.")
-_STREAM = ("adapt.lr", "adapt.weight_decay", "adapt.selection", "adapt.slots", "adapt.rule", "adapt.order", "views.")
+_STEP = ("adapt.steps", "adapt.lr", "adapt.weight_decay", "adapt.optimizer", "adapt.view_fraction", "views.")
+_STREAM = (
+    "adapt.lr",
+    "adapt.weight_decay",
+    "adapt.view_fraction",
+    "adapt.slots",
+    "adapt.slot_rule",
+    "adapt.order",
+    "views.",
+)
 _SHARP, _PRODUCT = ("sharpness",), ("product",)
 _ONCE = _STEP[1:]  # of a method whose number of steps is given
 
@@ -102,7 +110,7 @@ def _tuned(
 ) -> MethodRow:
     """A method that tunes the prompt; `more` are settings that it reads beside those of the plain step."""
     family = _FAMILY[name.partition("_")[0]]
-    reads = (*reads, *more, *(("adapt.penalty",) if "penalty" in family else ()))
+    reads = (*reads, *more, *(("adapt.penalty_weight",) if "penalty" in family else ()))
     return MethodRow(name=name, title=title, build=build, **{**family, "reads": reads, **facts})
 
 
@@ -114,11 +122,11 @@ def _sharpness_aware(kind: str, title: str) -> list[MethodRow]:
 
 def _two_steps(name: str, title: str, *more: str) -> MethodRow:
     build = "".join(word.capitalize() for word in name.split("_")[1:])
-    return _tuned(name, title, f"{_METHODS}.two_steps:{build}", _ONCE, ("adapt.carry", *more))
+    return _tuned(name, title, f"{_METHODS}.two_steps:{build}", _ONCE, ("adapt.keep_optimizer", *more))
 
 
 def _dynaprompt(name: str, title: str, **facts: Any) -> MethodRow:
-    reads = (*_STREAM, *(("adapt.penalty",) if facts else ()))
+    reads = (*_STREAM, *(("adapt.penalty_weight",) if facts else ()))
     build = f"{_METHODS}.dynaprompt:DynaPrompt"
     return MethodRow(name=name, title=title, build=build, stateful=True, reads=reads, **facts)
 
@@ -174,7 +182,10 @@ COLUMNS = {  # of a sample, kept where somebody asks for them
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",
     "product": "inner product of the adapted prompt and the gradient of the entropy there (measure.views)",
 }
-READ_FOR = {"sharpness": ("measure.", "adapt.selection"), "product": ("measure.views", "adapt.selection")}  # settings
+READ_FOR = {
+    "sharpness": ("measure.", "adapt.view_fraction"),
+    "product": ("measure.views", "adapt.view_fraction"),
+}  # settings
 PLAIN = next(row.name for row in METHODS.values() if not row.learns)  # the prompt as it is
 DEFAULT = next(row.name for row in METHODS.values() if row.learns)
 BUILT_IN = tuple(METHODS)

@@ -26,10 +26,10 @@ from fpp_sweep.spec.specs import Precision
 
 EMBEDDED_LIMIT = 200  # images of each embedded dataset unless asked otherwise: they are rendered without end
 
-MOVED = "adapt.precision"  # once a setting of adaptation alone
 PROMPT_FILES = (".safetensors", ".pt", ".pth", ".bin")
 
 Distance = Literal["squared_l2", "l2", "cosine"]
+TermDistance = Literal["squared_l2", "l2", "cosine", "none"]  # none: the term is left out of the loss
 Auto = Literal["auto", "on", "off"]
 
 
@@ -64,7 +64,9 @@ class FppConfig:
     gamma1: float = 1.0  # lambda = gamma1 + gamma2 / K
     gamma2: float = 15.0  # 15 in the released code, 0.15 in the paper's text
     lambda_shifts: float | None = 1.25  # fixed lambda on ImageNet's shifts (paper and code); none: the rule there too
-    lambda_classes: Literal["dataset", "source"] = "dataset"  # whose K when `classes` is not the dataset's: unknown
+    lambda_classes: Literal["dataset", "source"] = (
+        "dataset"  # whose K when `class_source` is not the dataset's: unknown
+    )
     start: Literal["random", "predefined"] = "random"
     start_std: float = 0.141421
     context_var: float = 0.005  # noise on the context positions; the released std 0.0707105, squared
@@ -73,15 +75,13 @@ class FppConfig:
     noise_shared: bool = True  # one draw for all classes, or one for each
     draws: int = 4
     detach: Literal["noisy", "clean", "none"] = "noisy"  # the branch of the flatness term that gets no gradient
-    align: bool = True
-    align_distance: Distance = "squared_l2"
-    flat: bool = True
-    flat_distance: Distance = "cosine"
+    align_distance: TermDistance = "squared_l2"
+    flat_distance: TermDistance = "cosine"
     steps: int = 1000
     lr: float = 1e-2
     final_lr: float = 1e-4  # end of the cosine
     weight_decay: float = 0.01
-    classes: Literal["dataset", "imagenet", "gaussian"] = "dataset"
+    class_source: Literal["dataset", "imagenet", "gaussian"] = "dataset"
 
     def __post_init__(self) -> None:
         _check_choices(self, "fpp")
@@ -89,7 +89,8 @@ class FppConfig:
             _require(getattr(self, name) >= 0, f"fpp.{name}", ">= 0", getattr(self, name))
         _require(self.draws >= 1, "fpp.draws", ">= 1", self.draws)
         _require(self.steps >= 0, "fpp.steps", ">= 0", self.steps)
-        _require(self.align or self.flat, "fpp.align or fpp.flat", "on (both terms are off)", False)
+        both_off = self.align_distance == "none" == self.flat_distance
+        _require(not both_off, "fpp.align_distance or fpp.flat_distance", "a distance (both terms are off)", "none")
 
     def flatness_weight(self, classes: int) -> float:
         """lambda for K classes.
@@ -122,8 +123,10 @@ class AdaptConfig:
     steps: int = 1
     lr: float = 5e-3
     weight_decay: float = 0.01
-    selection: float = 0.1  # share of the views kept: the int(0.1 * 64) = 6 most confident
-    penalty: float | None = None  # weight of the method's regulariser; none: the paper's for the method and dataset
+    view_fraction: float = 0.1  # share of the views kept: the int(0.1 * 64) = 6 most confident
+    penalty_weight: float | None = (
+        None  # weight of the method's regulariser; none: the paper's for the method and dataset
+    )
     optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: the plain gradient step that FPP's paper analyses, with lr 1
     # of the methods with a sharpness-aware step; what no source says is as in SAM and ASAM themselves
     sam_rho: float = 0.05  # length of the step to the worst point
@@ -131,10 +134,10 @@ class AdaptConfig:
     # of those, and of the methods of two steps: select views again at the point of the second gradient;
     # auto: where the first step sees no views
     reselect: Auto = "auto"
-    carry: bool = True  # the second of two steps goes on with the optimizer state of the first
+    keep_optimizer: bool = True  # the second of two steps goes on with the optimizer state of the first
     # of DynaPrompt
     slots: int = 12
-    rule: Literal["released", "mended", "described"] = "released"  # how prompts are selected; docs/methods.md
+    slot_rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected; docs/methods.md
     order: Literal["fair", "file", "shuffled"] = "fair"  # of the stream
 
     def __post_init__(self) -> None:
@@ -145,7 +148,7 @@ class AdaptConfig:
         _require(self.steps >= 0, "adapt.steps", ">= 0", self.steps)
         _require(self.lr >= 0, "adapt.lr", ">= 0", self.lr)
         _require(self.weight_decay >= 0, "adapt.weight_decay", ">= 0", self.weight_decay)
-        _require(0 < self.selection <= 1, "adapt.selection", "in (0, 1]", self.selection)
+        _require(0 < self.view_fraction <= 1, "adapt.view_fraction", "in (0, 1]", self.view_fraction)
 
     def scaled(self, unit: float) -> AdaptConfig:
         """The same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
@@ -194,9 +197,9 @@ class TrialConfig:
 
     method: str = catalogue.DEFAULT
     prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file
-    init: str = "a photo of a"  # the predefined prompt that FPP stays aligned with: words or a prompt file
+    anchor_prompt: str = "a photo of a"  # the predefined prompt that FPP stays aligned with: words or a prompt file
     # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image
-    deep: Literal["none", "text", "both"] = "none"
+    deep_prompts: Literal["none", "text", "both"] = "none"
     # of matrices, in every stage; fp16: half precision by autocast, as the released code runs on a GPU
     precision: Precision = "float32"
     fpp: FppConfig = field(default_factory=FppConfig)
@@ -210,7 +213,7 @@ class TrialConfig:
     @property
     def source(self) -> str:
         """The words or the file that adaptation, or FPP before it, starts from."""
-        return self.init if self.prompt == "fpp" else self.prompt
+        return self.anchor_prompt if self.prompt == "fpp" else self.prompt
 
     def flat(self) -> dict[str, Any]:
         """Dotted keys and plain values.
@@ -234,12 +237,6 @@ class TrialConfig:
         for section, fields in changes.items():
             top[section] = dataclasses.replace(getattr(self, section), **fields)
         return dataclasses.replace(self, **top)
-
-    @classmethod
-    def of_record(cls, settings: Mapping[str, Any]) -> TrialConfig:
-        """From a trial's record, which may be older than some settings."""
-        older = {key: value for key, value in settings.items() if (key, value) != (MOVED, "float32")}
-        return cls().replace(older)
 
 
 def is_file_name(prompt: str) -> bool:
@@ -310,11 +307,9 @@ def _defaults() -> Mapping[str, Any]:
 def convert(key: str, value: Any) -> Any:
     """A setting's value, often text, as the type of its key; whether it is a possible one, a config says.
 
-    >>> convert("fpp.class_var", "x0.5"), convert("fpp.align", "off"), convert("adapt.penalty", "none")
+    >>> convert("fpp.class_var", "x0.5"), convert("fpp.noise_shared", "off"), convert("adapt.penalty_weight", "none")
     (0.01, False, None)
     """
-    if key == MOVED:
-        raise InputError(f"{key} is `precision` now, of every stage: float32, tf32, or fp16 for what was autocast")
     if key not in setting_types():
         raise unknown("config key", key, setting_types())
     hint, default = setting_types()[key], _defaults()[key]
@@ -356,8 +351,8 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     >>> "fpp.gamma2" in relevant(TrialConfig(prompt="a photo of a").flat())
     False
     """
-    read = ("method", "prompt", "deep", "precision", *catalogue.method(flat["method"]).reads)
-    read += ("fpp.", "init") if flat["prompt"] == "fpp" else ()
+    read = ("method", "prompt", "deep_prompts", "precision", *catalogue.method(flat["method"]).reads)
+    read += ("fpp.", "anchor_prompt") if flat["prompt"] == "fpp" else ()
     return {key: value for key, value in flat.items() if key.startswith(read)}
 
 

@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import Any
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import MOVED, TrialConfig
+from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
@@ -41,14 +41,7 @@ def of_config(config: TrialConfig) -> str:
     >>> of_config(TrialConfig()) == of_config(TrialConfig()) != of_config(TrialConfig(prompt="a photo of a"))
     True
     """
-    return digest(_settings(config), length=12)
-
-
-def _settings(config: TrialConfig) -> dict[str, Any]:
-    """With precision by the name that it had in adaptation, so that keys of float32 stay what they were."""
-    flat = config.flat()
-    precision = flat.pop("precision")
-    return {**flat, MOVED: precision}
+    return digest(config.flat(), length=12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +101,13 @@ class TaskKeys:
     def _named(self, kind: str, task: Task, facts: Callable[[], tuple[Any, ...]], *cut: Any) -> str:
         """Facts of a task that are the same for all its shards, and where this one is cut."""
         columns = getattr(task, "columns", ())
-        known = (kind, task.config, task.dataset, task.seed, getattr(task, "split", ""), columns)
+        known = (kind, task.config, task.dataset, task.seed, task.prompt_seed, getattr(task, "split", ""), columns)
         text = self._texts.get(known)
         if text is None:
             if len(self._texts) >= REMEMBERED:
                 self._texts.clear()
             model, device, precision = self.model, self.model.device.partition(":")[0], task.config.precision
-            # float32 on a CPU is what all results were before there was a choice
-            exact = (device, precision) == ("cpu", "float32")
-            arithmetic = model.arithmetic if exact else f"{model.arithmetic}, {precision}"
-            shared = (ENGINE, model.digest, device, arithmetic, kind, *facts())
+            shared = (ENGINE, model.digest, device, model.arithmetic, precision, kind, *facts())
             text = self._texts[known] = _text(shared).removesuffix("]")
         text = ", ".join([text, *map(_text, cut)])
         return hashlib.sha256(f"{text}]".encode()).hexdigest()[:24]
@@ -130,10 +120,10 @@ class TaskKeys:
 
     def _prompt(self, task: PretrainTask | EvalTask) -> list[Any]:
         config = task.config
-        prompt, init = (self.prompts.get(name, name) for name in (config.prompt, config.init))
+        prompt, anchor = (self.prompts.get(name, name) for name in (config.prompt, config.anchor_prompt))
         if config.prompt != "fpp":
-            return [prompt, config.deep]
-        return [prompt, init, config.deep, asdict(config.fpp), task.dataset, task.seed]
+            return [prompt, config.deep_prompts]
+        return [prompt, anchor, config.deep_prompts, asdict(config.fpp), task.dataset, task.prompt_seed]
 
     def _evaluation(self, task: EvalTask) -> list[Any]:
         row, read = self._read(task)
@@ -147,8 +137,7 @@ class TaskKeys:
         """The method, and the settings that it and the columns read."""
         row = catalogue.method(task.config.method)
         reads = sum((catalogue.READ_FOR.get(column, ()) for column in task.columns), row.reads)
-        reads += (MOVED,) if "adapt.optimizer".startswith(row.reads) else ()  # of those whose keys had it
-        return row, {key: value for key, value in _settings(task.config).items() if key.startswith(reads)}
+        return row, {key: value for key, value in task.config.flat().items() if key.startswith(reads)}
 
     def _classes(self, dataset: str) -> list[Any]:
         """Pretraining looks at the names of the classes only."""

@@ -26,6 +26,11 @@ class PretrainTask:
     seed: int
 
     @property
+    def prompt_seed(self) -> int:
+        """The seed that the prompt is pretrained with."""
+        return self.seed
+
+    @property
     def needs(self) -> tuple[Task, ...]:
         """Tasks whose results it starts from."""
         return ()
@@ -46,13 +51,19 @@ class EvalTask:
     start: int
     stop: int
     columns: tuple[str, ...] = ()  # optional columns of the predictions that somebody asks for
+    pretraining_seed: int | None = None  # where it differs from the seed, which then draws the views only
+
+    @property
+    def prompt_seed(self) -> int:
+        """The seed that the prompt is pretrained with."""
+        return self.seed if self.pretraining_seed is None else self.pretraining_seed
 
     @property
     def pretrain(self) -> PretrainTask | None:
         """What makes the prompt that it starts from, where that is pretrained."""
         if self.config.prompt != "fpp":
             return None
-        return PretrainTask(config=self.config, dataset=self.dataset, seed=self.seed)
+        return PretrainTask(config=self.config, dataset=self.dataset, seed=self.prompt_seed)
 
     @property
     def previous(self) -> EvalTask | None:
@@ -68,7 +79,7 @@ class EvalTask:
 
     @property
     def title(self) -> str:
-        return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.seed}"
+        return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.prompt_seed}"
 
     def shards(self, count: int | None = None, edges: Sequence[int] = ()) -> list[EvalTask]:
         """The same work in so many contiguous shards of whole batches, else in shards of a fixed size.

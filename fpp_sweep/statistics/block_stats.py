@@ -1,8 +1,9 @@
-"""A dataset's predictions as sums by block of its images: all that intervals, fronts and races need of them.
+"""Per-block sufficient statistics of predictions: everything that intervals, tests and fronts need of a trial.
 
-Blocks are of consecutive images in one fixed order, the same for every trial and sweep, and have a power of two of
-images: blocks of a few add up to blocks of many, and every shard is whole blocks of up to 64 images. Entries are
-integers or on a grid so coarse that float64 adds them exactly, so that no cut changes a bit.
+The images of a dataset have one fixed order, the same for every trial and sweep, and are cut into blocks of consecutive
+images. A block holds sums over its images. Block sizes are powers of two, so that small blocks add up to large ones,
+and every shard consists of whole blocks of up to 64 images. All sums are of integers or of multiples of a coarse step,
+which float64 adds exactly: the way in which the work is cut changes no bit.
 """
 
 from __future__ import annotations
@@ -11,49 +12,49 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_of, on_grid, sums
 from fpp_sweep.spec.errors import InputError
 
-LEAST_BLOCKS = 64  # of a dataset that has as many images; fewer give too rough a standard deviation
-CELLS = 10  # of each bin of ECE: what smooth ECE is made from
-POINTS = 40  # where the smoothed residual is looked at
-WIDTH = 0.1  # of its Gaussian kernel, in units of confidence
-_LOSS = 2.0**-30  # the grid of NLL and Brier score: exact sums of 2^16 images and more
-_ZS = np.linspace(0, 6, 3073)
-# how much larger than |m| the mean of |N(m, 1)| is, by |m|
-_EXCESS = np.array([math.sqrt(2 / math.pi) * math.exp(-z * z / 2) - z * math.erfc(z / math.sqrt(2)) for z in _ZS])
+MIN_BLOCKS = 64  # of a dataset with at least as many images; from fewer, a standard deviation is too rough
+CELLS = 10  # of each bin of ECE; smooth ECE is computed from the residuals of cells
+KERNEL_POINTS = 40  # confidences at which the smoothed residual is evaluated
+KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in units of confidence
+_LOSS_STEP = 2.0**-30  # losses are rounded to multiples, so that 2^16 and more of them add exactly
+# mean of |N(m, 1)| minus |m|, tabulated over |m|: how much chance adds to an absolute value
+_SHIFTS = np.linspace(0, 6, 3073)
+_EXCESS = np.array([math.sqrt(2 / math.pi) * math.exp(-m * m / 2) - m * math.erfc(m / math.sqrt(2)) for m in _SHIFTS])
 
 Numbers = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 def block_size(samples: int) -> int:
-    """Images of a block: a power of two, with as many blocks as a standard deviation needs.
+    """Return the images per block: a power of two that leaves at least MIN_BLOCKS blocks where possible.
 
     >>> [block_size(samples) for samples in (50, 200, 1000, 5000, 50000)]
     [1, 2, 8, 64, 512]
     """
-    return 1 << max(0, (samples // LEAST_BLOCKS).bit_length() - 1)
+    return 1 << max(0, (samples // MIN_BLOCKS).bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockStats:
-    """Of one dataset and seed, a row for each block; all but `size` add up."""
+    """Statistics of one dataset and seed: arrays with a row for each block."""
 
-    size: int  # images of a block; the last may have fewer
-    digests: NDArray[np.uint64]  # sums of hashes of the images' names: equal where the images are
-    images: NDArray[np.int64]
-    correct: NDArray[np.int64]
-    counts: NDArray[np.int64]  # (blocks, BINS): images by confidence
-    hits: NDArray[np.int64]  # (blocks, BINS): those that are right
-    residuals: Numbers  # (blocks, BINS * CELLS): correct minus confidence
+    size: int  # images of a block; the last block may have fewer
+    digests: NDArray[np.uint64]  # sums of hashes of image names; equal digests mean equal images
+    images: Integers
+    correct: Integers
+    counts: Integers  # (blocks, BINS): images by confidence
+    hits: Integers  # (blocks, BINS): correctly classified images by confidence
+    residuals: Numbers  # (blocks, BINS * CELLS): sums of correct minus confidence
     nll: Numbers
     brier: Numbers
 
@@ -61,33 +62,29 @@ class BlockStats:
     def of(
         cls, dataset: str, ids: Sequence[str], confidences: Confidences, nll: Numbers, brier: Numbers, size: int = 0
     ) -> BlockStats:
-        """Of predictions in any order."""
+        """Compute the statistics of predictions in any order; `size` 0 stands for `block_size` of their number."""
         order, digests = fair_order(dataset, ids)
-        confidence, correct = confidences.confidence[order], confidences.correct[order]
-        size = size or block_size(len(order))
+        confidence = confidences.confidence[order]
+        correct = confidences.correct[order]
+        if not size:
+            size = block_size(len(order))
         block = np.arange(len(order)) // size
-        blocks, bins = int(block[-1]) + 1, bin_of(confidence)
-        inside = bins >= 0
-        in_bin = (block * BINS + bins)[inside]
-        in_cell = (block * BINS * CELLS + _cell_of(confidence, bins))[inside]
-
-        def counted(where: NDArray[np.int64], width: int) -> NDArray[np.int64]:
-            return np.bincount(where, minlength=blocks * width).reshape(blocks, width).astype(np.int64)
-
-        def added(values: Numbers) -> Numbers:
-            return sums(block, np.rint(values[order] / _LOSS) * _LOSS, blocks)
-
-        residuals = sums(in_cell, (correct - on_grid(confidence))[inside], blocks * BINS * CELLS)
+        blocks = int(block[-1]) + 1
+        bins = bin_of(confidence)
+        has_bin = bins >= 0
+        bin_index = (block * BINS + bins)[has_bin]
+        cell_index = (block * BINS * CELLS + _cell_of(confidence, bins))[has_bin]
+        residual = (correct - on_grid(confidence))[has_bin]
         return cls(
             size=size,
             digests=np.add.reduceat(digests, np.arange(0, len(order), size)),
-            images=counted(block, 1)[:, 0],
-            correct=counted(block[correct], 1)[:, 0],
-            counts=counted(in_bin, BINS),
-            hits=counted(in_bin[correct[inside]], BINS),
-            residuals=residuals.reshape(blocks, BINS * CELLS),
-            nll=added(nll),
-            brier=added(brier),
+            images=_count(block, blocks, 1)[:, 0],
+            correct=_count(block[correct], blocks, 1)[:, 0],
+            counts=_count(bin_index, blocks, BINS),
+            hits=_count(bin_index[correct[has_bin]], blocks, BINS),
+            residuals=sums(cell_index, residual, blocks * BINS * CELLS).reshape(blocks, BINS * CELLS),
+            nll=sums(block, _rounded_loss(nll[order]), blocks),
+            brier=sums(block, _rounded_loss(brier[order]), blocks),
         )
 
     @classmethod
@@ -96,6 +93,7 @@ class BlockStats:
         return cls.of(dataset, predictions.ids, confidences, predictions.nll, predictions.brier)
 
     def __len__(self) -> int:
+        """Return the number of blocks."""
         return len(self.images)
 
     @property
@@ -103,219 +101,252 @@ class BlockStats:
         """Images of all blocks."""
         return int(self.images.sum())
 
-    def by(self, size: int) -> BlockStats:
-        """The same in larger blocks."""
+    def with_block_size(self, size: int) -> BlockStats:
+        """Join blocks into larger ones; InputError unless `size` is a multiple of the present size."""
         if size % self.size:
             raise InputError(f"blocks of {self.size} images do not make blocks of {size}")
         starts = np.arange(0, len(self), size // self.size)
-        return self._with(size, lambda values: np.add.reduceat(values, starts))
+        return self._apply(size, lambda values: np.add.reduceat(values, starts))
 
     def take(self, blocks: Any) -> BlockStats:
-        """Some of the blocks: a slice, positions or a mask."""
-        return self._with(self.size, lambda values: values[blocks])
+        """Return some of the blocks, by a slice, positions or a mask."""
+        return self._apply(self.size, lambda values: values[blocks])
 
-    def _with(self, size: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> BlockStats:
+    def summed(self) -> BlockStats:
+        """Join all blocks into one."""
+        return self._apply(self.size, lambda values: values.sum(axis=0, keepdims=True))
+
+    def _apply(self, size: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> BlockStats:
         return BlockStats(size=size, **{name: change(getattr(self, name)) for name in _ARRAYS})
 
 
 _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
+StatsBySeed = Mapping[tuple[str, int], BlockStats]  # by dataset and seed
 
 
-def _cell_of(confidence: NDArray[np.float32], bins: NDArray[np.int64]) -> NDArray[np.int64]:
-    within = (confidence.astype(np.float64) - EDGES[bins]) * (BINS * CELLS)
-    return bins * CELLS + np.clip(within.astype(np.int64), 0, CELLS - 1)
+def _count(index: Integers, blocks: int, width: int) -> Integers:
+    """Return how often each cell of (blocks, width) occurs in a flat index."""
+    return np.bincount(index, minlength=blocks * width).reshape(blocks, width).astype(np.int64)
 
 
-def on_shared_blocks(trials: Sequence[BlockStats]) -> list[BlockStats]:
-    """One dataset's sums of several trials on the blocks that all of them have, of the same images."""
-    size = max(one.size for one in trials)
-    coarse = [one.by(size) for one in trials]
-    blocks = min(map(len, coarse))
-    digests = np.stack([one.digests[:blocks] for one in coarse])
+def _rounded_loss(loss: Numbers) -> Numbers:
+    return np.asarray(np.rint(loss / _LOSS_STEP) * _LOSS_STEP)
+
+
+def _cell_of(confidence: NDArray[np.float32], bins: Integers) -> Integers:
+    within_bin = (confidence.astype(np.float64) - EDGES[bins]) * (BINS * CELLS)
+    return bins * CELLS + np.clip(within_bin.astype(np.int64), 0, CELLS - 1)
+
+
+# --- the same images -------------------------------------------------------------------------------
+
+
+def restrict_to_shared_blocks(trials: Sequence[BlockStats]) -> list[BlockStats]:
+    """Return one dataset's statistics of several trials on the blocks that hold the same images in all of them."""
+    size = max(stats.size for stats in trials)
+    coarse = [stats.with_block_size(size) for stats in trials]
+    blocks = min(len(stats) for stats in coarse)
+    digests = np.stack([stats.digests[:blocks] for stats in coarse])
     same = (digests == digests[0]).all(axis=0)
     if not same.any():
         raise InputError("a paired difference needs the same images on both sides")
-    everything = same.all() and all(len(one) == blocks for one in coarse)
-    return coarse if everything else [one.take(np.flatnonzero(same)) for one in coarse]
+    if same.all() and all(len(stats) == blocks for stats in coarse):
+        return coarse
+    shared = np.flatnonzero(same)
+    return [stats.take(shared) for stats in coarse]
 
 
-Table = Mapping[tuple[str, int], BlockStats]  # by dataset and seed
+def restrict_to_shared(trials: Mapping[str, StatsBySeed]) -> dict[str, dict[tuple[str, int], BlockStats]]:
+    """Return the statistics of several trials on the datasets and images that all of them have; perhaps none."""
+    datasets_of = [{dataset for dataset, _ in table} for table in trials.values()]
+    shared_datasets = set.intersection(*datasets_of) if datasets_of else set()
+    restricted: dict[str, dict[tuple[str, int], BlockStats]] = {name: {} for name in trials}
+    for dataset in sorted(shared_datasets):
+        keys = []
+        stats = []
+        for name, table in trials.items():
+            for key in sorted(table):
+                if key[0] == dataset:
+                    keys.append((name, key))
+                    stats.append(table[key])
+        try:
+            shared = restrict_to_shared_blocks(stats)
+        except InputError:  # other images under the same name, or blocks that do not fit
+            continue
+        for (name, key), part in zip(keys, shared, strict=True):
+            restricted[name][key] = part
+    return restricted
 
 
-def united(one: Table, other: Table) -> Table:
-    """A trial's sums over other images with the same seeds, or with other seeds over the same images.
-
-    Where only some seeds are the same, the other table alone.
-    """
-    if one.keys() != other.keys():
-        return other if one.keys() & other.keys() else {**one, **other}
-    return {key: _concatenated(one[key], other[key]) for key in one}
+# --- metrics as functions of sums ------------------------------------------------------------------
 
 
-def _concatenated(*parts: BlockStats) -> BlockStats:
-    size = max(part.size for part in parts)
-    rows = [part.by(size) for part in parts]
-    return BlockStats(size=size, **{name: np.concatenate([getattr(row, name) for row in rows]) for name in _ARRAYS})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Common:
-    """The images and seeds that several trials have in common."""
-
-    datasets: Mapping[str, BlockStats]  # whoever's: their digests tell which images
-    seeds: tuple[int, ...]
-
-    @classmethod
-    def of(cls, table: Mapping[tuple[str, int], BlockStats]) -> Common:
-        """All that one trial has."""
-        return cls({dataset: one for (dataset, _), one in table.items()}, tuple(sorted({seed for _, seed in table})))
-
-    @property
-    def images(self) -> dict[str, int]:
-        return {dataset: one.total for dataset, one in self.datasets.items()}
-
-    def shared(self, other: Common) -> Common:
-        """What both have; perhaps nothing."""
-        datasets = {}
-        for name, one in self.datasets.items():
-            with suppress(KeyError, InputError):  # another dataset, or other images
-                datasets[name] = on_shared_blocks([one, other.datasets[name]])[0]
-        return Common(datasets, tuple(seed for seed in self.seeds if seed in other.seeds))
-
-    def taken(self, table: Mapping[tuple[str, int], BlockStats]) -> dict[tuple[str, int], BlockStats]:
-        """A trial's sums over these images and seeds; nothing where it lacks one."""
-        found = {}
-        for name, known in self.datasets.items():
-            for seed in self.seeds:
-                one = table.get((name, seed))
-                if one is None or known.size % one.size:
-                    return {}
-                coarse = one.by(known.size)
-                found[name, seed] = part = coarse.take(np.isin(coarse.digests, known.digests))
-                if len(part) != len(known):
-                    return {}
-        return found
-
-
-# --- the metrics, as functions of sums -------------------------------------------------------------
-
-
-def _smoothing() -> Numbers:
-    """(BINS * CELLS, POINTS): the share of a residual that a Gaussian kernel, reflected at 0 and 1, puts at a point."""
+def _smoothing_kernel() -> Numbers:
+    """(BINS * CELLS, KERNEL_POINTS): the weight of a cell's residual at each point; reflected at 0 and 1."""
     cells = (np.arange(BINS * CELLS) + 0.5)[:, None] / (BINS * CELLS)
-    points = (np.arange(POINTS) + 0.5) / POINTS
-    kernel: Numbers = sum(  # type: ignore[assignment]
-        np.exp(-0.5 * ((image - cells) / WIDTH) ** 2) for image in (points, -points, 2 - points, points - 2, points + 2)
-    )
+    points = (np.arange(KERNEL_POINTS) + 0.5) / KERNEL_POINTS
+    kernel: Numbers = np.zeros((BINS * CELLS, KERNEL_POINTS))
+    for image in (points, -points, 2 - points, points - 2, points + 2):
+        kernel += np.exp(-0.5 * ((image - cells) / KERNEL_WIDTH) ** 2)
     kernel /= kernel.sum(axis=1, keepdims=True)
     return kernel
 
 
-SMOOTHING = _smoothing()
+SMOOTHING = _smoothing_kernel()
 
 
 def _column(name: str) -> Callable[[BlockStats], Numbers]:
-    return lambda one: np.asarray(getattr(one, name)[:, None], np.float64)
+    return lambda stats: np.asarray(getattr(stats, name)[:, None], np.float64)
 
 
-def _gaps(one: BlockStats) -> Numbers:
-    """(blocks, BINS): the residuals of the bins of ECE."""
-    gaps: Numbers = one.residuals.reshape(len(one), BINS, CELLS).sum(axis=2)
-    return gaps
+def _bin_residuals(stats: BlockStats) -> Numbers:
+    """(blocks, BINS): sums of correct minus confidence, by bin of ECE."""
+    residuals: Numbers = stats.residuals.reshape(len(stats), BINS, CELLS).sum(axis=2)
+    return residuals
 
 
-def _binned(one: BlockStats) -> Numbers:
-    return np.concatenate([_gaps(one), one.counts, one.hits], axis=1, dtype=np.float64)
+def _bin_residuals_and_counts(stats: BlockStats) -> Numbers:
+    return np.concatenate([_bin_residuals(stats), stats.counts, stats.hits], axis=1, dtype=np.float64)
 
 
-def _absolute(totals: Numbers) -> Numbers:
+def _smoothed_residuals(stats: BlockStats) -> Numbers:
+    return np.asarray(stats.residuals @ SMOOTHING)
+
+
+def _sum_of_absolute(totals: Numbers) -> Numbers:
     return np.asarray(np.abs(totals).sum(axis=-1))
 
 
-def _without_bias(totals: Numbers) -> Numbers:
-    """The sum of |residual| less what chance adds to it: the mean of |N(residual, its variance)| is larger."""
-    gaps, counts, hits = np.split(totals, 3, axis=-1)
-    spread = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))
-    gaps = np.abs(gaps)
-    excess = spread * np.interp(gaps / np.maximum(spread, 1e-12), _ZS, _EXCESS, right=0.0)
-    return np.asarray(np.maximum(0.0, (gaps - excess).sum(axis=-1)))
+def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
+    """Sum |residual| over bins, less what chance adds: the mean of |N(residual, its variance)| minus |residual|."""
+    residuals, counts, hits = np.split(totals, 3, axis=-1)
+    deviation = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))
+    sizes = np.abs(residuals)
+    excess = deviation * np.interp(sizes / np.maximum(deviation, 1e-12), _SHIFTS, _EXCESS, right=0.0)
+    return np.asarray(np.maximum(0.0, (sizes - excess).sum(axis=-1)))
 
 
-@dataclass(frozen=True, slots=True)
-class Additive:
-    """A metric that follows from sums: which columns of each block, and what their totals come to."""
-
-    columns: Callable[[BlockStats], Numbers]  # (blocks, columns)
-    value: Callable[[Numbers], Numbers]  # totals (..., columns) -> (...), to be divided by the number of images
-    scale: float = 100.0
-
-
-def _only(totals: Numbers) -> Numbers:
+def _only_column(totals: Numbers) -> Numbers:
     return np.asarray(totals[..., 0])
 
 
-ADDITIVE: Mapping[str, Additive] = {
-    "accuracy": Additive(_column("correct"), _only),
-    "ece": Additive(_gaps, _absolute),
-    "debiased_ece": Additive(_binned, _without_bias),
-    "smooth_ece": Additive(lambda one: one.residuals @ SMOOTHING, _absolute),
-    "nll": Additive(_column("nll"), _only, 1.0),
-    "brier": Additive(_column("brier"), _only, 1.0),
+@dataclass(frozen=True, slots=True)
+class BlockwiseMetric:
+    """A metric that follows from sums over images."""
+
+    columns: Callable[[BlockStats], Numbers]  # (blocks, columns): what is summed
+    value: Callable[[Numbers], Numbers]  # totals (..., columns) -> (...), to be divided by the number of images
+    scale: float = 100.0  # percent
+    largest: float = 100.0  # of the metric, in its own unit; the smallest is 0
+    biased: bool = False  # upwards by few images, as sums of absolute values are
+
+
+BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
+    "accuracy": BlockwiseMetric(_column("correct"), _only_column),
+    "ece": BlockwiseMetric(_bin_residuals, _sum_of_absolute, biased=True),
+    "debiased_ece": BlockwiseMetric(_bin_residuals_and_counts, _sum_of_debiased_absolute, biased=True),
+    "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, biased=True),
+    "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
+    "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),
 }
 
 
-def value_of(metric: str, one: BlockStats) -> float:
-    """A metric over all blocks."""
-    row = ADDITIVE[metric]
-    whole = one.take(slice(0, len(one)))._with(one.size, lambda values: values.sum(axis=0, keepdims=True))
-    return float(row.scale * row.value(row.columns(whole)[0]) / one.total)
+def metric_value(metric: str, stats: BlockStats) -> float:
+    """Return a metric over all blocks."""
+    row = BLOCKWISE_METRICS[metric]
+    totals = row.columns(stats.summed())[0]
+    return float(row.scale * row.value(totals) / stats.total)
 
 
 def debiased_error(predictions: Predictions) -> float:
-    """ECE less what the chance of few images adds to it."""
-    return value_of("debiased_ece", BlockStats.of_predictions("", predictions))
+    """Return ECE less a part of what chance adds to it: about 40 % of the bias of a calibrated model."""
+    return metric_value("debiased_ece", BlockStats.of_predictions("", predictions))
 
 
 def smooth_error(predictions: Predictions) -> float:
-    """Smooth ECE: the mean of |residual|, smoothed over confidences instead of binned."""
-    return value_of("smooth_ece", BlockStats.of_predictions("", predictions))
+    """Return smooth ECE: the mean of |residual|, smoothed over confidences instead of binned."""
+    return metric_value("smooth_ece", BlockStats.of_predictions("", predictions))
+
+
+def calibrated_bias(metric: str, stats: BlockStats) -> float:
+    """Return the mean of a calibration error that a perfectly calibrated model shows on as many images.
+
+    Each image's residual has variance c (1 - c) for confidence c. Confidences are taken from the bins' means.
+    """
+    whole = stats.summed()
+    counts = whole.counts[0].astype(np.float64)
+    confidence_sums = whole.hits[0] - _bin_residuals(whole)[0]
+    confidence = np.clip(confidence_sums / np.maximum(counts, 1), 0, 1)
+    variances = counts * confidence * (1 - confidence)  # (BINS,)
+    if metric == "smooth_ece":
+        by_cell = np.repeat(variances / CELLS, CELLS)
+        deviations = np.sqrt(by_cell @ SMOOTHING**2)
+    else:
+        deviations = np.sqrt(variances)
+    mean_absolute_normal = math.sqrt(2 / math.pi)
+    return float(100 * mean_absolute_normal * deviations.sum() / stats.total)
+
+
+def block_contributions(metric: str, stats: BlockStats) -> Numbers:
+    """Return (blocks,): what each block adds to a metric; a calibration error is linear in the signs of its residuals.
+
+    The sum over blocks is the metric (of `debiased_ece`: the plain ECE). The spread of the contributions' differences
+    between two trials gives the standard error of their difference without resampling.
+    """
+    row = BLOCKWISE_METRICS[metric]
+    if not row.biased:
+        columns = row.columns(stats)[:, 0]
+    else:
+        residuals = _smoothed_residuals(stats) if metric == "smooth_ece" else _bin_residuals(stats)
+        columns = residuals @ np.sign(residuals.sum(axis=0))
+    return np.asarray(row.scale * columns / stats.total)
 
 
 # --- files -----------------------------------------------------------------------------------------
 
 
-def packed(table: Mapping[tuple[str, int], BlockStats]) -> bytes:
-    """Sums by dataset and seed as the bytes of a compressed .npz file, of few arrays: to read one takes 0.1 ms."""
-    joined = {name: np.concatenate([getattr(one, name) for one in table.values()]) for name in _ARRAYS}
-    residuals = joined.pop("residuals")
-    cells = np.flatnonzero(residuals)  # few of them have an image
-    index = [[*key, one.size, len(one)] for key, one in table.items()]
-    arrays: dict[str, Any] = {
-        "index": np.frombuffer(json.dumps(index).encode(), np.uint8),
-        "cells": cells.astype(np.int32),
-        "values": residuals.flat[cells],
-        # counts of a block fit 32 bits
-        **{name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in joined.items()},
-    }
+def to_bytes(table: StatsBySeed) -> bytes:
+    """Serialise statistics as a compressed .npz file of few arrays, which is read in 0.1 ms."""
+    arrays: dict[str, Any] = {}
+    for name in _ARRAYS:
+        joined = np.concatenate([getattr(stats, name) for stats in table.values()])
+        if joined.dtype == np.int64:
+            joined = joined.astype(np.int32)  # counts of a block fit 32 bits
+        arrays[name] = joined
+    residuals = arrays.pop("residuals")
+    filled = np.flatnonzero(residuals)  # few cells have an image
+    arrays["cells"] = filled.astype(np.int32)
+    arrays["values"] = residuals.flat[filled]
+    index = [[dataset, seed, stats.size, len(stats)] for (dataset, seed), stats in table.items()]
+    arrays["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
 
 
-def unpacked(data: bytes) -> dict[tuple[str, int], BlockStats]:
-    """What `packed` was given; ValueError of anything else."""
+def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
+    """Read what `to_bytes` wrote; ValueError for anything else."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = dict(file)
-        index = json.loads(arrays.pop("index").tobytes())
-        residuals = np.zeros((sum(row[3] for row in index), BINS * CELLS))
-        residuals.flat[arrays.pop("cells")] = arrays.pop("values")
-        wide = {name: array.astype(np.int64) if array.dtype == np.int32 else array for name, array in arrays.items()}
-        ends = np.cumsum([row[3] for row in index]).tolist()
-        everything = BlockStats(size=1, residuals=residuals, **wide)
-        return {
-            (dataset, seed): everything.take(slice(end - blocks, end))._with(size, lambda values: values)
-            for (dataset, seed, size, blocks), end in zip(index, ends, strict=True)
-        }
+        return _from_arrays(arrays)
     except Exception as error:  # NumPy and zipfile raise nearly anything on a damaged file
-        raise ValueError(f"no sums ({type(error).__name__})") from error
+        raise ValueError(f"not a file of block statistics ({type(error).__name__})") from error
+
+
+def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], BlockStats]:
+    index = json.loads(arrays.pop("index").tobytes())
+    blocks = sum(row[3] for row in index)
+    residuals = np.zeros((blocks, BINS * CELLS))
+    residuals.flat[arrays.pop("cells")] = arrays.pop("values")
+    for name, array in arrays.items():
+        if array.dtype == np.int32:
+            arrays[name] = array.astype(np.int64)
+    everything = BlockStats(size=1, residuals=residuals, **arrays)
+    table = {}
+    start = 0
+    for dataset, seed, size, length in index:
+        part = everything.take(slice(start, start + length))
+        table[dataset, seed] = part._apply(size, lambda values: values)
+        start += length
+    return table

@@ -1,313 +1,191 @@
-"""Which differences are real: resamples of the images, the same for all trials, and what follows from them.
+"""Metrics of records on resampled images: the bootstrap that intervals, tests and support are computed from.
 
-A draw takes blocks of a dataset's images with replacement. Its weights follow from dataset, split and the draw's number
-alone, so that trials are compared on the same images in every draw; datasets are drawn each on its own. Where trials
-have several seeds, the images of a draw are the same for all, and the seeds are drawn too.
+A resample draws blocks of a dataset's images with replacement. Its weights follow from dataset, split and the number of
+the resample alone, so that every record is measured on the same images in every resample: differences are paired.
+Datasets are resampled independently. Seeds are not resampled: their variance is estimated from the seeds' own values
+(see `paired.py`), because three seeds are too few for a bootstrap.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fpp_sweep.spec.catalogue import ACCURACY, Goal, sign
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, Numbers, on_shared_blocks
+from fpp_sweep.spec.catalogue import ACCURACY
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, Numbers, StatsBySeed, calibrated_bias
 
-DRAWS = 500
-REACH = 1.96  # standard deviations to both sides: 95 %
-CLEAR, UNLIKELY = 0.8, 0.01  # support for being on the front
-# Where draws so much wider never have a trial on the front, it has no support; of the others' values at least this part
-# of what is between them stays, however much of it is chance (benchmarks/coverage.py)
-SPREAD, LEAST_KEPT = math.sqrt(2), 0.5
-# a metric's intervals are those of another, whose estimate is not biased by few images
-JUDGED_BY = {"ece": "debiased_ece"}
-# alone these are biased by few images; in a difference the bias is much the same on both sides. Where resampling adds
-# more than so many standard deviations, 95 % intervals held the truth in 92 % and less (benchmarks/coverage.py)
-BIASED = {"debiased_ece": 2.0, "smooth_ece": 0.5}
-LEAST_IMAGES = 1000  # of each dataset, for an interval of one such value
-
-Support = Literal["clear", "open", "unlikely"]
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """An estimate and its 95 % interval, in the metric's own unit."""
-
-    value: float
-    sd: float
-
-    @property
-    def low(self) -> float:
-        return self.value - REACH * self.sd
-
-    @property
-    def high(self) -> float:
-        return self.value + REACH * self.sd
-
-    @property
-    def sign(self) -> int:
-        """1 above zero, -1 below, 0 where zero is inside."""
-        return int(self.low > 0) - int(self.high < 0)
-
-    @property
-    def p(self) -> float:
-        """How often chance alone makes a difference as large, to either side."""
-        return math.erfc(abs(self.value) / max(self.sd, 1e-12) / math.sqrt(2))
+N_RESAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BootstrapSamples:
-    """A metric of some trials: over all images, and in every draw."""
+class MetricSamples:
+    """A metric of one record: for each seed its value on all images and on every resample."""
 
-    values: Numbers  # (trials,)
-    draws: Numbers  # (trials, draws)
-    image: float = 0.0  # what one image counts in an accuracy
-
-    @property
-    def recentred(self) -> Numbers:
-        """Draws around the values: a resample's own bias is taken out."""
-        centres: Numbers = self.values - self.draws.mean(axis=1)
-        return self.draws + centres[:, None]
-
-    def interval(self, trial: int) -> Interval:
-        return Interval(float(self.values[trial]), max(float(self.draws[trial].std()), self._rare))
-
-    def bias(self, trial: int) -> float:
-        """What resampling adds to a value, in standard deviations; about what few images have added to it."""
-        draws = self.draws[trial]
-        return float((draws.mean() - self.values[trial]) / max(draws.std(), 1e-12))
-
-    def difference(self, first: int, second: int) -> Interval:
-        """First minus second, on the same images."""
-        gap = self.draws[first] - self.draws[second]
-        return Interval(float(self.values[first] - self.values[second]), math.hypot(gap.std(), self._rare))
+    by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
+    one_image: float = 0.0  # points of accuracy that one image counts; 0 for other metrics
+    blocks: int = 1  # of the smallest dataset
+    calibrated_bias: float = 0.0  # what a perfectly calibrated model would show; 0 for metrics that are not biased
 
     @property
-    def _rare(self) -> float:
-        """Two images more on which trials differ, or that are wrong (Agresti): of few, resamples vary too little."""
-        return math.sqrt(2) * self.image
+    def value(self) -> float:
+        """Mean over seeds, on all images."""
+        return float(self.by_seed[:, 0].mean())
 
-    def against(self, other: int) -> tuple[Numbers, Numbers]:
-        """Of every trial, its difference to one of them and the difference's standard deviation."""
-        return self.values - self.values[other], np.hypot((self.draws - self.draws[other]).std(axis=1), self._rare)
+    @property
+    def seed_values(self) -> Numbers:
+        """(seeds,) on all images."""
+        return self.by_seed[:, 0]
 
+    @property
+    def draws(self) -> Numbers:
+        """(resamples,) mean over seeds."""
+        draws: Numbers = self.by_seed[:, 1:].mean(axis=0)
+        return draws
 
-@lru_cache(maxsize=32)  # all trials ask for those of the same few datasets
-def weights(dataset: str, split: str, blocks: int, draws: int) -> Numbers:
-    """(draws, blocks): how often each draw takes a block; more draws begin with the same ones."""
-    taken = _generator(dataset, split).integers(0, blocks, size=(draws, blocks)) + np.arange(draws)[:, None] * blocks
-    return np.bincount(taken.ravel(), minlength=draws * blocks).reshape(draws, blocks).astype(np.float64)
+    @property
+    def bias(self) -> float:
+        """How much resampling adds to the value; an estimate of what few images have added to it."""
+        return float(self.draws.mean() - self.value)
 
+    @property
+    def recentred_draws(self) -> Numbers:
+        """Resamples around the value, so that their own bias is removed."""
+        return self.draws - self.bias
 
-def _generator(*names: str) -> np.random.Generator:
-    digest = hashlib.sha256("/".join(names).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
-
-
-def resampled(
-    dataset: str, split: str, seeds: Sequence[BlockStats], metrics: Iterable[str], draws: int = DRAWS
-) -> dict[str, Numbers]:
-    """Metrics of one trial on one dataset, the mean over its seeds, (1 + draws,): of all images, then of each draw."""
-    blocks = len(seeds[0])
-    weighted = np.concatenate([np.ones((1, blocks)), weights(dataset, split, blocks, draws)])
-    by_seed = {name: np.stack([_values(name, one, weighted) for one in seeds]) for name in metrics}
-    return {name: _over_seeds(values, dataset, split) for name, values in by_seed.items()}
-
-
-def _values(metric: str, one: BlockStats, weighted: Numbers) -> Numbers:
-    row = ADDITIVE[metric]
-    return row.scale * row.value(weighted @ row.columns(one)) / (weighted @ one.images.astype(np.float64))
+    @property
+    def extra_variance(self) -> float:
+        """Variance of two pseudo-images (Agresti): resamples of few images that differ vary too little."""
+        return 2 * self.one_image**2
 
 
-def _over_seeds(values: Numbers, dataset: str, split: str) -> Numbers:
-    """(seeds, 1 + draws) -> the mean over seeds; seeds are drawn, too, where there are several.
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordSamples:
+    """Metrics of one record on one split."""
 
-    Of few seeds a resample varies too little, which the root makes good.
-    """
-    mean: Numbers = values.mean(axis=0)
-    seeds = len(values)
-    if seeds > 1:
-        taken = _generator(dataset, split, "seeds").integers(0, seeds, size=(len(mean) - 1, seeds))
-        mean[1:] += math.sqrt(seeds / (seeds - 1)) * (values[taken, 0].mean(axis=1) - mean[0])
-    return mean
+    name: str
+    seeds: tuple[int, ...]
+    deterministic: bool  # no seed changes the record: a prompt of words whose views stay as drawn
+    metrics: Mapping[str, MetricSamples]  # `ece`: average over datasets; `ece/dtd`: of one dataset
 
 
-def stacked(trials: Sequence[Mapping[str, Numbers]], images: int) -> dict[str, BootstrapSamples]:
-    """What `resampled` gave for each of several trials on so many images."""
-    tables = {name: np.stack([trial[name] for trial in trials]) for name in trials[0]}
-    return {
-        name: BootstrapSamples(table[:, 0], table[:, 1:], 100 / images if name == ACCURACY else 0.0)
-        for name, table in tables.items()
-    }
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitSamples:
+    """Metrics of the records that were measured on the same images of a split."""
+
+    split: str
+    images: Mapping[str, int] = field(default_factory=dict)  # by dataset
+    records: Mapping[str, RecordSamples] = field(default_factory=dict)
+
+    def metric(self, name: str, metric: str) -> MetricSamples | None:
+        record = self.records.get(name)
+        return None if record is None else record.metrics.get(metric)
+
+    @property
+    def most_seeds(self) -> int:
+        """The largest number of seeds of a record."""
+        return max((len(record.seeds) for record in self.records.values()), default=0)
+
+    @property
+    def mean_calibrated_bias(self) -> dict[str, float]:
+        """By metric, the calibration error of a calibrated model on these images; the mean over records."""
+        by_metric: dict[str, list[float]] = {}
+        for record in self.records.values():
+            for name, samples in record.metrics.items():
+                if samples.calibrated_bias:
+                    by_metric.setdefault(name, []).append(samples.calibrated_bias)
+        return {name: float(np.mean(values)) for name, values in by_metric.items()}
 
 
-def drawn(
-    dataset: str, split: str, trials: Sequence[Sequence[BlockStats]], metrics: Sequence[str], draws: int = DRAWS
-) -> dict[str, BootstrapSamples]:
-    """Metrics of trials on one dataset: of each trial the sums of its seeds, on the blocks that all trials share."""
-    seeds = {len(trial) for trial in trials}
-    if len(seeds) != 1:
-        raise InputError(f"{dataset}: trials with {min(seeds)} and with {max(seeds)} seeds cannot be paired")
-    shared = on_shared_blocks([one for trial in trials for one in trial])
-    each = iter(shared)
-    rows = [resampled(dataset, split, [next(each) for _ in trial], metrics, draws) for trial in trials]
-    return stacked(rows, shared[0].total)
+@lru_cache(maxsize=32)  # all records ask for the weights of the same few datasets
+def block_weights(dataset: str, split: str, blocks: int, resamples: int = N_RESAMPLES) -> Numbers:
+    """Return (resamples, blocks): how often each resample draws a block; more resamples begin with the same ones."""
+    digest = hashlib.sha256(f"{dataset}/{split}".encode()).digest()
+    generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+    drawn = generator.integers(0, blocks, size=(resamples, blocks))
+    flat = drawn + np.arange(resamples)[:, None] * blocks
+    return np.bincount(flat.ravel(), minlength=resamples * blocks).reshape(resamples, blocks).astype(np.float64)
 
 
-def averaged(datasets: Sequence[Mapping[str, BootstrapSamples]]) -> dict[str, BootstrapSamples]:
-    """The unweighted mean over datasets."""
-    return {
-        name: BootstrapSamples(
-            np.mean([one[name].values for one in datasets], axis=0),
-            np.mean([one[name].draws for one in datasets], axis=0),
-            max(one[name].image for one in datasets) / len(datasets),
-        )
-        for name in datasets[0]
-    }
+def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
+    """Return (1 + resamples,): a metric on all images, then on each resample."""
+    row = BLOCKWISE_METRICS[metric]
+    with_all_images = np.concatenate([np.ones((1, len(stats))), weights])
+    totals = with_all_images @ row.columns(stats)
+    images = with_all_images @ stats.images.astype(np.float64)
+    return np.asarray(row.scale * row.value(totals) / images)
 
 
-def needed(metrics: Iterable[str]) -> list[str]:
-    """These metrics, those of them that follow from sums, and the ones that their intervals are of."""
-    known = [name for name in metrics if name in ADDITIVE]
-    return list(dict.fromkeys([*known, *(JUDGED_BY[name] for name in known if name in JUDGED_BY)]))
-
-
-def single(found: Mapping[str, BootstrapSamples], metric: str, trial: int, images: int) -> Interval | str:
-    """A value's interval, or why none is honest; `images` are those of the smallest dataset."""
-    judged = JUDGED_BY.get(metric, metric)
-    if judged not in found:
-        return "no interval: it does not follow from sums over images"
-    if judged in BIASED and images < LEAST_IMAGES:
-        return f"no interval: biased by few images ({images} of a dataset, {LEAST_IMAGES} would do)"
-    if judged in BIASED and found[judged].bias(trial) > BIASED[judged]:
-        return "no interval: it is so small that few images bias it by as much as it varies"
-    return found[judged].interval(trial)
-
-
-def difference(found: Mapping[str, BootstrapSamples], metric: str, first: int, second: int) -> Interval | None:
-    """First minus second on the same images; None where the metric does not follow from sums."""
-    judged = JUDGED_BY.get(metric, metric)
-    return found[judged].difference(first, second) if judged in found else None
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Corrected, so that one below 0.05 among those without a difference is as rare as it would be for a single one.
-
-    >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    corrected, least = [1.0] * len(ps), 0.0
-    for place, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        least = max(least, min(1.0, (len(ps) - place) * ps[index]))
-        corrected[index] = least
-    return corrected
-
-
-# --- fronts ----------------------------------------------------------------------------------------
-
-
-def signed(found: Mapping[str, BootstrapSamples], metrics: Sequence[str], goals: Sequence[Goal]) -> Numbers:
-    """(objectives, trials, draws) of recentred draws, more being better."""
-    return np.stack([found[name].recentred * sign(goal) for name, goal in zip(metrics, goals, strict=True)])
-
-
-def front_support(better: Numbers, spread: float = SPREAD) -> Numbers:
-    """How often each trial is on the front, where more is better, in draws around what chance leaves of the values.
-
-    None of it has a trial that in no draw, so much wider, is on the front.
-    """
-    centres = better.mean(axis=2, keepdims=True)
-    near = on_front(centres + spread * (better - centres)) > 0
-    support = np.zeros(len(near))
-    support[near] = on_front(closer(better[:, near]))
-    return support
-
-
-def on_front(better: Numbers) -> Numbers:
-    """The share of draws in which each trial is on the front."""
-    beaten = sum(_beaten(points).astype(np.float64) for points in np.moveaxis(better, 2, 0))
-    return np.asarray(1 - beaten / better.shape[2])
-
-
-def closer(better: Numbers) -> Numbers:
-    """Draws around values that are closer to their mean, by the part of what is between them that is chance."""
-    centres = better.mean(axis=2)
-    gaps = centres - centres.mean(axis=1, keepdims=True)
-    moved: Numbers = _by_chance(better, gaps) @ gaps
-    return better - moved[:, :, None]
-
-
-def _by_chance(better: Numbers, gaps: Numbers) -> Numbers:
-    """(objectives, objectives): the part of the trials' gaps to their mean that is chance, in each direction its own.
-
-    Trials near the front lie along it, and what is between them across it is mostly chance. An estimate of James and
-    Stein's; of few trials there is none.
-    """
-    objectives, trials, draws = better.shape
-    chance = better - better.mean(axis=2, keepdims=True)
-    chance -= chance.mean(axis=1, keepdims=True)
-    noise = np.tensordot(chance, chance, axes=((1, 2), (1, 2))) / draws
-    sizes, axes = np.linalg.eigh(gaps @ gaps.T)
-    root = axes / np.sqrt(np.maximum(sizes, 1e-12))
-    parts, turned = np.linalg.eigh(root.T @ noise @ root)
-    parts = np.minimum(parts * max(0, trials - objectives - 2) / max(1, trials - 1), 1 - LEAST_KEPT)
-    found: Numbers = np.linalg.inv((root @ turned).T) * parts @ (root @ turned).T
-    found[noise.diagonal() < 1e-15] = 0  # an objective that is taken as exact
-    return found
-
-
-def _beaten(points: Numbers) -> NDArray[np.bool_]:
-    """(objectives, trials) -> which trials another is at least as good as in everything, and better in something."""
-    no_worse = np.ones((points.shape[1],) * 2, np.bool_)
-    better = np.zeros_like(no_worse)
-    for values in points:
-        no_worse &= values[:, None] >= values
-        better |= values[:, None] > values
-    return np.asarray((no_worse & better).any(axis=0))
-
-
-def word(support: float) -> Support:
-    """
-    >>> word(0.85), word(0.3), word(0.005)
-    ('clear', 'open', 'unlikely')
-    """
-    return "clear" if support >= CLEAR else "unlikely" if support < UNLIKELY else "open"
-
-
-def alike(found: Mapping[str, BootstrapSamples], metrics: Sequence[str], trial: int) -> NDArray[np.bool_]:
-    """The trials that these images cannot tell from one of them in any of the metrics."""
-    same: Any = True
+def sample_record(
+    name: str, table: StatsBySeed, split: str, metrics: Sequence[str], *, deterministic: bool = False
+) -> RecordSamples:
+    """Resample the metrics of one record: on each dataset, and their average over datasets."""
+    datasets = sorted({dataset for dataset, _ in table})
+    seeds = tuple(sorted({seed for _, seed in table}))
+    samples: dict[str, MetricSamples] = {}
     for metric in metrics:
-        gap, sd = found[JUDGED_BY.get(metric, metric)].against(trial)
-        same = np.logical_and(same, np.less_equal(np.abs(gap), REACH * sd))
-    return np.asarray(same)
+        by_dataset = {}
+        for dataset in datasets:
+            stats = [table[dataset, seed] for seed in seeds]
+            by_dataset[dataset] = _sample_dataset(metric, dataset, split, stats)
+            samples[f"{metric}/{dataset}"] = by_dataset[dataset]
+        samples[metric] = _average(list(by_dataset.values()))
+    return RecordSamples(name, seeds, deterministic, samples)
 
 
-def optimism(better: Numbers) -> float:
-    """How much the best of these trials looks better than it is for having been chosen: (trials, draws), recentred."""
-    winners = better.argmax(axis=0)
-    chosen = better[winners, np.arange(better.shape[1])]
-    return float((chosen - better.mean(axis=1)[winners]).mean())
+def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[BlockStats]) -> MetricSamples:
+    blocks = len(stats[0])
+    weights = block_weights(dataset, split, blocks)
+    rows = [resample(metric, seed_stats, weights) for seed_stats in stats]
+    one_image = 100 / stats[0].total if metric == ACCURACY else 0.0
+    bias = calibrated_bias(metric, stats[0]) if BLOCKWISE_METRICS[metric].biased else 0.0
+    return MetricSamples(np.stack(rows), one_image, blocks, bias)
 
 
-def attained(
-    better: Numbers, places: Numbers | None = None, levels: Sequence[float] = (0.1, 0.5, 0.9), points: int = 64
-) -> tuple[Numbers, Numbers]:
-    """Of two objectives: places along the first, and what share of draws' fronts reach in the second there.
+def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
+    """Return the unweighted mean over datasets."""
+    return MetricSamples(
+        by_seed=np.mean([samples.by_seed for samples in datasets], axis=0),
+        one_image=max(samples.one_image for samples in datasets) / len(datasets),
+        blocks=min(samples.blocks for samples in datasets),
+        calibrated_bias=float(np.mean([samples.calibrated_bias for samples in datasets])),
+    )
 
-    (points,) and (levels, points); -inf where fewer draws reach so far along the first.
+
+def sample_split(
+    split: str, tables: Mapping[str, StatsBySeed], metrics: Sequence[str], deterministic: Collection[str] = ()
+) -> SplitSamples:
+    """Resample the records that were measured on the same images as the first one that has any.
+
+    Pass the record with the most images first. Records without statistics, with other images, or with a dataset that
+    some of their seeds lack are left out.
     """
-    first, second = better
-    if places is None:
-        other_end = first[second.argmax(axis=0), np.arange(first.shape[1])]
-        places = np.linspace(np.quantile(other_end, levels[0]), np.quantile(first.max(axis=0), 1 - levels[0]), points)
-    reached = np.stack([np.where(first >= place, second, -np.inf).max(axis=0) for place in places])
-    return places, np.quantile(reached, 1 - np.array(levels), axis=1, method="lower")
+    images: dict[str, int] = {}
+    digests: dict[str, bytes] | None = None
+    records = {}
+    for name, table in tables.items():
+        own_digests = image_digests(table)
+        if own_digests is None or digests not in (None, own_digests):
+            continue
+        if digests is None:
+            digests = own_digests
+            images = {dataset: stats.total for (dataset, _), stats in sorted(table.items())}
+        records[name] = sample_record(name, table, split, metrics, deterministic=name in deterministic)
+    return SplitSamples(split, images, records)
+
+
+def image_digests(table: StatsBySeed) -> dict[str, bytes] | None:
+    """Return what tells the images of each dataset; None unless every seed has the same images of every dataset."""
+    datasets = {dataset for dataset, _ in table}
+    seeds = {seed for _, seed in table}
+    if not table or len(table) != len(datasets) * len(seeds):
+        return None
+    digests: dict[str, bytes] = {}
+    for (dataset, _), stats in table.items():
+        own = stats.digests.tobytes()
+        if digests.setdefault(dataset, own) != own:
+            return None
+    return digests

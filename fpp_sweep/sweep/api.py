@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ class Options:
     command: str = ""
     plugins: tuple[PluginFile, ...] = ()
     finish: tuple[str, ...] = ()  # of a resumed sweep: trials that lost a race, to be run to their end
-    tags: Mapping[str, str] = field(default_factory=dict)  # more of them, for the record
+    group: str = ""  # id of the reproduction that the sweep belongs to
 
     @property
     def on_cluster(self) -> bool:
@@ -72,19 +72,23 @@ def _newest(root: Path, name: str) -> Path:
     return begun[-1]
 
 
-def plugin_digests(options: Options) -> str:
-    return ", ".join(f"{file.name} {file.digest}" for file in sorted(options.plugins, key=lambda file: file.name))
+def plugin_digests(options: Options) -> dict[str, str]:
+    return {file.name: file.digest for file in options.plugins}
 
 
 def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepFolder) -> None:
     """What decides results must be what it was; budgets and machines may change."""
-    before, now = info.tags.get("plugins", ""), plugin_digests(options)
-    changes = [f"plugins: {before or 'none'} -> {now or 'none'}"] if before != now else []
+    before, now = info.plugins, plugin_digests(options)
+    changes = [f"plugins: {_plugins_text(before)} -> {_plugins_text(now)}"] if before != now else []
     if changes := changes or space_of(info.space, str(folder.info_file)).difference(space):
         changed = "; ".join(changes)
         raise InputError(
             f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin another with --name"
         )
+
+
+def _plugins_text(digests: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {digest}" for name, digest in sorted(digests.items())) or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class Sweep:
         marked = {name: member for member in front.members for name in front.marks[member.name]}
         if mark not in marked:
             raise InputError(f"{self.name} has no {mark!r}; it has {', '.join(sorted(marked)) or 'no finished trial'}")
-        return TrialConfig.of_record(marked[mark].config)
+        return TrialConfig().replace(marked[mark].config)
 
     def table(self) -> list[dict[str, Any]]:
         """A flat row for each record, as `pandas.DataFrame` takes them: name, state, marks, params, `ece`, `test/ece`.
@@ -169,7 +173,7 @@ class Trial:
 
     @property
     def config(self) -> TrialConfig:
-        return TrialConfig.of_record(self.record.config)
+        return TrialConfig().replace(self.record.config)
 
     def predictions(self, split: str | None = None) -> DataFrame:
         """A row for each sample, seed and dataset of a split; none: the one that was searched."""

@@ -23,7 +23,6 @@ import torch
 
 from fpp_sweep.core.images.chunks import CHUNK
 from fpp_sweep.core.images.features import at_once
-from fpp_sweep.search.confirming import SHARE, fresh
 from fpp_sweep.search.racing import NEVER_STOPPED
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -31,7 +30,6 @@ from fpp_sweep.space.work import Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, relevant
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, effort
 from fpp_sweep.sweep import timing
@@ -261,7 +259,6 @@ def cost_lines(
     yield f"estimate: {_time(work)} of {device} time, {_time(wall)} with {workers} workers like this one"
     yield from _table(costs, work, table, size)
     yield from (line for sweep in sweeps for line in _race_lines(sweep, speeds, work))
-    yield from (line for sweep in sweeps for line in _confirm_lines(sweep, costs))
     budgets = [sweep.space.search.wall_clock for sweep in sweeps]
     if len(budgets) == 1 and budgets[0] is not None and budgets[0] < wall:
         yield f"the budget of {_time(budgets[0])} ends it earlier"
@@ -303,18 +300,6 @@ def _in_tower(images: int, views: int) -> int:
     group = at_once(views)
     chunks, rest = divmod(images, CHUNK)
     return views * group * (chunks * math.ceil(CHUNK / group) + math.ceil(rest / group))
-
-
-def _confirm_lines(sweep: Expected, costs: Costs) -> Iterator[str]:
-    """What a confirmation may cost beside all this."""
-    if sweep.space.search.confirm is None:
-        return
-    searched = [trials for other, split, trials in costs.phases if (other, split) == (sweep, sweep.space.search.split)]
-    keys = {costs.done_by[task] for trials in searched for trial in trials for task in trial}
-    most = SHARE * math.fsum(costs.seconds[key] + costs.features.get(key, 0.0) for key in keys)
-    last = sweep.plan.rounds[-1]
-    told = f"confirm: at most {_time(most)} more, {SHARE:.0%} of the search, on at most {fresh(last)}"
-    yield f"{told} and {plural(len(last.seeds), 'seed')}"
 
 
 def _seconds(task: Task, speed: Speed) -> float:

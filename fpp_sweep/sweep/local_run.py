@@ -28,7 +28,7 @@ from fpp_sweep.tracking import absolute, check_store, ship
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 
-NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "confirm", "notify")  # keys of `search`
+NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
 
 
 def run_locally(space: Space, options: Options | None = None, on_trial: TrialCallback | None = None) -> Sweep:

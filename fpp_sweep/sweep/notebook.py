@@ -11,7 +11,7 @@ from fpp_sweep.report.evidence import Evidence, evidence_of
 from fpp_sweep.report.html import Plot, paragraph, table_of_words
 from fpp_sweep.report.words import beside
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.bootstrap import Interval
+from fpp_sweep.statistics.old_bootstrap import Interval
 from fpp_sweep.sweep.summary import sentences
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fpp_sweep.checks.provenance import commit, plain, tagged, versions
+from fpp_sweep.checks.provenance import git_state, plain, versions
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.steering import begun, budget_in_force
-from fpp_sweep.search.confirming import require_fresh, with_rounds
-from fpp_sweep.search.racing import require_additive, rungs
+from fpp_sweep.search.finalists import final_plan
+from fpp_sweep.search.racing import require_blockwise, rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import STEERED, Work
@@ -39,7 +39,7 @@ from fpp_sweep.workers.session import gpus_here, session
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool
 
-STARTS = ("prompt", "init", "deep")  # the settings that say where adaptation starts
+STARTS = ("prompt", "anchor_prompt", "deep_prompts")  # the settings that say where adaptation starts
 SHARED = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # environment that workers on other machines need too
 LOOK = 60.0  # seconds that a node has to tell what it is like
 
@@ -69,6 +69,7 @@ class Opened:
 
     pool: Pool
     plan: Plan
+    final_plan: Plan | None  # of the final stage and the test split
     gpus_per_worker: float
 
 
@@ -151,7 +152,6 @@ def require_named(space: Space, options: Options) -> None:
     if not options.on_cluster:
         names = require_known(work.datasets, work.data_root, work.dataset_file)
         _require_measured(space, names)
-        require_fresh(space, names)
         for prompt, _ in sorted(_prompts(space)):
             require_prompt(prompt)
         if (asked := precisions(space)) != ["float32"]:
@@ -226,7 +226,7 @@ def shared_results(space: Space) -> Path | None:
     root = Path(space.work.cache) if space.work.cache else default_cache()
     # a stream that left out an image goes on from another state, and no shard after it tells
     cut = space.work.on_bad_image == "skip" and any(catalogue.method(name).stateful for name in space.methods())
-    return root.absolute() / "tasks" if space.work.share and not timed and not cut else None
+    return root.absolute() / "tasks" if space.work.reuse_results and not timed and not cut else None
 
 
 def environment() -> dict[str, str]:
@@ -255,14 +255,18 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> Opened:
     stage("looking at datasets and prompts")
     try:
         plan = make_plan(space, pool)
+        final = final_plan(plan, space, pool.describe)
         checks = check(space, pool, plan)
     except TaskFailed as error:
         raise InputError(error.reason) from error
     for line in (*checks.notes, *space.left_out(), *changed_images(folder.info(), space, plan)):
         note(line)
-    pool.begin(TaskKeys(model, plan.known(), checks.prompts))
+    datasets = plan.known()
+    if final is not None:
+        datasets.update(final.known())
+    pool.begin(TaskKeys(model, datasets, checks.prompts))
     folder.write_info(with_facts(folder.info(), space, model, plan, checks))
-    return Opened(pool, plan, workers.gpus_per_worker)
+    return Opened(pool, plan, final, workers.gpus_per_worker)
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:
@@ -303,10 +307,9 @@ def make_plan(space: Space, models: Inspector) -> Plan:
     work, race = space.work, space.search.race
     ends = {}
     if race:
-        require_additive(space.objectives, space.constraints)
-        ends = rungs(race, datasets[split])
-    plan = Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
-    return with_rounds(plan, space, models.describe)
+        require_blockwise(space.objectives, space.constraints)
+        ends = rung_ends(race, datasets[split])
+    return Plan(datasets=datasets, seeds=work.seeds, shards=work.shards, columns=space.columns(), rungs=ends)
 
 
 def _require_measured(space: Space, names: Sequence[str]) -> None:
@@ -330,7 +333,7 @@ def check(space: Space, models: Inspector, plan: Plan) -> Validation:
 
 def _prompts(space: Space) -> set[tuple[str, str]]:
     """What trials may start from, with how prompts of deeper layers are used."""
-    return {(config.source, config.deep) for config in [*space.baselines().values(), *_starts(space)]}
+    return {(config.source, config.deep_prompts) for config in [*space.baselines().values(), *_starts(space)]}
 
 
 def _starts(space: Space) -> list[TrialConfig]:
@@ -356,20 +359,7 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
     if known is not None:
         first = known.begun or (known.space if plain(space) != known.space else {})
         return replace(known, state="running", finished=None, tracking_uri=uri, space=plain(space), begun=first)
-    tags = {
-        "seeds": ", ".join(map(str, space.work.seeds)),
-        "sampler": space.search.sampler,
-        "sampler_seed": str(space.search.seed),
-        "search_split": space.search.split,
-        "command": options.command,
-        **versions(),
-        **commit(),
-        **options.tags,
-    }
-    if options.plugins:
-        tags["plugins"] = plugin_digests(options)
-    if space.search.split == "test" and not space.search.evaluate_only:
-        tags["warning"] = "hyperparameters were searched on the test split, as the paper's were"
+    commit, dirty = git_state()
     return SweepInfo(
         name=folder.path.name,
         created=time.time(),
@@ -377,39 +367,46 @@ def info_at_start(known: SweepInfo | None, space: Space, options: Options, folde
         space=plain(space),
         objectives=space.objectives,
         search_split=space.search.split,
-        tags=tags,
         tracking_uri=uri,
+        command=options.command,
+        group=options.group,
+        plugins=plugin_digests(options),
+        versions=versions(),
+        git_commit=commit,
+        git_dirty=dirty,
     )
 
 
 def with_facts(info: SweepInfo, space: Space, model: ModelInfo, plan: Plan, checked: Validation) -> SweepInfo:
     """What is known once a worker has opened model, datasets and prompts; it must be what it was."""
-    datasets = plan.datasets[space.search.split]
-    facts = {
-        "model": model.name,
-        "model_digest": model.digest,
-        "embedding_scale": f"{model.embedding_scale:g}",
-        "datasets": ", ".join(facts.name for facts in datasets),
-        "datasets_digest": ", ".join(facts.digest for facts in datasets),
-    }
-    if checked.prompts:
-        facts["prompts_digest"] = ", ".join(f"{name} {digest}" for name, digest in sorted(checked.prompts.items()))
-    for key, what in (
-        ("model_digest", f"model {model.name} has other weights"),
-        ("datasets_digest", "its data differ"),
-        ("prompts_digest", "a prompt file differs"),
+    now = replace(
+        info,
+        model=model.name,
+        model_digest=model.digest,
+        embedding_scale=model.embedding_scale,
+        device=model.device,
+        datasets={dataset.name: dataset.digest for dataset in plan.datasets[space.search.split]},
+        images=_images(space, plan),
+        prompts=dict(sorted(checked.prompts.items())),
+    )
+    if not info.model:  # the first driver, or one that was ended before this
+        return now
+    for before, after, what in (
+        (info.model_digest, now.model_digest, f"model {model.name} has other weights"),
+        (info.datasets, now.datasets, "its data differ"),
+        (info.prompts, now.prompts, "a prompt file differs"),
     ):
-        if info.tags.get(key, facts.get(key)) != facts.get(key):
+        if before != after:
             raise InputError(f"{info.name} cannot be resumed: {what} than when it began; begin a new sweep instead")
-    return tagged(info, {**facts, "device": model.device, "images_digest": _images(space, plan)})
+    return now
 
 
 def changed_images(info: SweepInfo, space: Space, plan: Plan) -> list[str]:
     """A note where image files have another size or time than when the sweep began: finished trials saw the others."""
-    if info.tags.get("images_digest") in (None, _images(space, plan)):
+    if not info.model or info.images == _images(space, plan):
         return []
     return ["image files have changed (size or time) since the sweep began; what is left is computed from those of now"]
 
 
-def _images(space: Space, plan: Plan) -> str:
-    return ", ".join(facts.images for facts in plan.datasets[space.search.split])
+def _images(space: Space, plan: Plan) -> dict[str, str]:
+    return {dataset.name: dataset.images for dataset in plan.datasets[space.search.split]}

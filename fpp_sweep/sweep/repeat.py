@@ -21,14 +21,14 @@ DEFAULTS = {"on_bad_image": "fail"}
 
 def use_command(info: SweepInfo, config: Path) -> str:
     """Return the command that evaluates a config on the test split."""
-    words = ["--config", str(config), *_model_and_data(info, _datasets(info), ("data_root", "dataset_file"))]
+    words = ["--config", str(config), *_model_and_data(info, list(info.datasets), ("data_root", "dataset_file"))]
     return runnable(command_line("evaluate", words))
 
 
 def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
     """Return the command that evaluates a trial again; a failed one only with the dataset and seed of its reason."""
-    datasets = _datasets(info)
-    seeds = info.tags.get("seeds", "0").split(", ")
+    datasets = list(info.datasets)
+    seeds = [str(seed) for seed in info.seeds]
     reason = record.reason or ""
     failed_task = re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason)
     if failed_task is not None:
@@ -39,18 +39,13 @@ def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) ->
             split = name
     words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
     words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
-    plugins = [f"{name.split()[0]}.py" for name in info.tags.get("plugins", "").split(", ") if name]
-    if plugins:
-        words += ["--plugin", *plugins]
+    if info.plugins:
+        words += ["--plugin", *(f"{name}.py" for name in info.plugins)]
     return runnable(command_line("evaluate", words))
 
 
 def _work(info: SweepInfo) -> Mapping[str, Any]:
     return as_mapping(info.space.get("work", {}))
-
-
-def _datasets(info: SweepInfo) -> list[str]:
-    return [name for name in info.tags.get("datasets", "").split(", ") if name]
 
 
 def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str] | Mapping[str, str]) -> list[str]:

@@ -19,10 +19,14 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 
 EVALUATION = {  # the keys of a space that only evaluates
-    "search": {"split": "test", "published": False, "evaluate_only": True},
+    "search": {"split": "test", "include_published": False, "evaluate_only": True},
     "work": {"baselines": []},
 }
-FLAGS_OF_TRIALS = {"method": "--method", "prompt": "--prompt", "init": "--anchor-prompt"}  # of `evaluate`, by setting
+FLAGS_OF_TRIALS = {
+    "method": "--method",
+    "prompt": "--prompt",
+    "anchor_prompt": "--anchor-prompt",
+}  # of `evaluate`, by setting
 
 
 def space_to_tune(
@@ -126,7 +130,7 @@ def space_to_evaluate(
     if config is not None:
         settings = read_config(config)
     defaults = TrialConfig().replace(settings)
-    anchor = anchor_prompt or defaults.init
+    anchor = anchor_prompt or defaults.anchor_prompt
     default_methods, default_prompts = [catalogue.PLAIN, catalogue.DEFAULT], [anchor, "fpp"]
     if config is not None:
         default_methods, default_prompts = [defaults.method], [defaults.prompt]
@@ -137,7 +141,7 @@ def space_to_evaluate(
     base = {key: value for key, value in settings.items() if key not in FLAGS_OF_TRIALS}
     root = of_plain(EVALUATION, "evaluate")
     root.value["base"] = of_plain(base, str(config), "base")
-    root.value["base"].value["init"] = Node(anchor, f"--anchor-prompt {anchor}")
+    root.value["base"].value["anchor_prompt"] = Node(anchor, f"--anchor-prompt {anchor}")
     root.value["grid"] = Node([Node(block, "evaluate")], "evaluate")
     return space_from(root, "evaluate", overrides, plugin_names)
 

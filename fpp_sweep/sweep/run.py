@@ -9,25 +9,22 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fpp_sweep.checks.provenance import tagged
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.pareto import hypervolume
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import require_plugins
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.spec.messages import command_line, plural, runnable, stage
+from fpp_sweep.spec.messages import command_line, runnable, stage
 from fpp_sweep.spec.process import set_thread_defaults, terminable
-from fpp_sweep.spec.progress import shares
 from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep, sweep_folder
 from fpp_sweep.sweep.display import Display, Status, trial_line
 from fpp_sweep.sweep.notify import Notifier
@@ -44,7 +41,6 @@ from fpp_sweep.sweep.preflight import (
 )
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.tracking import DEFAULT_URI, Shipper, absolute, check_store, recorded
-from fpp_sweep.trial.trial import added
 from fpp_sweep.workers.scheduler import SchedulerStatus
 from fpp_sweep.workers.session import remove_own
 from fpp_sweep.workers.status import StatusPoller
@@ -140,6 +136,7 @@ class Run:
             folder,
             SweepStudy(folder.study_file, folder.info().name, space, Queue.of(folder, folder.info())),
             plan=opened.plan,
+            final_plan=opened.final_plan,
             watch=self.watch,
             gpus_per_worker=opened.gpus_per_worker,
             on_change=self._changed,
@@ -149,7 +146,7 @@ class Run:
     def go(self) -> None:
         """To the end."""
         from fpp_sweep.search.job import TrialContext
-        from fpp_sweep.search.racing import saved
+        from fpp_sweep.search.racing import savings
         from fpp_sweep.search.searcher import conduct
 
         self.conductor.begin()
@@ -160,6 +157,7 @@ class Run:
             folder=self.folder,
             executor=self.opened.pool,
             plan=self.opened.plan,
+            final_plan=self.opened.final_plan,
             objectives=self.space.objectives,
             constraints=self.space.constraints,
             search_split=self.space.search.split,
@@ -168,13 +166,10 @@ class Run:
         )
         self.storage = tempfile.mkdtemp(prefix="fpp_sweep-")
         conduct(self.conductor, brief, self.storage)
-        tags = {"ended": self.conductor.why_stopped or ""}
+        info = replace(self.folder.info(), end_reason=self.conductor.why_stopped or "")
         if self.space.search.race:
-            tags["race"] = saved(self.conductor.records(), self.space.search.split)
-        if self.conductor.confirmation:
-            tags["confirmed"] = self.conductor.confirmation.told()
-            tags["confirmed_front"] = ", ".join(self.conductor.confirmation.front)
-        self.folder.write_info(tagged(self.folder.info(), tags))
+            info = replace(info, race=savings(self.conductor.records(), self.space.search.split))
+        self.folder.write_info(info)
         complete = any(record.state == "complete" and record.kind == "trial" for record in self.folder.trials())
         self._end("finished" if complete else "failed")
 
@@ -209,29 +204,22 @@ class Run:
         info = self.folder.info()
         now = time.time() if state != "interrupted" else None
         spent = self.spent + time.monotonic() - self.began
-        info = tagged(replace(info, state=state, finished=now, spent=spent), self._work(info))
-        self.folder.write_info(info)
+        self.folder.write_info(replace(info, state=state, finished=now, spent=spent, work=self._work(info)))
         self.notifier.tell(state, front=self._front())
 
     def _front(self) -> dict[str, dict[str, float]]:
         metrics = [objective.metric for objective in self.space.objectives]
         return {one.name: dict(zip(metrics, one.values or (), strict=True)) for one in self.conductor.front()}
 
-    def _work(self, info: SweepInfo) -> dict[str, str]:
-        """What it took, over all drivers."""
+    def _work(self, info: SweepInfo) -> WorkTotals:
+        """Return the work of this driver added to that of the drivers before it."""
         self.watch.look()
         status = self.watch.status
         if status is None:
-            return {}
-        counts = {
-            "work_tasks": status.done,
-            "work_at_hand": status.at_hand,
-            "work_model_loads": status.loads,
-            "work_workers_lost": status.lost,
-        }
-        features = features_line(self.conductor.records())
-        told = {"work_features": features} if features else {}
-        return told | {key: str(int(info.tags.get(key, 0)) + count) for key, count in counts.items()}
+            return info.work
+        return info.work + WorkTotals(
+            tasks=status.done, cached=status.at_hand, model_loads=status.loads, workers_lost=status.lost
+        )
 
     def _changed(self, record: TrialRecord, split: str) -> None:
         """The conductor started or ended something."""
@@ -323,13 +311,3 @@ class Run:
             remaining = progress.total - progress.finished - progress.failed - progress.stopped
             left.append(mean * remaining / max(1, min(len(progress.running) or 1, remaining or 1)))
         return max(0.0, min(left)) if left else None
-
-
-def features_line(records: Sequence[TrialRecord]) -> str:
-    """How fast image features were computed for these trials, and what that waited for."""
-    cost = added(result.features for record in records for result in record.results.values())
-    images = cost.pop("images", 0.0)
-    if not images:
-        return ""
-    rate = images / math.fsum(cost.values())
-    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {shares(cost)}"

@@ -122,7 +122,7 @@ def next_step(folder: SweepFolder) -> str:
     info = folder.info()
     if info.state == "running":
         return "the running sweep applies it within seconds; if it was killed, it is applied on --resume"
-    resume = info.tags.get("command") or command_line("tune", [])
+    resume = info.command or command_line("tune", [])
     if f"--name {info.name}" not in resume:
         resume += f" --name {info.name}"
     return f"{info.name} is {info.state}; to have it applied: {runnable(resume)} --resume"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_values, front_of, values_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
+from fpp_sweep.spec.progress import shares
 from fpp_sweep.sweep.display import final_table
 from fpp_sweep.sweep.repeat import repeat_command, use_command
 from fpp_sweep.tracking import to_look
+from fpp_sweep.trial.trial import added
 
 FAILURES = 3  # that are told; of more, how many
 
@@ -27,14 +30,15 @@ def ending(folder: SweepFolder) -> Iterator[str]:
     if records:
         yield f"\n{final_table(info, records, evidence)}\n"
     asked = (f"steered     {command.words}" for command in folder.commands())
-    yield from map(printable, (*failures(folder, info, records), *asked, *work_done(info), *to_open(folder, info)))
+    work = work_done(info, records)
+    yield from map(printable, (*failures(folder, info, records), *asked, *work, *to_open(folder, info)))
 
 
 def sentences(info: SweepInfo, records: Sequence[TrialRecord], *, judged: bool) -> Iterator[str]:
     """How it ended, and how its trials stand beside the baselines; where that is `judged`, the table says it."""
     states = Counter(record.state for record in records if record.kind == "trial")
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none was begun"
-    why = f" ({info.tags['ended']})" if info.tags.get("ended") and info.finished else ""
+    why = f" ({info.end_reason})" if info.end_reason and info.finished else ""
     yield f"{info.name} is {info.state}{why}; trials: {counts}."
     front = front_of(info, records)
     if front.infeasible and not front.members:
@@ -79,17 +83,26 @@ def failures(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord
         yield f"and {len(failed) - FAILURES} more failed: {runnable(command_line('show', [str(folder.path)]))}"
 
 
-def work_done(info: SweepInfo) -> Iterator[str]:
-    tags = info.tags
-    if "work_tasks" in tags:
-        counts = {"work_tasks": "task", "work_at_hand": "result", "work_model_loads": "model load"}
-        tasks, results, loads = (plural(int(tags[tag]), what) for tag, what in counts.items())
-        lost = plural(int(tags["work_workers_lost"]), "worker")
-        if "race" in tags:
-            yield f"race        {tags['race']}"
-        yield f"work        {tasks} run, {results} at hand, {loads}, {lost} lost"
-    if "work_features" in tags:
-        yield f"features    {tags['work_features']}"
+def work_done(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
+    if info.race:
+        yield f"race        {info.race}"
+    work = info.work
+    if work != WorkTotals():
+        tasks, results = plural(work.tasks, "task"), plural(work.cached, "cached result")
+        loads, lost = plural(work.model_loads, "model load"), plural(work.workers_lost, "worker")
+        yield f"work        {tasks} run, {results}, {loads}, {lost} lost"
+    if features := features_line(records):
+        yield f"features    {features}"
+
+
+def features_line(records: Sequence[TrialRecord]) -> str:
+    """How fast image features were computed for these trials, and what that waited for."""
+    cost = added(result.features for record in records for result in record.results.values())
+    images = cost.pop("images", 0.0)
+    if not images:
+        return ""
+    rate = images / math.fsum(cost.values())
+    return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {shares(cost)}"
 
 
 def to_open(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:

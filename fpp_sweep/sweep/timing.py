@@ -44,7 +44,7 @@ def measure(worker: Worker, start: TrialConfig, facts: DatasetInfo) -> Speed:
     """Time a few steps and images of a dataset."""
     task = EvalTask(config=start, dataset=facts.name, split=facts.split, seed=0, start=0, stop=facts.size)
     learns = catalogue.method(start.method).learns
-    tuned = replace(start, method=start.method if learns else catalogue.DEFAULT, prompt=start.init)
+    tuned = replace(start, method=start.method if learns else catalogue.DEFAULT, prompt=start.anchor_prompt)
     with worker.computing(start):
         image, begin = _adaptation(worker, replace(task, config=tuned))
         plain, _ = _adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))

@@ -129,7 +129,8 @@ def trial_run(info: SweepInfo, record: TrialRecord, *, on_front: bool, support: 
         "attempt": str(record.attempt),
         "on_front": str(on_front).lower(),
         "searched": ", ".join(record.params),
-        **{key: info.tags[key] for key in ("seeds", "model") if key in info.tags},
+        "seeds": ", ".join(str(seed) for seed in info.seeds),
+        "model": info.model,
     }
     if support:
         tags["front_support"] = support
@@ -161,8 +162,8 @@ def _common_tags(info: SweepInfo, record: TrialRecord | None = None) -> dict[str
         "search_split": info.search_split,
         "mlflow.source.name": "fpp_sweep.tune",
     }
-    if commit := info.tags.get("git_commit"):
-        tags["mlflow.source.git.commit"] = commit  # MLflow's own column reads this one
+    if info.git_commit:
+        tags["mlflow.source.git.commit"] = info.git_commit  # MLflow's own column reads this one
     return tags
 
 
@@ -218,7 +219,7 @@ def metrics_table(results: Mapping[str, SplitResult]) -> str:
 def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: Mapping[str, Any]) -> DesiredRun:
     """The sweep's own run; `front` is the document report/front.json, or empty."""
     tags = {
-        **info.tags,
+        **info.provenance(),
         **_common_tags(info),
         "kind": "sweep",
         "state": info.state,

@@ -33,7 +33,6 @@ from fpp_sweep.tracking.view import TAG, view, view_key
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts while MLflow does not answer, doubling
 REST = 1.0  # seconds between two deliveries that went well, so that a burst of changes is one
 SAVE_EVERY = 1.0  # seconds; rewriting shipped.json for each of 2,000 records costs minutes
-WHOLE = "reproduction"  # the tag of sweeps that belong together; names the run above theirs
 PARENT = "sweep"  # the parent's name in shipped.json; trials are called trial-..., baseline-...
 
 _Stamp = tuple[int, int]  # a file's size and time
@@ -167,7 +166,7 @@ def ship_whole(folder: SweepFolder, uri: str, files: Sequence[Path], *, experime
     """Files of all that a sweep belongs to, as artifacts of the run above its own."""
     info = folder.info()
     store = Store(absolute(uri), experiment, sweep_id(info), ())
-    run = store.whole(info.tags[WHOLE], milliseconds(info.created))
+    run = store.whole(info.group, milliseconds(info.created))
     for path in files:
         store.upload(run, path.name, path)
     store.client.set_terminated(run)
@@ -328,8 +327,7 @@ class _Delivery:
     def _above(self, store: Store) -> str | None:
         """The run that the sweep's own stands under, if it is one of several that belong together."""
         info = self._folder.info()
-        name = info.tags.get(WHOLE)
-        return store.whole(name, milliseconds(info.created)) if name else None
+        return store.whole(info.group, milliseconds(info.created)) if info.group else None
 
     def _parent_of(self, store: Store) -> str:
         """The sweep's run, which children need before it is complete."""

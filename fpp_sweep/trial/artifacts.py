@@ -2,7 +2,7 @@
 
     prompts/<dataset>.seed<n>.safetensors              where one was pretrained
     <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
-    <split>/sums.npz                                   what intervals and comparisons need of all of them, by block
+    <split>/block_stats.npz                            what intervals and comparisons need, by block of images
     <split>/reliability.png                            of the first seed
     <split>/skipped.json                               images that were left out, if there were any
 
@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.core.metrics import Confidences, Predictions
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked
+from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, to_bytes
 from fpp_sweep.trial.diagram import reliability_panels
 from fpp_sweep.trial.trial import DatasetResult
-
-SUMS = "sums.npz"
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
@@ -32,8 +31,8 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
-    with written_whole(folder / split / SUMS) as partial:
-        partial.write_bytes(packed({(result.facts.name, result.seed): result.sums for result in results}))
+    with written_whole(folder / split / BLOCK_STATS_FILE) as partial:
+        partial.write_bytes(to_bytes({(result.facts.name, result.seed): result.sums for result in results}))
     write_skipped(folder / split, skipped_images(results))
     seed = results[0].seed
     panels = {f"{result.facts.name}, seed {seed}": result.predictions for result in results if result.seed == seed}
@@ -56,7 +55,7 @@ def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:
     Empty where there are none either.
     """
     try:
-        return unpacked((folder / split / SUMS).read_bytes())
+        return from_bytes((folder / split / BLOCK_STATS_FILE).read_bytes())
     except (OSError, ValueError):
         return dict(_from_predictions(folder / split))
 

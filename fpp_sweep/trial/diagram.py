@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import EDGES, Predictions, accuracy, expected_error
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.statistics.bootstrap import REACH
+from fpp_sweep.statistics.old_bootstrap import REACH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

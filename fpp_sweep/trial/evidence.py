@@ -13,9 +13,9 @@ from fpp_sweep.records import pareto
 from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics import bootstrap as core
-from fpp_sweep.statistics.block_stats import BlockStats, Common, Numbers, united
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, Interval
+from fpp_sweep.statistics import old_bootstrap as core
+from fpp_sweep.statistics.block_stats import BlockStats, Numbers
+from fpp_sweep.statistics.old_bootstrap import BootstrapSamples, Common, Interval, united
 from fpp_sweep.trial.artifacts import changed, read_sums
 
 NEAREST = 200  # trials that resamples are taken of: seconds, and some 30 MB

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.precision import full
 from fpp_sweep.core.compute.random_streams import torch_generator
-from fpp_sweep.core.datasets.base import Dataset
-from fpp_sweep.core.datasets.imagenet import imagenet_classes
+from fpp_sweep.core.datasets import Dataset, imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
@@ -46,7 +45,7 @@ def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: 
 
 
 def fitted(clip: Clip, name: str, deep: str, datasets: Iterable[Sequence[str]]) -> Prompt:
-    """A prompt, checked to fit the model, and the class names of all these datasets, with that setting of `deep`."""
+    """Return a prompt after checking, with this value of `deep_prompts`, that it fits the model and all class names."""
     prompt = open_prompt(clip, name)
     deepened(clip, prompt, deep)
     for classes in datasets:
@@ -69,7 +68,7 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
     if config.prompt != "fpp":
         return open_prompt(clip, config.prompt)
     began = perf_counter()
-    predefined = open_prompt(clip, config.init)
+    predefined = open_prompt(clip, config.anchor_prompt)
     fpp = config.fpp.scaled(clip.embedding_scale)
     texts = _pretraining_texts(clip, task, dataset, predefined)
     names = (task.seed, "fpp", task.dataset)
@@ -84,20 +83,20 @@ def make_prompt(clip: Clip, task: PretrainTask, dataset: Dataset, on_step: Calla
     )
     losses = learned.losses[-1].tolist() if fpp.steps else [0.0, 0.0]
     origin = {
-        "words": config.init,
-        "deep": config.deep,
+        "words": config.anchor_prompt,
+        "deep_prompts": config.deep_prompts,
         "seed": str(task.seed),
         "dataset": task.dataset,
         "final_alignment_loss": f"{losses[0]:.6f}",
         "final_flatness_loss": f"{losses[1]:.6f}",
         "seconds": f"{perf_counter() - began:.2f}",
     }
-    deep = None if config.deep == "none" else predefined.deep
+    deep = None if config.deep_prompts == "none" else predefined.deep
     return Prompt(context=learned.context, origin=origin, after=predefined.after, deep=deep)
 
 
 def _pretraining_texts(clip: Clip, task: PretrainTask, dataset: Dataset, predefined: Prompt) -> ClassTexts:
-    source = task.config.fpp.classes
+    source = task.config.fpp.class_source
     if source == "gaussian":
         generator = torch_generator(task.seed, "fpp", task.dataset, "classes")
         return ClassTexts.of_gaussians(clip.text, clip.tokenizer, len(dataset.classes), generator)
@@ -162,8 +161,8 @@ def positions(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
     """A task's samples, by where they stand in the dataset, in the order of the stream."""
     order = task.config.adapt.order if catalogue.method(task.config.method).ordered else "fair"
     stream: NDArray[np.int64] = np.arange(len(dataset))
-    if order == "file" and dataset.places is not None:
-        stream = dataset.places.argsort()
+    if order == "file" and dataset.file_positions is not None:
+        stream = dataset.file_positions.argsort()
     if order == "shuffled":
         generator = torch_generator(task.seed, "stream", task.dataset, task.split)
         stream = torch.randperm(len(dataset), generator=generator).numpy()
@@ -217,7 +216,7 @@ def _measured(
     method = cast("AdaptingMethod[Any]", adapter.method)  # others are refused: catalogue.require_measurable
     contexts = method.adapted(adapter.model, adapter.state, views)
     config = task.config.measure.scaled(clip.embedding_scale)
-    found = measured(adapter.model, adapter.context, contexts, views, task.config.adapt.selection, config, columns)
+    found = measured(adapter.model, adapter.context, contexts, views, task.config.adapt.view_fraction, config, columns)
     return method.classified(adapter.model, contexts, views), found
 
 

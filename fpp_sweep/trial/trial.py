@@ -11,12 +11,11 @@ import statistics
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Protocol
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
-from fpp_sweep.records.records import SplitResult
+from fpp_sweep.records.records import FINAL, SplitResult
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -59,14 +58,6 @@ class TrialStopped(Exception):
     """A driver ended the trial between two tasks; what was done stays on disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What trials have been run on after a round of a confirmation."""
-
-    edges: tuple[int, ...]  # where the images of the rounds so far begin and end; none: all of the search's
-    seeds: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What all trials of a run are run on."""
@@ -77,18 +68,23 @@ class Plan:
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are kept
     # of a race: where the blocks of a dataset and split end, the last left out, as many for each
     rungs: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    rounds: tuple[Round, ...] = ()  # of a confirmation
-    edges: tuple[int, ...] = ()  # between which images are taken, and shards are cut, too; none: all images
+    # of the final stage: the seed that draws the views, for seeds that draw the pretraining only
+    view_seeds: Mapping[int, int] = field(default_factory=dict)
+    final_range: tuple[int, int] | None = None  # of the final stage: the images of each dataset; none: all
 
     def known(self) -> dict[tuple[str, str], DatasetInfo]:
         """The datasets by name and split, as keys of tasks look them up."""
         return {(facts.name, facts.split): facts for datasets in self.datasets.values() for facts in datasets}
 
-    def of_round(self, one: Round) -> Plan:
-        return replace(self, seeds=one.seeds, edges=one.edges)
+    def image_range(self, facts: DatasetInfo, split: str) -> tuple[int, int]:
+        """The images of a dataset that a trial is run on."""
+        if split == FINAL and self.final_range is not None:
+            return self.final_range
+        return 0, facts.size
 
-    def spans(self, facts: DatasetInfo) -> list[tuple[int, int]]:
-        return [*pairwise(self.edges or (0, facts.size))]
+    def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
+        """The plan of one trial: without a pretrained prompt, seeds that draw the pretraining only change nothing."""
+        return self if config.prompt == "fpp" else replace(self, seeds=search_seeds)
 
     def at_once(self, search: Search, workers: int) -> int:
         """Trials at a time: two, so that the end of one does not leave workers idle, or as many as feed them all."""
@@ -104,15 +100,15 @@ class Plan:
         return {
             (facts.name, seed): [
                 shard
-                for start, stop in self.spans(facts)
                 for shard in EvalTask(
                     config=config,
                     dataset=facts.name,
                     split=facts.split,
-                    seed=seed,
-                    start=start,
-                    stop=stop,
+                    seed=self.view_seeds.get(seed, seed),
+                    start=self.image_range(facts, split)[0],
+                    stop=self.image_range(facts, split)[1],
                     columns=tuple(sorted(columns)),
+                    pretraining_seed=seed if seed in self.view_seeds else None,
                 ).shards(self.shards, self.rungs.get((facts.name, facts.split), ()))
             ]
             for seed in self.seeds
@@ -164,7 +160,7 @@ def run_trial(
                 if len(done) < total and (reason := driver.stops(task, result)):
                     raise TrialStopped(reason)
     datasets = [
-        _dataset_result(facts, seed, cut[facts.name, seed], done, plan.spans(facts))
+        _dataset_result(facts, seed, cut[facts.name, seed], done, plan.image_range(facts, split))
         for seed in plan.seeds
         for facts in plan.datasets[split]
     ]
@@ -177,11 +173,7 @@ def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
 
 
 def _dataset_result(
-    facts: DatasetInfo,
-    seed: int,
-    tasks: Sequence[EvalTask],
-    done: Mapping[Task, TaskResult],
-    spans: Sequence[tuple[int, int]],
+    facts: DatasetInfo, seed: int, tasks: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: tuple[int, int]
 ) -> DatasetResult:
     parts = [(task, done[task]) for task in tasks]
     pretrain = tasks[0].pretrain
@@ -189,7 +181,7 @@ def _dataset_result(
     return DatasetResult(
         facts=facts,
         seed=seed,
-        predictions=joined(parts, spans[-1][1], spans[0][0]),
+        predictions=joined(parts, images[1], images[0]),
         prompt=made[0].prompt if made else None,
         skipped=tuple(sample for _, result in parts for sample in result.skipped),
         seconds=added(result.seconds for result in (*made, *(result for _, result in parts))),

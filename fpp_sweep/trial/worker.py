@@ -144,6 +144,7 @@ class Worker:
 
     def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.dataset(name, split)
+        file_positions = dataset.file_positions
         return DatasetInfo(
             name=name,
             split=split,
@@ -152,16 +153,16 @@ class Worker:
             size=len(dataset),
             digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
             images=dataset.digest()[:16],
-            places="" if dataset.places is None else keys.digest(dataset.places.argsort().tolist(), length=16),
+            places="" if file_positions is None else keys.digest(file_positions.argsort().tolist(), length=16),
         )
 
     def clip_for(self, config: TrialConfig) -> Clip:
         """The model, with a MaPLe checkpoint's prompts of deeper layers where a config asks for them."""
-        if config.deep == "none":
+        if config.deep_prompts == "none":
             return self.clip
-        key = config.source, config.deep
+        key = config.source, config.deep_prompts
         if key not in self._clips:
-            self._clips[key] = deepened(self.clip, open_prompt(self.clip, config.source), config.deep)
+            self._clips[key] = deepened(self.clip, open_prompt(self.clip, config.source), config.deep_prompts)
         return self._clips[key]
 
     def computing(self, config: TrialConfig) -> AbstractContextManager[None]:
@@ -171,7 +172,7 @@ class Worker:
     def check(
         self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
     ) -> Validation:
-        """Fit every method and prompt, each with its setting of `deep`, to the model and to all class names."""
+        """Fit every method and prompt, each with its setting of `deep_prompts`, to the model and to all class names."""
         for name in methods:
             check_method(self.clip, catalogue.method(name))
         texts = {name for facts in datasets for name in facts.classes}

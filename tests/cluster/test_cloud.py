@@ -112,5 +112,5 @@ def test_machines_come_when_a_sweep_asks_are_replaced_when_lost_and_go_when_idle
         assert driver.wait() == 130
         # all nodes have one address here, so that a trial's own process may be lost, too
         (folder,) = (machine.home / "sweeps").iterdir()
-        assert int(SweepFolder.open(folder).info().tags["work_workers_lost"]) >= 1
+        assert SweepFolder.open(folder).info().work.workers_lost >= 1
         wait_for(lambda: head.workers() == set())

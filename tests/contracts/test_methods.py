@@ -134,9 +134,9 @@ def test_a_method_reads_no_more_views_than_its_row_says(name):
 
 
 OTHER = {
-    "steps": [3], "lr": [0.5], "weight_decay": [0.9], "selection": [0.5], "penalty": [7.0],
-    "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "carry": [False],
-    "slots": [3], "rule": ["mended", "described"], "order": ["file"],
+    "steps": [3], "lr": [0.5], "weight_decay": [0.9], "view_fraction": [0.5], "penalty_weight": [7.0],
+    "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "keep_optimizer": [False],
+    "slots": [3], "slot_rule": ["corrected", "described"], "order": ["file"],
 }  # fmt: skip
 
 
@@ -158,7 +158,9 @@ def test_a_row_names_the_settings_that_its_results_depend_on(name):
 @pytest.mark.parametrize("name", WITHOUT)
 def test_a_penalty_of_weight_zero_is_none(name):
     views = PAIR.views(3, 8)
-    torch.testing.assert_close(predict(name, views, penalty=0.0), predict(WITHOUT[name], views), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        predict(name, views, penalty_weight=0.0), predict(WITHOUT[name], views), atol=1e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_the_published_weights_are_those_of_the_kind_of_dataset():
     assert (METHODS[CTPT].weight, METHODS[CTPT].weight_on_shifts) == (50, 20)
     assert (METHODS[OTPT].weight, METHODS[OTPT].weight_on_shifts) == (18, 2)
     assert build_method(OTPT, AdaptConfig(), "shifts").weight == 2
-    assert build_method(OTPT, AdaptConfig(penalty=7.0), "shifts").weight == 7
+    assert build_method(OTPT, AdaptConfig(penalty_weight=7.0), "shifts").weight == 7
 
 
 def test_an_unknown_method_names_the_nearest():
@@ -212,7 +214,7 @@ def test_the_step_alone_is_in_half_precision_where_it_is_asked_for(name):
 
     def contexts(precision):
         # a second step that is a first one, too: what a large penalty carries on leaves few signs to turn
-        method = build_method(name, AdaptConfig(carry=False), "fine_grained")
+        method = build_method(name, AdaptConfig(keep_optimizer=False), "fine_grained")
         with computing(precision, CPU):
             return method.adapted(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
 

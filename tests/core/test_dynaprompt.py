@@ -41,7 +41,7 @@ def warm(slots=5, seed=0, std=0.05):
 @pytest.mark.parametrize("stream", streams().values(), ids=streams())
 def test_a_stream_of_the_released_code(stream):
     model = text_model()
-    method = dynaprompt(NAMES[stream.settings["regulariser"]], slots=stream.settings["slots"], rule=stream.rule)
+    method = dynaprompt(NAMES[stream.settings["regulariser"]], slots=stream.settings["slots"], slot_rule=stream.rule)
     unit = F.normalize(views(), dim=-1)
     free, *late = stream.spans()
     for span in (free, *late):
@@ -75,11 +75,11 @@ def test_a_stream_of_the_released_code(stream):
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-@pytest.mark.parametrize("rule", ["released", "mended", "described"])
+@pytest.mark.parametrize("rule", ["released", "corrected", "described"])
 @pytest.mark.parametrize("slots", [1, 2, 5, 12])
 def test_a_stream_equals_the_naive_one(name, rule, slots):
     """From an empty buffer, whose slots are all equal at first, until slots are emptied again."""
-    method, samples = dynaprompt(name, slots=slots, rule=rule), PAIR.views(16, 16)
+    method, samples = dynaprompt(name, slots=slots, slot_rule=rule), PAIR.views(16, 16)
     logits, state = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, 16), samples)
     buffer = NaiveBuffer.empty(PAIR.context, slots)
     expected = [
@@ -100,7 +100,7 @@ def test_a_stream_equals_the_naive_one(name, rule, slots):
     assert ((state.offsets - buffer.offsets).abs() > 1e-5).float().mean() < 1e-3
 
 
-@pytest.mark.parametrize("rule", ["released", "mended", "described"])
+@pytest.mark.parametrize("rule", ["released", "corrected", "described"])
 def test_slots_are_selected_as_the_naive_form_does_with_any_ties(rule):
     draw = torch.Generator().manual_seed(0)
     doubled = 0
@@ -130,7 +130,7 @@ def test_known_features_are_those_of_the_slots_prompts():
 
 @pytest.mark.parametrize("lr", [5e-3, 0.5])
 def test_what_is_not_selected_only_decays(lr):
-    method, before = dynaprompt(slots=5, lr=lr, rule="described"), warm()
+    method, before = dynaprompt(slots=5, lr=lr, slot_rule="described"), warm()
     _, after = method.predict(PAIR.model, before, PAIR.views(1, 8))
     emptied = before.order[0]
     used = [slot for slot in range(5) if after.use[slot] != before.use[slot] and slot != emptied]
@@ -205,8 +205,8 @@ def test_one_view_will_do():
     assert state.offsets.isfinite().all()
 
 
-@pytest.mark.parametrize("rule", ["mended", "described"])
+@pytest.mark.parametrize("rule", ["corrected", "described"])
 def test_rules_give_other_results(rule):
-    methods = [dynaprompt(slots=5, rule=each) for each in (rule, "released")]
+    methods = [dynaprompt(slots=5, slot_rule=each) for each in (rule, "released")]
     found, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)
     assert (found.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_error
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import (
-    ADDITIVE,
-    POINTS,
-    WIDTH,
+    BLOCKWISE_METRICS,
+    KERNEL_POINTS,
+    KERNEL_WIDTH,
     BlockStats,
     block_size,
-    on_shared_blocks,
-    packed,
-    unpacked,
-    value_of,
+    from_bytes,
+    metric_value,
+    restrict_to_shared_blocks,
+    to_bytes,
 )
-from fpp_sweep.statistics.bootstrap import (
+from fpp_sweep.statistics.old_bootstrap import (
     UNLIKELY,
     BootstrapSamples,
     alike,
@@ -76,11 +76,11 @@ def equal(one, other):
 @settings(max_examples=40, deadline=None)
 def test_sums_in_blocks_are_sums_in_one_piece_to_the_bit(images, seed, size):
     one = made(images, seed, size=size)
-    whole = one.by(512)
+    whole = one.with_block_size(512)
     assert equal(whole, made(images, seed, size=512))
     assert len(whole) == 1
-    for metric in ADDITIVE:
-        assert value_of(metric, one) == value_of(metric, whole)
+    for metric in BLOCKWISE_METRICS:
+        assert metric_value(metric, one) == metric_value(metric, whole)
 
 
 @given(st.integers(1, 400), st.integers(0, 2**32 - 1))
@@ -88,9 +88,9 @@ def test_sums_in_blocks_are_sums_in_one_piece_to_the_bit(images, seed, size):
 def test_metrics_of_sums_are_those_of_images_to_the_bit(images, seed):
     given = confidences(np.random.default_rng(seed), images)
     one = sums_of(given)
-    assert value_of("accuracy", one) == accuracy(given)
-    assert value_of("ece", one) == expected_error(given)
-    row = ADDITIVE["ece"]
+    assert metric_value("accuracy", one) == accuracy(given)
+    assert metric_value("ece", one) == expected_error(given)
+    row = BLOCKWISE_METRICS["ece"]
     in_blocks = row.scale * row.value(np.ones(len(one)) @ row.columns(one)) / one.total
     assert in_blocks == expected_error(given)
 
@@ -98,7 +98,7 @@ def test_metrics_of_sums_are_those_of_images_to_the_bit(images, seed):
 def test_confidences_on_edges_are_in_the_bins_of_ece():
     given = Confidences(EDGES.copy(), np.arange(len(EDGES)) % 2 == 0)
     one = sums_of(given)
-    assert value_of("ece", one) == expected_error(given)
+    assert metric_value("ece", one) == expected_error(given)
     assert one.counts.sum() == len(EDGES) - 1  # exactly 0 is in no bin
     assert one.total == len(EDGES)
 
@@ -116,22 +116,22 @@ def test_the_order_in_which_predictions_come_changes_nothing():
 def test_smooth_ece_equals_its_definition():
     """Residuals in 200 cells, each spread over 40 points by a Gaussian that is reflected at 0 and 1."""
     given = confidences(np.random.default_rng(2), 60)
-    smoothed = [0.0] * POINTS
+    smoothed = [0.0] * KERNEL_POINTS
     for confidence, hit in zip(given.confidence.tolist(), given.correct.tolist(), strict=True):
         centre = (math.ceil(confidence * 200 - 1e-6) - 0.5) / 200
         shares = []
-        for point in ((index + 0.5) / POINTS for index in range(POINTS)):
+        for point in ((index + 0.5) / KERNEL_POINTS for index in range(KERNEL_POINTS)):
             images = (point, -point, 2 - point, 2 + point, point - 2)
-            shares.append(sum(math.exp(-0.5 * ((image - centre) / WIDTH) ** 2) for image in images))
+            shares.append(sum(math.exp(-0.5 * ((image - centre) / KERNEL_WIDTH) ** 2) for image in images))
         for index, share in enumerate(shares):
             smoothed[index] += share / sum(shares) * (hit - confidence)
-    assert value_of("smooth_ece", sums_of(given)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
+    assert metric_value("smooth_ece", sums_of(given)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
 
 
 def test_a_confidence_that_is_too_high_everywhere_is_smooth_eces_value():
     one = sums_of(confidences(np.random.default_rng(3), 40_000, 0.1))
-    assert value_of("smooth_ece", one) == pytest.approx(10, abs=0.6)
-    assert value_of("smooth_ece", sums_of(confidences(np.random.default_rng(3), 40_000))) < 0.5
+    assert metric_value("smooth_ece", one) == pytest.approx(10, abs=0.6)
+    assert metric_value("smooth_ece", sums_of(confidences(np.random.default_rng(3), 40_000))) < 0.5
 
 
 def test_debiased_ece_equals_its_definition():
@@ -148,17 +148,17 @@ def test_debiased_ece_equals_its_definition():
             mean = spread * math.sqrt(2 / math.pi) * math.exp(-z * z / 2) + gap * math.erf(z / math.sqrt(2))
             gap -= mean - gap
         total += gap
-    assert value_of("debiased_ece", sums_of(given)) == pytest.approx(100 * total / 150, rel=1e-5)
+    assert metric_value("debiased_ece", sums_of(given)) == pytest.approx(100 * total / 150, rel=1e-5)
 
 
 def test_debiasing_takes_out_much_of_what_few_images_add():
     generator = np.random.default_rng(4)
     splits = [sums_of(confidences(generator, 200)) for _ in range(40)]
-    plain, debiased = (np.mean([value_of(name, one) for one in splits]) for name in ("ece", "debiased_ece"))
+    plain, debiased = (np.mean([metric_value(name, one) for one in splits]) for name in ("ece", "debiased_ece"))
     assert plain > 8  # the truth is 0
     assert debiased < 0.7 * plain
     far = [sums_of(confidences(generator, 200, 0.3)) for _ in range(40)]
-    assert np.mean([value_of("debiased_ece", one) for one in far]) == pytest.approx(30, abs=1.5)
+    assert np.mean([metric_value("debiased_ece", one) for one in far]) == pytest.approx(30, abs=1.5)
 
 
 def test_blocks_are_enough_and_fit_into_batches():
@@ -182,7 +182,7 @@ def test_blocks_that_two_limits_share_are_found_whatever_their_size():
         *losses[:, head],
     )
     many = BlockStats.of("dtd", names(1000), given, *losses)
-    short, long = on_shared_blocks([few, many])
+    short, long = restrict_to_shared_blocks([few, many])
     assert (few.size, many.size, len(short)) == (2, 8, 25)
     assert equal(short, long)
 
@@ -198,16 +198,16 @@ def test_other_images_are_not_paired():
 
 def test_sums_come_back_from_a_file_to_the_bit():
     table = {("dtd", 0): made(150), ("dtd", 1): made(150, 1), ("a/b c", 0): made(5000, 2)}
-    back = unpacked(packed(table))
+    back = from_bytes(to_bytes(table))
     assert list(back) == list(table)
     assert all(equal(back[key], one) for key, one in table.items())
-    assert len(packed(table)) < 150_000
+    assert len(to_bytes(table)) < 150_000
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\3\4 nothing", packed({("dtd", 0): made(10)})[:-30]])
+@pytest.mark.parametrize("data", [b"", b"PK\3\4 nothing", to_bytes({("dtd", 0): made(10)})[:-30]])
 def test_a_damaged_file_has_no_sums(data):
     with pytest.raises(ValueError, match="no sums"):
-        unpacked(data)
+        from_bytes(data)
 
 
 # --- resamples -------------------------------------------------------------------------------------
@@ -219,8 +219,8 @@ def test_a_draw_is_what_a_loop_over_its_blocks_gives():
     for number, row in enumerate(weights("dtd", "val", 50, 20), 1):
         taken = one.take(np.repeat(np.arange(50), row.astype(int)))
         for metric, values in found.items():
-            assert values[number] == pytest.approx(value_of(metric, taken), rel=1e-9)
-            assert values[0] == pytest.approx(value_of(metric, one), rel=1e-9)
+            assert values[number] == pytest.approx(metric_value(metric, taken), rel=1e-9)
+            assert values[0] == pytest.approx(metric_value(metric, one), rel=1e-9)
 
 
 def test_weights_follow_from_dataset_split_and_draw_alone():
@@ -276,13 +276,16 @@ def test_seeds_that_differ_widen_an_interval_by_what_they_differ():
 
 
 def test_what_has_no_honest_interval_says_so():
-    found = drawn("dtd", "val", [[made(200)]], list(ADDITIVE))
+    found = drawn("dtd", "val", [[made(200)]], list(BLOCKWISE_METRICS))
     assert single(found, "accuracy", 0, 200).sd > 0
     assert single(found, "ece", 0, 200) == "no interval: biased by few images (200 of a dataset, 1000 would do)"
-    far = drawn("dtd", "val", [[made(1000, shift=0.3)]], list(ADDITIVE))
-    assert single(far, "ece", 0, 1000).value == value_of("debiased_ece", made(1000, shift=0.3))
+    far = drawn("dtd", "val", [[made(1000, shift=0.3)]], list(BLOCKWISE_METRICS))
+    assert single(far, "ece", 0, 1000).value == metric_value("debiased_ece", made(1000, shift=0.3))
     assert single(far, "smooth_ece", 0, 1000).low > 20
-    sets = [drawn(name, "val", [[made(1000, seed, shift=0.0)]], list(ADDITIVE)) for seed, name in enumerate("abcdef")]
+    sets = [
+        drawn(name, "val", [[made(1000, seed, shift=0.0)]], list(BLOCKWISE_METRICS))
+        for seed, name in enumerate("abcdef")
+    ]
     for metric in ("ece", "smooth_ece"):
         assert "so small that few images bias it by as much" in single(averaged(sets), metric, 0, 1000)
     assert single(found, "mce", 0, 1000) == "no interval: it does not follow from sums over images"
@@ -295,11 +298,15 @@ def test_intervals_of_differences_hold_the_truth_about_as_often_as_they_say():
     for shift in (0.15, 0.3):
         given = confidences(generator, 8000, shift)
         pools.append(BlockStats.of("dtd", names(8000), given, *generator.uniform(0, 3, (2, 8000)), size=1))
-    truth = {name: value_of(name, pools[0]) - value_of(name, pools[1]) for name in ("accuracy", "ece", "smooth_ece")}
+    truth = {
+        name: metric_value(name, pools[0]) - metric_value(name, pools[1]) for name in ("accuracy", "ece", "smooth_ece")
+    }
     held = dict.fromkeys(truth, 0)
     for number in range(120):
         taken = generator.integers(0, 8000, 400)
-        found = drawn("dtd", f"{number}", [[pool.take(taken).by(4)] for pool in pools], list(ADDITIVE), 300)
+        found = drawn(
+            "dtd", f"{number}", [[pool.take(taken).with_block_size(4)] for pool in pools], list(BLOCKWISE_METRICS), 300
+        )
         for name, wanted in truth.items():
             gap = difference(found, name, 0, 1)
             held[name] += gap.low <= wanted <= gap.high

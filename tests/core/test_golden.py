@@ -31,7 +31,7 @@ def test_text_features(model):
 @pytest.mark.parametrize("case", GOLDEN.settings["cases"], ids=lambda case: case["name"])
 def test_adaptation(model, case):
     views = F.normalize(GOLDEN["tta/views"].float(), dim=-1)
-    config = AdaptConfig(steps=case["steps"], lr=GOLDEN.settings["lr"], selection=GOLDEN.settings["selection"])
+    config = AdaptConfig(steps=case["steps"], lr=GOLDEN.settings["lr"], view_fraction=GOLDEN.settings["selection"])
     method = build_method(METHOD.get(case["name"], case["name"]), config, "fine_grained")
     state = method.start(model, GOLDEN["tta/ctx0"], len(views))
     logits, _ = method.predict(model, state, views)

@@ -79,7 +79,7 @@ def test_every_case_is_here():
 @pytest.mark.parametrize("case", ORDERS)
 def test_two_steps(model, case, carry):
     name, settings = ORDERS[case]
-    method, state = built(model, name, carry=carry == "carried", **settings)
+    method, state = built(model, name, keep_optimizer=carry == "carried", **settings)
     assert_case(model, method, state, "ctx2", f"{case}.{carry}")
 
 

@@ -120,7 +120,7 @@ def test_half_precision_of_the_released_code_is_not_copied():
 def test_adaptation_is_that_of_the_naive_tower(steps):
     pair = twins(**MAPLE)
     views = pair.views(3, 8)
-    method = build_method(TPT, AdaptConfig(steps=steps, selection=0.5), "fine_grained")
+    method = build_method(TPT, AdaptConfig(steps=steps, view_fraction=0.5), "fine_grained")
     logits, _ = method.predict(pair.model, method.start(pair.model, pair.context, len(views)), views)
     expected = [
         naive.adapt_one(
@@ -211,7 +211,9 @@ def test_code_inside_is_refused_and_not_run(tmp_path):
 @pytest.mark.parametrize("deep", ["text", "both"])
 def test_prompts_without_deeper_ones_are_refused_where_those_are_asked_for(tmp_path, deep):
     torch.save({"state_dict": {"ctx": torch.zeros(4, 64)}}, tmp_path / "model.pth.tar-50")
-    assert f"has no prompts of deeper layers; deep={deep} needs a MaPLe" in told(tmp_path / "model.pth.tar-50", deep)
+    assert f"has no prompts of deeper layers; deep_prompts={deep} needs a MaPLe" in told(
+        tmp_path / "model.pth.tar-50", deep
+    )
     with pytest.raises(InputError, match="prompt 'a photo of a' has no prompts of deeper layers"):
         deepened(vit(), open_prompt(vit(), "a photo of a"), deep)
 
@@ -233,7 +235,7 @@ def test_other_image_towers_take_the_texts_prompts_alone(tmp_path):
     model = random_clip(layers=3)
     path = save_maple(tmp_path / "m.pth.tar-2", width=32)
     assert len(deepened(model, open_prompt(model, str(path)), "text").text.deep) == 2
-    complaint = "the image tower of random-0 is not CLIP's ViT, which deep=both needs; set deep=text"
+    complaint = "the image tower of random-0 is not CLIP's ViT, which deep_prompts=both needs; set deep_prompts=text"
     assert complaint in told(path, "both", model)
 
 
@@ -269,14 +271,14 @@ def test_all_that_is_used_of_a_file_is_in_its_prompts_digest(tmp_path):
 
 def test_a_saved_prompt_keeps_words_and_deeper_prompts_and_how_it_was_learned(tmp_path):
     made = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
-    made = dataclasses.replace(made, origin={"deep": "text"})
+    made = dataclasses.replace(made, origin={"deep_prompts": "text"})
     save_prompt(made, vit(), tmp_path / "mine.safetensors", {})
     made_elsewhere = from_bytes(vit(), prompt_bytes(made, vit(), {}))
     for found in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), made_elsewhere):
         assert found.after == "of a"
         assert found.digest == made.digest
         assert deepened(vit(), found, "text").text.deep == found.deep.text
-        with pytest.raises(InputError, match="was learned with deep=text, not none; set deep=text"):
+        with pytest.raises(InputError, match="was learned with deep_prompts=text, not none; set deep_prompts=text"):
             deepened(vit(), found, "none")
 
 

@@ -58,13 +58,15 @@ def assert_equal_to(form, name, settings, **given):
         {"optimizer": "sgd", "lr": 0.001, "steps": 2},
         {"reselect": "on", "steps": 2},
         {"sam_rho": 1.0, "asam_rho": 3.0},
-        {"selection": 0.5, "weight_decay": 0.5},
+        {"view_fraction": 0.5, "weight_decay": 0.5},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("name", SHARPNESS_AWARE)
 def test_sharpness_aware_steps_equal_the_naive_form(name, settings):
     given = {key: value for key, value in settings.items() if not key.endswith("rho")}
+    if "view_fraction" in given:
+        given["selection"] = given.pop("view_fraction")  # as the reference calls it
     given["reselect"] = settings.get("reselect") == "on"
     adaptive = name in ASAM.values()
     rho = settings.get("asam_rho", 0.5) if adaptive else settings.get("sam_rho", 0.05)
@@ -77,7 +79,7 @@ def test_sharpness_aware_steps_equal_the_naive_form(name, settings):
 def test_two_steps_equal_the_naive_form(name, carry, reselect):
     order = tuple(name.split("_")[1:])
     given = {"carry": carry, "reselect": {"auto": None, "on": True, "off": False}[reselect]}
-    assert_equal_to(naive.adapt_two_steps, name, {"carry": carry, "reselect": reselect}, order=order, **given)
+    assert_equal_to(naive.adapt_two_steps, name, {"keep_optimizer": carry, "reselect": reselect}, order=order, **given)
 
 
 def test_two_steps_on_the_entropy_are_tpt_with_two_steps():

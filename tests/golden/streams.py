@@ -32,7 +32,7 @@ class Stream:
 
     @property
     def rule(self) -> str:
-        return {"described": "described", "fixed": "mended"}.get(self.name.partition("_")[0], "released")
+        return {"described": "described", "fixed": "corrected"}.get(self.name.partition("_")[0], "released")
 
     def buffer(self, start: int) -> tuple[Tensor, list[int], list[int]]:
         """Offsets, order and use before a sample."""

@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path,
             SweepFolder(disk / "one").locked(),
             pytest.raises(OSError, match=r"No space left on device: '.*/sweep.json"),
         ):
-            SweepFolder(disk / "one").write_info(replace(sweep_info("one"), tags={"long": "x" * 2**15}))
+            SweepFolder(disk / "one").write_info(replace(sweep_info("one"), command="x" * 2**15))
     (tmp_path / "file").touch()
     assert "lock cannot be written and locked (File exists)" in refusal(tmp_path / "file")
     (tmp_path / "one" / "lock").mkdir(parents=True)
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path,
 
 def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
     wanted = folder.info()
-    for content in (b"", b"{", b"\xff", json.dumps({"format": FORMAT, "tags": None}).encode(), None):
+    for content in (b"", b"{", b"\xff", json.dumps({"format": FORMAT, "versions": None}).encode(), None):
         folder.info_file.unlink()
         if content is not None:
             folder.info_file.write_bytes(content)
@@ -90,8 +90,11 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
 @pytest.mark.parametrize(
     ("field", "value", "complaint"),
     [
-        ("tags", None, "tags: must be a mapping (key: value), got nothing"),
-        ("tags", {"seeds": 1}, "tags.seeds: must be text, got 1"),
+        ("versions", None, "versions: must be a mapping (key: value), got nothing"),
+        ("versions", {"torch": 2}, "versions.torch: must be text, got 2"),
+        ("work", [], "work: must be a mapping"),
+        ("work", {"tasks": "3"}, "work.tasks: must be a whole number, got '3'"),
+        ("confirmed_front", "trial-0001", "confirmed_front: must be a list"),
         ("space", [], "space: must be a mapping"),
         ("objectives", {}, "objectives: must be a list"),
         ("objectives", [{"metric": "ece", "goal": "good"}], "objectives: needs a metric and its goal, max or min"),

@@ -142,7 +142,7 @@ def test_configs_of_former_members_go(tmp_path):
 
 def test_a_config_survives_hostile_texts(tmp_path):
     prompt = f"{HOSTILE}\nconfig: owned # \x1b[2J: '"
-    _, folder = report(tmp_path, [trial(0, params={"prompt": prompt})], info(tags={"model": "a\nconfig: owned"}))
+    _, folder = report(tmp_path, [trial(0, params={"prompt": prompt})], info(model="a\nconfig: owned"))
     assert yaml.safe_load((folder / "best/trial-0000.yaml").read_text())["config"]["prompt"] == prompt
     assert document(folder)["members"][0]["params"]["prompt"] == prompt
 

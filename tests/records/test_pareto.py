@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee
+from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee_order, worst
 from fpp_sweep.spec.errors import InputError
 
 COARSE = st.integers(-4, 4).map(float)  # ties and twins are then frequent
@@ -116,22 +116,37 @@ def test_hypervolume_over_time_is_the_hypervolume_of_every_beginning(problem):
     assert hypervolume_over_time(points, goals, reference) == pytest.approx(beginnings, rel=1e-9)
 
 
-@given(problems().filter(lambda problem: problem[0]))
-def test_the_knee_is_on_the_front(problem):
-    assert knee(*problem) in front(*problem)
+@pytest.mark.parametrize(
+    ("points", "corner", "order"),
+    [
+        # the compromise comes before the ends of the front
+        ([(72.0, 9.0), (71.5, 4.5), (60.0, 4.0)], (66.0, 13.0), [1, 0, 2]),
+        # two members: the larger rectangle up to the corner
+        ([(70.0, 9.0), (69.0, 5.0)], (60.0, 10.0), [1, 0]),
+        ([(70.0, 5.5), (61.0, 5.0)], (60.0, 10.0), [0, 1]),
+        # a collapsed trial cannot make accuracy cheap
+        ([(70.0, 9.0), (19.7, 1.0)], (65.0, 10.0), [0, 1]),
+        # beside the corner in every case: the smaller loss
+        ([(60.0, 9.0), (62.0, 9.5)], (65.0, 8.0), [1, 0]),
+        ([(5.0, 5.0)], (5.0, 5.0), [0]),
+        ([], (5.0, 5.0), []),
+    ],
+)
+def test_the_knee_is_measured_from_the_corner(points, corner, order):
+    assert knee_order(points, ["max", "min"], corner) == order
 
 
-def test_the_knee_is_the_compromise_and_not_an_end():
-    assert knee([(0.0, 1.0), (0.1, 0.2), (0.6, 0.1), (1.0, 0.0)], ["min", "min"]) == 1
-    assert knee([(5.0, 5.0)], ["max", "min"]) == 0
-    assert knee([(1.0, 0.0), (2.0, 1.0)], ["max", "min"]) == 1  # equally near: the first objective decides
+def test_equal_trade_offs_are_ordered_by_the_first_objective():
+    assert knee_order([(1.0, 0.0), (2.0, 1.0)], ["max", "min"], (0.0, 2.0)) == [1, 0]
 
 
-def test_a_front_without_points_has_no_members_and_no_knee():
+def test_the_worst_values_form_the_corner():
+    assert worst([(70.0, 4.0), (65.0, 9.0), (71.0, 5.0)], ["max", "min"]) == [65.0, 9.0]
+
+
+def test_a_front_without_points_has_no_members():
     assert front([], ["max"]) == []
     assert hypervolume_over_time([], ["max"], [0.0]) == []
-    with pytest.raises(InputError, match="no knee"):
-        knee([], ["max"])
 
 
 @pytest.mark.parametrize("point", [(1.0,), (1.0, float("nan")), (1.0, float("inf"))])

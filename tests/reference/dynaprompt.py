@@ -165,7 +165,7 @@ def select_slots(trace: Trace, rule: str) -> None:
         no_worse = trace.entropy[slot] <= trace.entropy[init] and trace.difference[slot] >= trace.difference[init]
         if slot != init and no_worse:
             trace.candidates.append(slot)
-    if rule == "mended":
+    if rule == "corrected":
         trace.selected = [*trace.candidates, init]
     else:
         trace.selected = [slot for slot in trace.entropy_order if slot in trace.candidates] or [init]

@@ -74,10 +74,13 @@ def info(objectives=(ACCURACY, ECE), **changes):
         "space": {
             "question": "How much noise should a prompt be pretrained with?",
             "params": {"fpp.context_var": {"low": 1e-5, "high": 1e-2, "log": True}},
+            "work": {"seeds": [0, 1]},
         },
         "objectives": objectives,
         "search_split": "val",
-        "tags": {"git_commit": "0123abc", "model": "tiny", "seeds": "0 1", "torch": "2.15.0", "ray": "2.60.0"},
+        "git_commit": "0123abc",
+        "model": "tiny",
+        "versions": {"torch": "2.15.0", "ray": "2.60.0"},
         "reference": [60.0, 20.0, 2.0][: len(objectives)],
         "finished": BEGAN + 1000,
     }
@@ -93,7 +96,7 @@ def searched(count=40, seed=0, objectives=(ACCURACY, ECE)):
         method = draw.choice([TPT, CTPT, OTPT])
         params = {"fpp.context_var": var, "fpp.gamma2": draw.uniform(0, 20), "method": method, "fpp.draws": 4}
         if method != TPT:
-            params["adapt.penalty"] = draw.uniform(1, 50)
+            params["adapt.penalty_weight"] = draw.uniform(1, 50)
         noise = abs(math.log10(var) + 3.3)
         accuracy = 71 - 2.5 * noise + draw.gauss(0, 0.8) + (0.8 if method == TPT else 0)
         ece = 4 + 2 * noise + draw.gauss(0, 0.6) - (1.5 if method == OTPT else 0)

@@ -14,14 +14,15 @@ from PIL import Image
 
 from fpp_sweep import compare
 from fpp_sweep.cli.command import run
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.report.comparison import compare_sweeps, compare_trials
 from fpp_sweep.report.document import Part, as_latex, as_markdown, as_text
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, Common, packed, value_of
-from fpp_sweep.statistics.bootstrap import averaged, drawn, holm
-from fpp_sweep.trial.artifacts import SUMS, read_sums
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
+from fpp_sweep.statistics.old_bootstrap import Common, averaged, drawn, holm
+from fpp_sweep.trial.artifacts import read_sums
 from tests.names import PLAIN, TPT
 from tests.report.made import HOSTILE, failed
 from tests.report.worlds import FAR, SETS, World, write
@@ -118,9 +119,9 @@ def test_what_a_search_cost_includes_trials_that_lost_a_race(sweeps):
 
 
 def test_what_one_sweep_has_confirmed_is_not_said_of_the_union(capsys, sweeps):
-    tags = {"confirmed": "on fresh images: trial-0002 best accuracy 70.00", "confirmed_front": "trial-0002"}
     far = sweeps["far"]
-    far.write_info(replace(far.info(), tags={**far.info().tags, **tags}))
+    outcome = "on fresh images: trial-0002 best accuracy 70.00"
+    far.write_info(replace(far.info(), confirmed=outcome, confirmed_front=["trial-0002"]))
     assert "fresh images: trial-0002" not in shown(capsys, "far", "better")
 
 
@@ -151,9 +152,9 @@ def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(swee
         for dataset in SETS:
             ids = [f"image {index}" for index in range(1000)]
             one = table[dataset, 0]
-            first = one.by(8).take(slice(0, 25))
+            first = one.with_block_size(8).take(slice(0, 25))
             assert first.total == 200 == len(fair_order(dataset, ids)[0][:200])
-            assert result.datasets[dataset]["ece"] == pytest.approx(value_of("ece", first))
+            assert result.datasets[dataset]["ece"] == pytest.approx(metric_value("ece", first))
         assert result.average["accuracy"] == pytest.approx(
             np.mean([result.datasets[each]["accuracy"] for each in SETS])
         )
@@ -172,7 +173,7 @@ def test_what_cannot_be_paired_is_said(sweeps, tmp_path):
         "half searched nll (min); all are judged by accuracy (max) and ece (min)",
     ]
     (trial,) = (one for one in found.front.trials if one.name == "half/trial-0001")
-    expected = value_of("accuracy", read_sums(half.artifacts("trial-0001"), "val")["digits", 0])
+    expected = metric_value("accuracy", read_sums(half.artifacts("trial-0001"), "val")["digits", 0])
     assert trial.results["val"].average["accuracy"] == pytest.approx(expected)
     objectives = (Objective(metric="aurc", goal="min"), Objective(metric="ece/scenes", goal="min"),
                   Objective(metric="ece", goal="min"))  # fmt: skip
@@ -191,20 +192,20 @@ def test_a_baseline_on_a_part_of_its_images_is_the_same(tmp_path):
     whole = write(SweepFolder(tmp_path / "whole"), world, BETTER)
     part = write(SweepFolder(tmp_path / "part"), world, BETTER, limit=200)
     table = read_sums(whole.artifacts(f"baseline-{PLAIN}"), "val")
-    first = {key: one.by(8).take(slice(0, 25)) for key, one in table.items()}
-    (part.artifacts(f"baseline-{PLAIN}") / "val" / SUMS).write_bytes(packed(first))
+    first = {key: one.with_block_size(8).take(slice(0, 25)) for key, one in table.items()}
+    (part.artifacts(f"baseline-{PLAIN}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
     record = part.trial(f"baseline-{PLAIN}")
     result = replace(record.results["val"], datasets={
-        name: {metric: value_of(metric, first[name, 0]) + 1e-12 for metric in ADDITIVE} for name in SETS})  # fmt: skip
+        name: {metric: metric_value(metric, first[name, 0]) + 1e-12 for metric in BLOCKWISE_METRICS} for name in SETS})  # fmt: skip
     part.write_trial(replace(record, results={"val": result}))
     found = compare_sweeps({"whole": whole, "part": part})
     assert [record.label for record in found.front.baselines] == [PLAIN]
 
 
 def test_images_of_one_name_with_other_files_or_labels_are_named(sweeps, tmp_path):
-    for name, images, labels in (("far", "1, 2", "a, b"), ("better", "1, 3", "a, c"), ("few", "4, 5", "d, e")):
-        tags = {"datasets": ", ".join(SETS), "images_digest": images, "datasets_digest": labels}
-        sweeps[name].write_info(replace(sweeps[name].info(), tags=tags))
+    for name, images, labels in (("far", "12", "ab"), ("better", "13", "ac"), ("few", "45", "de")):
+        datasets, files = dict(zip(SETS, labels, strict=True)), dict(zip(SETS, images, strict=True))
+        sweeps[name].write_info(replace(sweeps[name].info(), datasets=datasets, images=files))
     notes = union(sweeps, "far", "better", "few").notes
     assert [note for note in notes if "compared on" not in note] == [
         "better: labels or views of scenes differ from far's; paired by their names",
@@ -224,7 +225,7 @@ def test_a_baseline_of_both_sweeps_is_there_once_and_what_differs_twice(sweeps, 
     world = World(300)
     one = write(SweepFolder(first), world, {**BETTER, TPT: (0.5, 0.1)})
     other = write(SweepFolder(second), world, {**BETTER, TPT: (0.5, 0.1)})
-    for part in ("trials/baseline-tpt.json", f"artifacts/baseline-tpt/val/{SUMS}"):
+    for part in ("trials/baseline-tpt.json", f"artifacts/baseline-tpt/val/{BLOCK_STATS_FILE}"):
         (second / part).write_bytes((first / part).read_bytes())
     found = compare_sweeps({"first": one, "second": other})
     assert {record.label for record in found.front.baselines} == {TPT, PLAIN, f"second/{PLAIN}"}
@@ -320,10 +321,10 @@ def test_numbers_on_all_images_are_those_on_record(sweeps):
 
 def test_trials_that_skipped_images_are_compared_on_those_of_whole_blocks(sweeps, capsys):
     far = sweeps["far"]
-    file = far.artifacts("trial-0003") / "test" / SUMS
+    file = far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE
     table = read_sums(far.artifacts("trial-0003"), "test")
     first = table["digits", 0]
-    file.write_bytes(packed({**table, ("digits", 0): first.take(np.arange(len(first)) != 5)}))
+    file.write_bytes(to_bytes({**table, ("digits", 0): first.take(np.arange(len(first)) != 5)}))
     found = compare_trials(far, ["trial-0002", "trial-0003"])
     assert found.evidence.images == {"digits": 5 * 8, "scenes": 1000}
     assert "images that all have seen: 40 of digits, 1000 of scenes" in shown(capsys, "far", "trial-0002", "trial-0003")

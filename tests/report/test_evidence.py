@@ -10,15 +10,16 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.report import write_report
 from fpp_sweep.report.evidence import evidence_of
 from fpp_sweep.report.words import remarks, sentences
 from fpp_sweep.spec.files import write_json
-from fpp_sweep.statistics.block_stats import BlockStats, packed
+from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from fpp_sweep.sweep.display import WIDTH, final_table
 from fpp_sweep.tracking.desired import sweep_run
 from fpp_sweep.trial import evidence as below
-from fpp_sweep.trial.artifacts import SUMS, read_sums, write_predictions
+from fpp_sweep.trial.artifacts import read_sums, write_predictions
 from tests.names import PLAIN, TPT
 from tests.report.made import info, trial
 from tests.report.worlds import FAR, NEAR, World, write
@@ -56,7 +57,7 @@ def test_who_is_on_the_confirmed_front_alone_has_a_row_a_config_and_a_mark(tmp_p
     write_report(folder, pages=True)
     assert (best / "trial-0002.yaml").exists()
     assert not (best / "trial-0004.yaml").exists()
-    folder.write_info(replace(folder.info(), tags={**folder.info().tags, "confirmed_front": "trial-0004, trial-0002"}))
+    folder.write_info(replace(folder.info(), confirmed_front=["trial-0004", "trial-0002"]))
     write_report(folder, pages=True)
     front, evidence = read(folder)
     assert [member.name for member in front.members] == ["trial-0002"]
@@ -82,7 +83,7 @@ def test_who_is_on_the_confirmed_front_alone_has_a_row_a_config_and_a_mark(tmp_p
     assert (rival["name"], rival["marks"]) == ("trial-0004", ["confirmed"])
     page = (folder.report / "sweep.html").read_text()
     assert '<button type="button" data-trial="trial-0004">trial-0004</button><small>confirmed</small>' in page
-    folder.write_info(replace(folder.info(), tags={**folder.info().tags, "confirmed_front": ""}))
+    folder.write_info(replace(folder.info(), confirmed_front=[]))
     write_report(folder, pages=False)
     assert not (best / "trial-0004.yaml").exists()
 
@@ -111,7 +112,7 @@ def test_of_many_trials_those_next_to_the_front_are_resampled(far, monkeypatch):
 
 def test_a_report_between_two_pages_uses_the_evidence_of_the_last(far):
     first = write_report(far, pages=True)
-    for file in far.path.glob("artifacts/*/*/sums.npz"):
+    for file in far.path.glob("artifacts/*/*/block_stats.npz"):
         file.unlink()
     assert write_report(far, pages=False, evidence=first) is first
     assert json.loads((far.report / "front.json").read_text())["support"] == {"trial-0002": 1.0, "trial-0003": 0.0}
@@ -180,13 +181,13 @@ def test_old_folders_are_read_from_their_predictions(tmp_path, far):
     for name in ("digests", "correct", "counts", "hits", "residuals", "nll", "brier"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert read_sums(tmp_path, "test") == {}
-    (tmp_path / "val" / SUMS).write_bytes(b"damaged")
+    (tmp_path / "val" / BLOCK_STATS_FILE).write_bytes(b"damaged")
     assert len(read_sums(tmp_path, "val")) == 1
 
 
 def test_a_trial_that_saw_other_images_is_not_compared(far):
-    path = far.artifacts("trial-0003") / "val" / SUMS
-    path.write_bytes(packed(World(900).sums(0.9, 0.0)))
+    path = far.artifacts("trial-0003") / "val" / BLOCK_STATS_FILE
+    path.write_bytes(to_bytes(World(900).sums(0.9, 0.0)))
     front, evidence = read(far)
     assert set(evidence.support) == {"trial-0002"}
     assert evidence.splits["val"].difference("trial-0003", "trial-0002", "ece") is None

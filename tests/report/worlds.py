@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.statistics.block_stats import ADDITIVE, BlockStats, packed, value_of
-from fpp_sweep.trial.artifacts import SUMS
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
 from tests.names import PLAIN, TPT
 from tests.report.made import baseline, info, trial
 
@@ -44,7 +44,7 @@ def write(folder, world, sides, splits=("val",), *, limit=None, seeds=(0,), **ch
         table = world.sums(right, shift, limit, seeds)
         datasets = {dataset: {} for dataset, _ in table}
         for (dataset, seed), one in table.items():
-            datasets[dataset][seed] = {metric: value_of(metric, one) for metric in ADDITIVE}
+            datasets[dataset][seed] = {metric: metric_value(metric, one) for metric in BLOCKWISE_METRICS}
         by_dataset = {dataset: mean(list(numbers.values())) for dataset, numbers in datasets.items()}
         average = mean(list(by_dataset.values()))
         accuracy, ece = average["accuracy"], average["ece"]
@@ -53,11 +53,11 @@ def write(folder, world, sides, splits=("val",), *, limit=None, seeds=(0,), **ch
         result = replace(made.results["val"], datasets=by_dataset, average=average, deviation={},
                          by_seed=by_seed if len(seeds) > 1 else {})  # fmt: skip
         made = replace(made, name=made.name if made.kind == "baseline" else name)
-        folder.write_trial(replace(made, results=dict.fromkeys(splits, result)))
+        folder.write_trial(replace(made, key=name, results=dict.fromkeys(splits, result)))
         for split in splits:
-            path = folder.artifacts(made.name) / split / SUMS
+            path = folder.artifacts(made.name) / split / BLOCK_STATS_FILE
             path.parent.mkdir(parents=True)
-            path.write_bytes(packed(table))
+            path.write_bytes(to_bytes(table))
     return folder
 
 

@@ -36,7 +36,6 @@ def ran(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_T
     words = [f"work.datasets=[{', '.join(datasets)}]", f"work.model={model}", "work.seeds=[0, 1]"]
     space = experiment.space(overrides=words, files={})
     folder = SweepFolder(path)
-    tags = {"model": model, "datasets": ", ".join(datasets), "seeds": "0, 1"}
     folder.write_info(
         SweepInfo(
             name=experiment.name,
@@ -45,7 +44,8 @@ def ran(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_T
             space=space.plain(),
             objectives=space.objectives,
             search_split="test",
-            tags=tags,
+            model=model,
+            datasets=dict.fromkeys(datasets, "digest"),
         )
     )
     for number, (name, found) in enumerate(results.items()):

@@ -14,7 +14,7 @@ from tests.drivers import environment
 from tests.waiting import wait_for
 
 SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seed", "0", "1", "--workers", "2")
-FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.selection=0.25")
+FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.view_fraction=0.25")
 
 
 def command(*words):
@@ -115,10 +115,10 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     # flatness has more columns, so it runs first: what main shares with it is at hand
-    tags = {name: SweepFolder(whole / name).info().tags for name in ("main", "flatness")}
-    assert tags["flatness"]["work_at_hand"] == "0"
+    cached = {name: SweepFolder(whole / name).info().work.cached for name in ("main", "flatness")}
+    assert cached["flatness"] == 0
     # on two datasets with two seeds: five rows and FPP's pretraining, of which flatness has O-TPT's, FPP's and that
-    assert int(tags["main"]["work_at_hand"]) >= 2 * 2 * 3
+    assert cached["main"] >= 2 * 2 * 3
     assert len(list((whole / "tasks").rglob("*.task"))) == 2 * 2 * 6
     cells = list(csv.DictReader((whole / "main" / "report" / "table.csv").read_text().splitlines()))
     assert {row["model"] for row in cells} == {"tiny"}

@@ -140,7 +140,7 @@ def test_rows_whose_checkpoint_is_not_given_are_left_out():
     init = find("init")
     only = init.space(overrides=[], files={"coop": "/c/model.pth.tar-50"})
     assert {point["prompt"] for point in only.grid_points()} == {"/c/model.pth.tar-50", "fpp"}
-    assert {point["init"] for point in only.grid_points()} == {"a photo of a", "/c/model.pth.tar-50"}
+    assert {point["anchor_prompt"] for point in only.grid_points()} == {"a photo of a", "/c/model.pth.tar-50"}
     with pytest.raises(InputError, match=r"give --coop or --maple a checkpoint"):
         init.space(overrides=[], files={})
 

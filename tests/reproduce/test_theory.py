@@ -141,7 +141,7 @@ def test_the_first_step_moves_nearly_every_coordinate_by_lr(tiny):
 def test_the_step_is_the_sign_of_the_gradient_by_autograd(tiny):
     adapt = tiny.config.adapt
     step = steps.step_of(tiny.model, tiny.context, tiny.views, Tpt(adapt=adapt))
-    gradients = steps.entropy_gradients(tiny.model, tiny.context, tiny.views, adapt.selection).flatten(1)
+    gradients = steps.entropy_gradients(tiny.model, tiny.context, tiny.views, adapt.view_fraction).flatten(1)
     clear = gradients.abs() > 1e-4
     assert clear.float().mean() > 0.5
     assert torch.equal(step.sign()[clear], -gradients.sign()[clear])

@@ -6,19 +6,17 @@ import random
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import Step, TrialRecord
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.repair import mend
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.space.work import Confirm
-from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from tests.names import PLAIN, named
 from tests.sweeps import split_result, sweep_info
@@ -28,7 +26,7 @@ params:
   fpp.gamma2: {low: 0.1, high: 20, log: true}
   fpp.draws: {low: 2, high: 8, step: 2}
   method: [tpt, ctpt]
-  adapt.penalty: {low: 1, high: 30, when: {method: [ctpt]}}
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: [ctpt]}}
 points: [{fpp.gamma2: 1.0, method: ctpt}]
 constraints: [{metric: accuracy, at_least: 40}]
 search: {trials: 8, sampler: SAMPLER}
@@ -326,60 +324,3 @@ def test_a_record_that_the_disk_does_not_give_is_not_taken_for_damaged(folder):
         mended(folder)
     assert not list(folder.path.rglob("*.damaged-*"))
     assert trials(folder)[-1][1] == TrialState.RUNNING
-
-
-def test_a_record_from_before_precision_was_of_the_whole_trial_is_kept(folder):
-    older = {key: value for key, value in TrialConfig().flat().items() if key != "precision"}
-    for record in folder.trials():
-        folder.write_trial(replace(record, config={**older, "adapt.precision": "float32"}))
-    before = {record.name: record.state for record in folder.trials()}
-    told = list(mend(folder, folder.info(), space_of()))
-    assert {record.name: record.state for record in folder.trials()} == before, told
-
-
-DECISIONS = {
-    "cut": (lambda text: text[: len(text) // 2], "not readable as a record of a sweep"),
-    "random bytes": (lambda text: random.Random(0).randbytes(200), "not readable as a record of a sweep"),
-    "empty": (lambda text: "", "not readable as a record of a sweep"),
-    "a list": (lambda text: "[1, 2]", "must be a mapping"),
-    "steps of words": (lambda text: text.replace('"steps": [', '"steps": ["three", '), "steps: must be a mapping"),
-    "trials of numbers": (lambda text: text.replace('"trial-0002"', "2"), "trials.0: must be text, got 2"),
-    "a word as seconds": (
-        lambda text: text.replace('"seconds": 1.5', '"seconds": "long"'),
-        "seconds: must be a number",
-    ),
-    "no number": (lambda text: text.replace('"seconds": 1.5', '"seconds": NaN'), "NaN is no number"),
-    "a field too many": (lambda text: text.replace('"seconds"', '"minutes": 1, "seconds"'), "minutes"),
-    "another sweep's": (lambda text: text.replace("trial-0002", "trial-0077"), "names trial-0077, which has no record"),
-}
-
-
-@pytest.mark.parametrize(("damage", "problem"), DECISIONS.values(), ids=DECISIONS)
-def test_damaged_decisions_are_told_and_taken_anew(folder, damage, problem):
-    space = replace(space_of(), search=replace(space_of().search, confirm=Confirm()))
-    step = Step(settings=asdict(Confirm()), trials=["trial-0002"], late=["trial-0002"], regret=[0.5], seconds=1.5)
-    folder.write_steps([step])
-    assert list(mend(folder, folder.info(), space)) == []
-    assert [one.trials for one in folder.steps()] == [step.trials]
-    other = replace(space, search=replace(space.search, confirm=Confirm(top=3)))
-    anew = "the confirmation begins anew, and what has run is at hand"
-    told = f"{folder.confirm_file}: was decided with another search.confirm; {anew}"
-    assert list(mend(folder, folder.info(), other)) == [told]
-
-    content = damage(folder.confirm_file.read_text())
-    folder.confirm_file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (told,) = mend(folder, folder.info(), space)
-    assert told.startswith(f"{folder.confirm_file}: ")
-    assert problem in told
-    assert "; kept as confirm.json.damaged-" in told
-    assert told.endswith(f"; {anew}")
-    assert "\n" not in told
-    assert not folder.confirm_file.exists()
-    assert list(mend(folder, folder.info(), space)) == []
-
-
-def test_decisions_that_the_disk_does_not_give_are_not_taken_for_damaged(folder):
-    space = replace(space_of(), search=replace(space_of().search, confirm=Confirm()))
-    folder.confirm_file.symlink_to(folder.path)  # a folder is there, and cannot be read as a file
-    with pytest.raises(InputError, match="Is a directory"):
-        list(mend(folder, folder.info(), space))

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 from optuna.trial import TrialState
 
-from benchmarks.racing import Block, Rule, Shown, run_race
+from benchmarks.racing import race, rungs_of
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.racing import (
-    LEAST_SD,
-    Racer,
-    Rules,
-    Seen,
-    _seen,
-    beaten,
-    expected,
-    require_additive,
-    rungs,
-    saved,
-    together,
+    MIN_SD,
+    Contributions,
+    Prediction,
+    RacePolicy,
+    RaceRules,
+    RungMetrics,
+    extrapolate_final,
+    find_dominating,
+    require_blockwise,
+    rung_ends,
+    savings,
 )
 from fpp_sweep.search.repair import mend
 from fpp_sweep.search.searcher import SweepSearcher
@@ -34,8 +34,7 @@ from fpp_sweep.space.reading import parse_space, space_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.block_stats import BlockStats, packed, unpacked, value_of
-from fpp_sweep.statistics.bootstrap import BootstrapSamples, resampled
+from fpp_sweep.statistics.block_stats import BlockStats, block_contributions, from_bytes, metric_value
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import known_info, make_plan
 from fpp_sweep.tracking.desired import trial_run
@@ -54,16 +53,14 @@ GOALS = ("max", "min")
 # ------------------------------------------------------------ decisions
 
 
-def seen(confidence, correct):
-    """By dataset, what a made-up trial has shown so far."""
-    images, values = [], {}
+def rung_metrics(confidence, correct):
+    """The metrics of a made-up trial on the images so far."""
+    table = {}
     for name in confidence:
         ids = [f"image {index}" for index in range(len(correct[name]))]
-        given = Confidences(confidence[name].astype(np.float32), correct[name])
-        one = BlockStats.of(name, ids, given, np.zeros(len(ids)), np.zeros(len(ids)))
-        images.append((name, one.digests.tobytes(), one.total))
-        values[name] = resampled(name, "val", [one], OBJECTIVES, 200)
-    return Seen(tuple(images), values)
+        confidences = Confidences(confidence[name].astype(np.float32), correct[name])
+        table[name, 0] = BlockStats.of(name, ids, confidences, np.zeros(len(ids)), np.zeros(len(ids)))
+    return RungMetrics.of(table, OBJECTIVES)
 
 
 def image_sets(generator, count):
@@ -82,18 +79,23 @@ def trial_on(images, generator, worse=0.0):
     return {name: np.clip(likely + 0.08, 0, 1) for name, likely in images.items()}, right
 
 
-def whole(trial):
-    """Its values on all images."""
-    found = together([seen(*trial)], OBJECTIVES)
-    return [found[metric].values[0] for metric in OBJECTIVES]
+def final_values(trial):
+    """A trial's values on all images."""
+    metrics = rung_metrics(*trial).metrics
+    return [metrics[name].value for name in OBJECTIVES]
 
 
-def outlook(own, finished, images, size):
-    """What is expected of a trial after so many images of each dataset."""
-    parts = [seen(*({name: rows[:images] for name, rows in side.items()} for side in one)) for one in (own, *finished)]
-    known = np.array([whole(one) for one in finished])
-    rows = together(parts, OBJECTIVES)
-    return [expected(rows[name], known[:, at], 1 - images / size) for at, name in enumerate(OBJECTIVES)], known
+def predict(own, finished, images, size):
+    """Predictions for a trial after so many images of each dataset, and the final values of the finished ones."""
+    rungs = []
+    for trial in (own, *finished):
+        rungs.append(rung_metrics(*({name: rows[:images] for name, rows in side.items()} for side in trial)))
+    finals = np.array([final_values(trial) for trial in finished])
+    predictions = []
+    for column, name in enumerate(OBJECTIVES):
+        rivals = [rung.metrics[name] for rung in rungs[1:]]
+        predictions.append(extrapolate_final(rungs[0].metrics[name], rivals, finals[:, column], 1 - images / size))
+    return predictions, finals
 
 
 def races(worse, count, rounds=60, size=1000, blocks=(64, 128, 256, 512)):
@@ -104,10 +106,10 @@ def races(worse, count, rounds=60, size=1000, blocks=(64, 128, 256, 512)):
         images = image_sets(generator, size)
         own, *finished = (trial_on(images, generator, less) for less in (worse, 0.0, 0.0, 0.0))
         for block in blocks:
-            found, known = outlook(own, finished, block, size)
-            if beaten(found, known, GOALS, Z):
+            predictions, finals = predict(own, finished, block, size)
+            if find_dominating(predictions, finals, GOALS, Z):
                 stopped += 1
-                wrong += not ((known - whole(own)) * [1, -1] > 0).all(axis=1).any()
+                wrong += not ((finals - final_values(own)) * [1, -1] > 0).all(axis=1).any()
                 break
     return stopped / rounds, wrong / rounds
 
@@ -128,74 +130,92 @@ def test_a_trial_that_is_worse_by_three_points_in_both_is_stopped_by_half_of_100
     assert wrong == 0
 
 
-def test_what_is_expected_comes_as_nearly_as_its_deviation_says():
-    gone = []
+def test_predictions_miss_by_what_their_deviation_says():
+    errors = []
     for seed in range(40):
         generator = np.random.default_rng([seed, 3])
         images = image_sets(generator, 512)
         own, *finished = (trial_on(images, generator, generator.uniform(0, 0.1)) for _ in range(6))
-        found, _ = outlook(own, finished, 128, 512)
-        gone.append([(value - truth) / sd for (value, sd), truth in zip(found, whole(own), strict=True)])
-    assert np.abs(np.mean(gone, axis=0)).max() < 0.5
-    assert 0.7 < np.std(gone, axis=0).min() <= np.std(gone, axis=0).max() < 1.6
+        predictions, _ = predict(own, finished, 128, 512)
+        truths = final_values(own)
+        errors.append([(found.value - truth) / found.sd for found, truth in zip(predictions, truths, strict=True)])
+    assert np.abs(np.mean(errors, axis=0)).max() < 0.5
+    assert 0.7 < np.std(errors, axis=0).min() <= np.std(errors, axis=0).max() < 1.6
 
 
-def drawn(*values, sd=1.0, seed=0):
-    noise = np.random.default_rng(seed).normal(0, sd / np.sqrt(2), (len(values), 200))
-    return BootstrapSamples(np.array(values), np.array(values)[:, None] + noise)
+def contributions(value, noise):
+    """A metric of so many blocks."""
+    return Contributions([value / len(noise) + noise - noise.mean()])
 
 
-def test_a_value_is_expected_from_the_trials_that_differ_least():
-    row = drawn(60.0, 70.0, 50.0, 55.0)
-    row.draws[2] = row.draws[0] - 10 + 0.01 * row.draws[1]  # much as the first
-    value, sd = expected(row, np.array([0.0, 48.0, 0.0]), 1.0)
-    assert value == pytest.approx(48 + 10, abs=0.1)
-    assert sd == pytest.approx(0.01 * row.draws[1].std(), rel=0.1)
+NOISE = np.random.default_rng(0).normal(0, 0.1, (10, 64))
 
 
-def test_several_that_are_as_near_are_surer_than_one():
-    row = drawn(*([60.0] * 9), seed=4)
-    value, sd = expected(row, np.full(8, 61.0), 1.0)
-    assert value == pytest.approx(61.0)
-    assert sd == pytest.approx(np.sqrt((1 + 1 / 3) / 2), rel=0.15)
-    assert expected(row, np.full(8, 61.0), 1.0, nearest=1)[1] == pytest.approx(1.0, rel=0.15)
+def test_a_value_is_predicted_from_the_trials_that_differ_least():
+    own = contributions(60.0, NOISE[0])
+    rivals = [
+        contributions(70.0, NOISE[1]),
+        contributions(50.0, NOISE[0] + 0.001 * NOISE[1]),
+        contributions(55.0, NOISE[2]),
+    ]
+    found = extrapolate_final(own, rivals, np.array([0.0, 48.0, 0.0]), 1.0)
+    assert found.value == pytest.approx(48 + 10, abs=0.01)
+    assert found.sd == pytest.approx(rivals[1].minus(own).sd, rel=0.01)
 
 
-def test_what_was_seen_is_no_matter_of_chance():
-    row = drawn(60.0, 61.0)
-    whole, half, none = (expected(row, np.array([61.0]), left) for left in (1.0, 0.5, 0.0))
-    assert half == (whole[0], pytest.approx(whole[1] / np.sqrt(2)))
-    assert none == (60.0, LEAST_SD)
+def test_several_rivals_that_are_as_near_predict_better_than_one():
+    own, *rivals = (contributions(60.0, noise) for noise in NOISE)
+    found = extrapolate_final(own, rivals, np.full(9, 61.0), 1.0)
+    alone = extrapolate_final(own, rivals[:1], np.array([61.0]), 1.0)
+    assert found.value == pytest.approx(61.0)
+    assert found.sd < 0.95 * alone.sd
 
 
-def test_one_and_the_same_trial_must_be_ahead_in_everything():
-    own = [(60.0, 1.0), (10.0, 1.0)]
-    assert beaten(own, np.array([[70.0, 14.0], [55.0, 2.0]]), GOALS, Z) is None
-    assert beaten(own, np.array([[70.0, 4.0], [55.0, 2.0]]), GOALS, Z) == (0, [10.0, 6.0])
-    assert beaten(own, np.array([[63.0, 4.0], [64.0, 2.0]]), GOALS, Z) == (1, [4.0, 8.0])  # the clearer one
-    assert beaten(own[:1], np.array([[62.4], [62.0]]), ["max"], Z) == (0, [pytest.approx(2.4)])
-    assert beaten(own, np.zeros((0, 2)), GOALS, Z) is None  # nobody else is there
+def test_images_that_were_seen_are_no_longer_chance():
+    own, rival = contributions(60.0, NOISE[0]), contributions(61.0, NOISE[1])
+    all_left, half_left, none_left = (extrapolate_final(own, [rival], np.array([61.0]), left) for left in (1, 0.5, 0))
+    assert half_left == Prediction(all_left.value, pytest.approx(all_left.sd / np.sqrt(2)))
+    assert none_left == Prediction(pytest.approx(60.0), MIN_SD)
 
 
-def test_a_difference_within_chance_stops_nobody():
-    for deviation, found in ((1.0, True), (1.6, False)):
-        assert bool(beaten([(60.0, deviation)], np.array([[63.5]]), ["max"], Z)) is found
+def test_one_and_the_same_trial_must_be_ahead_in_every_objective():
+    own = [Prediction(60.0, 1.0), Prediction(10.0, 1.0)]
+    assert find_dominating(own, np.array([[70.0, 14.0], [55.0, 2.0]]), GOALS, Z) is None
+    assert find_dominating(own, np.array([[70.0, 4.0], [55.0, 2.0]]), GOALS, Z) == (0, [10.0, 6.0])
+    assert find_dominating(own, np.array([[63.0, 4.0], [64.0, 2.0]]), GOALS, Z) == (1, [4.0, 8.0])  # the clearer one
+    assert find_dominating(own[:1], np.array([[62.4], [62.0]]), ["max"], Z) == (0, [pytest.approx(2.4)])
+    assert find_dominating(own, np.zeros((0, 2)), GOALS, Z) is None
+
+
+@pytest.mark.parametrize(("deviation", "stopped"), [(1.0, True), (1.6, False)])
+def test_a_lead_within_chance_stops_no_trial(deviation, stopped):
+    assert bool(find_dominating([Prediction(60.0, deviation)], np.array([[63.5]]), ["max"], Z)) is stopped
 
 
 def test_three_objectives():
-    own, goals = [(60.0, 1.0), (10.0, 1.0), (0.5, 0.01)], ["max", "min", "min"]
-    assert beaten(own, np.array([[80.0, 2.0, 0.4]]), goals, Z)
-    assert beaten(own, np.array([[80.0, 2.0, 0.6]]), goals, Z) is None
+    own, goals = [Prediction(60.0, 1.0), Prediction(10.0, 1.0), Prediction(0.5, 0.01)], ["max", "min", "min"]
+    assert find_dominating(own, np.array([[80.0, 2.0, 0.4]]), goals, Z)
+    assert find_dominating(own, np.array([[80.0, 2.0, 0.6]]), goals, Z) is None
 
 
-def test_trials_that_differ_on_a_few_images_are_not_told_apart():
-    """Three images of 64 in one's favour, and no other difference: resamples alone would make 1.8 deviations of it."""
+def test_three_images_in_favour_of_one_trial_prove_nothing():
     likely = {"set0": np.full(64, 0.6)}
     right = np.arange(64) < 40
-    better = right | (np.arange(64) >= 60)
-    rows = together([seen(likely, {"set0": each}) for each in (right, better)], ["accuracy"])
-    known = rows["accuracy"].values[1:]
-    assert beaten([expected(rows["accuracy"], known, 1.0)], known[:, None], ["max"], 1.96) is None
+    better = right | (np.arange(64) >= 61)
+    own, rival = (rung_metrics(likely, {"set0": correct}).metrics["accuracy"] for correct in (right, better))
+    finals = np.array([rival.value])
+    prediction = extrapolate_final(own, [rival], finals, 1.0)
+    assert find_dominating([prediction], finals[:, None], ["max"], 1.96) is None
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "ece", "smooth_ece", "nll", "brier"])
+def test_contributions_of_blocks_sum_to_the_metric(metric):
+    generator = np.random.default_rng(1)
+    confidence = generator.uniform(0.2, 1, 300).astype(np.float32)
+    correct = generator.random(300) < 0.6
+    ids = [f"image {index}" for index in range(300)]
+    stats = BlockStats.of("set", ids, Confidences(confidence, correct), *generator.random((2, 300)))
+    assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats))
 
 
 # ------------------------------------------------------------ blocks
@@ -209,12 +229,12 @@ def described(**sizes):
     ("size", "ends"),
     [(1000, (64, 128, 256, 512)), (200, (64, 128)), (5000, (320, 640, 1280, 2560)), (129, (64, 128)), (70, (64,))],
 )
-def test_blocks_are_whole_batches(size, ends):
-    assert rungs(Race(), described(one=size)) == {("one", "val"): ends}
+def test_rungs_are_whole_batches(size, ends):
+    assert rung_ends(Race(), described(one=size)) == {("one", "val"): ends}
 
 
-def test_all_datasets_have_as_many_blocks():
-    found = rungs(Race(), described(large=1000, small=40, middle=200))
+def test_all_datasets_have_as_many_rungs():
+    found = rung_ends(Race(), described(large=1000, small=40, middle=200))
     assert found == {
         ("large", "val"): (64, 128, 256, 512),
         ("small", "val"): (40, 40, 40, 40),
@@ -225,25 +245,25 @@ def test_all_datasets_have_as_many_blocks():
 @pytest.mark.parametrize(
     ("race", "sizes", "told"),
     [
-        (Race(), {"one": 64}, "search.race: one has 64 images in split val, which is one block; a race needs two"),
+        (Race(), {"one": 64}, "search.race: one has 64 images in split val, and a race needs two rungs of 64 images"),
         (
             Race(rungs=tuple(n / 301 for n in range(1, 301))),
             {"one": 200},
-            "search.race.rungs: 301 blocks of 200 images",
+            "search.race.rungs: 301 rungs of 200 images; give fewer",
         ),
     ],
 )
 def test_datasets_that_cannot_be_raced_on(race, sizes, told):
     with pytest.raises(InputError, match=told):
-        rungs(race, described(**sizes))
+        rung_ends(race, described(**sizes))
 
 
 def test_a_metric_of_which_a_part_says_nothing_is_refused():
     space = parse_space(SPACE, "space.yaml", ["objectives=[accuracy, seconds]"])
     with pytest.raises(
-        InputError, match=r"search.race: seconds of a part of the images says nothing of seconds of all"
+        InputError, match=r"search.race: seconds cannot be predicted from a part of the images; race with accuracy"
     ):
-        require_additive(space.objectives, ())
+        require_blockwise(space.objectives, ())
 
 
 @pytest.mark.parametrize(
@@ -258,10 +278,7 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
         (["search.race.rung=[1/2]"], "search.race: unknown key 'rung', did you mean 'rungs'?"),
         (["search.race.reserve=0"], "search.race.reserve: must be >= 1, got 0"),
         (["search.race=7"], "search.race: must be a mapping"),
-        (
-            ["base.method=dynaprompt"],
-            "search.race: dynaprompt learns from sample to sample, so that no part of its str",
-        ),
+        (["base.method=dynaprompt"], "search.race: dynaprompt learns from sample to sample, and a part of its stream"),
         (["work.baselines=[dynaprompt]"], "search.race: dynaprompt learns from sample to sample"),
         (["search.patience=0"], "search.patience: must be >= 1, got 0"),
         (["search.patience=5", "work.baselines=[]"], "search.patience: there are neither baselines nor references"),
@@ -297,7 +314,7 @@ def test_finishing_needs_a_sweep_to_go_on_with():
 
 # two trials that are as good as TPT gets, and four whose steps are so large that they spoil the prompt
 SPACE = named("""
-base: {method: tpt, prompt: a photo of a, views.count: 4, adapt.selection: 0.5}
+base: {method: tpt, prompt: a photo of a, views.count: 4, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
 points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
 objectives: [accuracy, ece]
@@ -363,13 +380,13 @@ class Sweep:
         trials = self.study._study.get_trials()
         return [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in trials]
 
-    def looks(self):
-        return looks(self.folder)
+    def decisions(self):
+        return decisions(self.folder)
 
 
-def looks(folder):
-    files = folder.path.glob("race/*/looks.json")
-    return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
+def decisions(folder):
+    files = folder.path.glob("race/*/decisions.json")
+    return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
 
 
 class Killed(BaseException):
@@ -414,7 +431,7 @@ def test_what_is_not_beaten_runs_to_its_end_with_the_bits_that_it_has_without_a_
 def test_a_trial_that_is_beaten_is_stopped_and_told_as_an_estimate(raced):
     losers = stopped(raced)
     assert [record.name for record in losers] == ["trial-0003", "trial-0004", "trial-0005"]
-    looks, study = raced.looks(), raced.study._study.get_trials()
+    looks, study = raced.decisions(), raced.study._study.get_trials()
     info = raced.folder.info()
     for record in losers:
         (look,) = looks[record.name]
@@ -432,31 +449,29 @@ def test_a_trial_that_is_beaten_is_stopped_and_told_as_an_estimate(raced):
             "estimate/ece": record.estimate[1],
         }
     assert "fidelity" not in study[0].user_attrs
-    assert not {record.name for record in raced.conductor.front()} & set(looks_that_stop(raced))
-    line = saved(list(raced.records().values()), "val")
+    assert not {record.name for record in raced.conductor.front()} & set(names_stopped(raced))
+    line = savings(list(raced.records().values()), "val")
     assert line.startswith("3 of 6 trials stopped early; that saved 33% of adaptation, ")
     assert raced.conductor.gpu_hours() * 3600 > sum(record.held for record in losers) > 0
 
 
-def looks_that_stop(sweep):
-    return [name for name, looks in sweep.looks().items() if looks[-1]["reason"]]
+def names_stopped(sweep):
+    return [name for name, looks in sweep.decisions().items() if looks[-1]["reason"]]
 
 
-def test_seeds_are_no_matter_of_chance_where_all_trials_have_the_same(tmp_path):
-    """One is the better by 20 points with the first seed and the worse with the second: on average they are equal."""
+def test_seeds_that_all_trials_share_are_not_chance():
+    """One trial is better by 20 points with the first seed and worse with the second: on average they are equal."""
     first, second = (np.arange(200) % 10 < tenths for tenths in (6, 8))
-    sides = []
-    for number, each in enumerate(((first, second), (second, first))):
-        made = [Confidences(np.full(200, 0.9, np.float32), right) for right in each]
-        ids, none = [f"image {index}" for index in range(200)], np.zeros(200)
-        file = tmp_path / f"{number}.npz"
-        file.write_bytes(
-            packed({("a", seed): BlockStats.of("a", ids, one, none, none) for seed, one in enumerate(made)})
-        )
-        sides.append(_seen(file, 0, "val", ("accuracy",)))
-    row = together(sides, ["accuracy"])["accuracy"]
-    assert row.values == pytest.approx([70, 70])
-    assert row.against(0)[1] == pytest.approx(np.sqrt(2) * 100 / 200)  # two images more, and nothing else
+    metrics = []
+    for sides in ((first, second), (second, first)):
+        table = {}
+        for seed, correct in enumerate(sides):
+            confidences = Confidences(np.full(200, 0.9, np.float32), correct)
+            ids, losses = [f"image {index}" for index in range(200)], np.zeros(200)
+            table["a", seed] = BlockStats.of("a", ids, confidences, losses, losses)
+        metrics.append(RungMetrics.of(table, ["accuracy"]).metrics["accuracy"])
+    assert [found.value for found in metrics] == pytest.approx([70, 70])
+    assert metrics[0].minus(metrics[1]).sd == pytest.approx(np.sqrt(2) * 100 / 200)  # two pseudo-images, nothing else
 
 
 def test_several_seeds_race_together(worker, tmp_path):
@@ -464,9 +479,9 @@ def test_several_seeds_race_together(worker, tmp_path):
     losers = stopped(sweep)
     assert losers
     for record in losers:
-        sums = unpacked((sweep.folder.race(record.name) / "block-1.npz").read_bytes())
+        sums = from_bytes((sweep.folder.race(record.name) / "rung-1.npz").read_bytes())
         assert {key: one.total for key, one in sums.items()} == {("digits", 0): 64, ("digits", 1): 64}
-        (look,) = sweep.looks()[record.name]
+        (look,) = sweep.decisions()[record.name]
         assert (look["share"], len(look["estimate"])) == (1 / 3, 2)
 
 
@@ -478,16 +493,16 @@ def predictions(raced, worker, record):
 
 def test_the_estimate_is_what_the_nearest_came_to_less_the_difference_on_what_both_have_seen(raced, worker):
     loser = stopped(raced)[0]
-    (look,) = raced.looks()[loser.name]
-    winner = raced.folder.trial(look["against"])
-    assert look["gains"] == pytest.approx(np.subtract(winner.values, loser.estimate) * [1, -1], abs=1e-9)
+    (look,) = raced.decisions()[loser.name]
+    winner = raced.folder.trial(look["rival"])
+    assert look["leads"] == pytest.approx(np.subtract(winner.values, loser.estimate) * [1, -1], abs=1e-9)
     finished = [record for record in raced.records().values() if record.state == "complete"]
     assert len(finished) == 4  # three of which are near
     sides = []
     for record in (*finished, loser):
         parts = predictions(raced, worker, record)
         accuracy = [100 * part.predictions.correct[:64].mean() for part in parts]
-        errors = [value_of("ece", sums_of(part, 64)) for part in parts]
+        errors = [metric_value("ece", sums_of(part, 64)) for part in parts]
         sides.append((np.mean(accuracy), np.mean(errors)))
     known = [[record.results["val"].average[name] for name in OBJECTIVES] for record in finished]
     each = np.array(known) - np.array(sides[:-1]) + sides[-1]  # what each of them alone would say
@@ -504,15 +519,15 @@ def sums_of(part, images, size=0):
 def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
     """From the predictions of all images, as a sweep without a race leaves them."""
     trials = [record for record in raced.records().values() if record.kind == "trial"]
-    shown = {}
+    pool = {}
     for record in trials:
         for part in predictions(raced, worker, record):
-            shown.setdefault(part.facts.name, []).append(Shown.of(sums_of(part, len(part.predictions.ids), size=1)))
-    blocks = [Block.of(shown, dict.fromkeys(shown, end)) for end in (64, 128)]
-    points = np.array([record.values or (np.nan, np.nan) for record in trials])
-    cost, found = run_race(blocks, points, Rule(raced.space.search.race))
-    assert found == dict.fromkeys((3, 4, 5), 0)
-    assert cost == pytest.approx(3 + 3 / 3)
+            pool.setdefault(part.facts.name, []).append(sums_of(part, len(part.predictions.ids), size=1))
+    finals = np.array([record.values or (np.nan, np.nan) for record in trials])
+    rules = raced.space.search.race
+    sizes = {dataset: len(stats[0]) for dataset, stats in pool.items()}
+    stopped_at = race(pool, finals, rungs_of(sizes, rules), rules)
+    assert stopped_at == dict.fromkeys((3, 4, 5), 128)
 
 
 def decided(raced, name="trial-0003", *, changes=None, **rules):
@@ -523,16 +538,16 @@ def decided(raced, name="trial-0003", *, changes=None, **rules):
     try:
         for each, change in (changes or {}).items():
             folder.write_trial(replace(before[each], **change))
-        racer = Racer(Rules(**{**known, **rules}), folder, folder.trial(name))
-        racer._block, racer._sizes = 1, {"digits": 192, "scenes": 192}
-        return racer._decided(0.25)
+        policy = RacePolicy(RaceRules(**{**known, **rules}), folder, folder.trial(name))
+        policy._rung, policy._sizes = 1, {"digits": 192, "scenes": 192}
+        return policy._decide(0.25)
     finally:
         for record in before.values():
             folder.write_trial(record)
 
 
 def test_nobody_is_stopped_before_so_many_have_finished(raced):
-    assert decided(raced, race=Race(reserve=3)).against == "trial-0001"
+    assert decided(raced, race=Race(reserve=3)).rival == "trial-0001"
     assert decided(raced, race=Race(reserve=4)).reason is None
 
 
@@ -540,24 +555,24 @@ def test_nobody_is_stopped_before_so_many_have_finished(raced):
 def test_only_trials_that_have_finished_are_compared_with(raced, change):
     every = {f"trial-{number:04d}": change for number in (0, 1, 2)}
     found = decided(raced, changes=every, race=Race(reserve=1))
-    assert (found.against, found.reason) == ("", None)
+    assert (found.rival, found.reason) == ("", None)
     second = decided(raced, changes={"trial-0001": change})
-    assert second.against in ("trial-0000", "trial-0002")
+    assert second.rival in ("trial-0000", "trial-0002")
 
 
 def test_what_breaks_a_constraint_beats_nobody_but_says_what_to_expect(raced):
     broken = {"constraints": {"one": 0.1}}
     found = decided(raced, changes={f"trial-{number:04d}": broken for number in (0, 1, 2)}, race=Race(reserve=1))
-    assert (found.against, found.reason) == ("", None)
+    assert (found.rival, found.reason) == ("", None)
     second = decided(raced, changes={"trial-0001": broken})
-    assert second.against in ("trial-0000", "trial-0002")
+    assert second.rival in ("trial-0000", "trial-0002")
     assert second.estimate == decided(raced).estimate
 
 
 def test_one_objective(raced):
     (accuracy, _) = raced.space.objectives
     found = decided(raced, objectives=(accuracy,))
-    assert (found.against, len(found.gains), len(found.estimate)) == (found.against, 1, 1)
+    assert (found.rival, len(found.leads), len(found.estimate)) == (found.rival, 1, 1)
     assert f" ± {2.3263 * found.deviations[0]:.2f} in accuracy, after" in found.reason
 
 
@@ -592,9 +607,9 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     """A driver dies after its trial has lost, and before that stands in the trial's record."""
     path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
     folder = SweepFolder(path)
-    file = folder.race("trial-0005") / "looks.json"
+    file = folder.race("trial-0005") / "decisions.json"
     known = json.loads(file.read_text())
-    known["looks"][0] |= {"reason": "as it was decided then", "estimate": [1.0, 2.0]}
+    known["decisions"][0] |= {"reason": "as it was decided then", "estimate": [1.0, 2.0]}
     file.write_text(json.dumps(known))
     folder.write_trial(replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0))
     (path / "study.db").unlink()
@@ -605,21 +620,21 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     assert later.told()[:5] == raced.told()[:5]
 
 
-@pytest.mark.parametrize("damage", ["another trial's", "cut off", "no looks"])
+@pytest.mark.parametrize("damage", ["another trial's", "cut off", "no decisions"])
 def test_what_another_trial_decided_or_cannot_be_read_is_decided_anew(raced, worker, tmp_path, damage):
     """As where record and study are lost, and other values are drawn."""
     folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
-    file = folder.race("trial-0005") / "looks.json"
+    file = folder.race("trial-0005") / "decisions.json"
     known = json.loads(file.read_text())
-    known["looks"][0]["reason"] = None
-    texts = {"another trial's": json.dumps(known | {"config": "other"}), "cut off": "{", "no looks": "[]"}
+    known["decisions"][0]["reason"] = None
+    texts = {"another trial's": json.dumps(known | {"config": "other"}), "cut off": "{", "no decisions": "[]"}
     file.write_text(texts[damage])
     (file.parent / "block-2.npz").write_bytes(b"of another trial, which went further")
     record = replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0)
     folder.write_trial(record)
     folder.study_file.unlink()
     later = Sweep(folder.path, worker, mended=True).run()
-    assert later.looks() == raced.looks()
+    assert later.decisions() == raced.decisions()
     assert not (file.parent / "block-2.npz").exists()
 
 
@@ -631,7 +646,7 @@ def test_a_race_that_is_killed_and_resumed_is_the_undisturbed_one(raced, worker,
         first.run(stop_at=f"trial-{last:04d}", left=left)
     del first
     later = Sweep(tmp_path / "sweep", worker).run()
-    assert later.looks() == raced.looks()
+    assert later.decisions() == raced.decisions()
     assert later.told() == raced.told()
     plain = {"started": 0, "finished": 0, "attempt": 0, "held": 0, "results": {}}
     for name, record in later.records().items():
@@ -654,13 +669,13 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
     assert (later.conductor.progress.stopped, later.conductor.progress.finished) == (2, 4)
     assert later.told() == raced.told()  # the study keeps what it was told
     assert list(mend(later.folder, later.folder.info(), later.space)) == []
-    assert later.looks()["trial-0003"] == raced.looks()["trial-0003"]
+    assert later.decisions()["trial-0003"] == raced.decisions()["trial-0003"]
     points = {point.key: point.value for point in trial_run(later.folder.info(), record, on_front=False).points}
     assert (points["fidelity"], points["accuracy"]) == (1.0, record.values[0])
     records = later.records().values()
-    assert saved(list(records), "val").startswith("2 of 6 trials stopped early; ")
+    assert savings(list(records), "val").startswith("2 of 6 trials stopped early; ")
     left = [each for each in records if each.state != "stopped"]
-    assert saved(left, "val") == "no trial was stopped for good; nothing was saved"
+    assert savings(left, "val") == "no trial was stopped early; nothing was saved"
 
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])

@@ -32,7 +32,7 @@ class Steered(Sweep):
 
     def __init__(self, path, *overrides):
         super().__init__(path, *overrides)
-        info = replace(self.folder.info(), space=self.space.plain(), objectives=self.space.objectives, tags={})
+        info = replace(self.folder.info(), space=self.space.plain(), objectives=self.space.objectives)
         self.folder.write_info(info)
 
     def resumed(self, *overrides, text=SPACE):
@@ -79,7 +79,7 @@ def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
     assert sweep.conductor.progress.total == 5
     (command,) = sweep.folder.commands()
     assert (command.number, command.words) == (2, "add fpp.gamma1=3: trial-0002")
-    assert sweep.folder.info().tags["steered"] == command.words
+    assert sweep.folder.info().steered == [command.words]
     sweep.run()
     assert len(sweep.trials()) == 5
     assert list(sweep.points()) == [2]
@@ -88,9 +88,9 @@ def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
 def test_a_point_among_those_that_are_known_takes_the_place_of_none(tmp_path):
     grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
     sweep = Steered(tmp_path / "sweep")
-    sweep.space = parse_space(grid, "space.yaml", ["search.trials=null", "search.published=false"])
+    sweep.space = parse_space(grid, "space.yaml", ["search.trials=null", "search.include_published=false"])
     sweep.folder.write_info(replace(sweep.folder.info(), space=sweep.space.plain()))
-    sweep.resumed("search.trials=null", "search.published=false", text=grid)
+    sweep.resumed("search.trials=null", "search.include_published=false", text=grid)
     for _ in range(3):
         sweep.one()
     sweep.folder.ask("add", POINT)
@@ -116,7 +116,7 @@ def test_a_budget_is_what_was_said_last_and_a_search_that_had_ended_goes_on(tmp_
     assert "test" in sweep.folder.trial("trial-0004").results
     info = sweep.folder.info()
     assert (info.space["search"]["trials"], info.begun["search"]["trials"]) == (5, 4)
-    assert "budget trials=5 concurrency=2" in info.tags["steered"]
+    assert "budget trials=5 concurrency=2" in "; ".join(info.steered)
     assert Steered.resumed(sweep, "search.concurrency=1").conductor.search.trials == 5  # the file still says 4
     assert sweep.resumed("search.trials=6").conductor.search.trials == 6
     assert sweep.resumed().conductor.search.trials == 6
@@ -144,7 +144,7 @@ def test_the_command_that_went_on_before_does_not_undo_what_was_steered_since(tm
 
 def test_a_grid_that_was_over_takes_a_point_without_a_budget_of_trials(tmp_path):
     grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
-    words = ["search.trials=null", "search.wall_clock=3600", "search.published=false"]
+    words = ["search.trials=null", "search.wall_clock=3600", "search.include_published=false"]
     sweep = Steered(tmp_path / "sweep")
     sweep.space = parse_space(grid, "space.yaml", words)
     sweep.folder.write_info(replace(sweep.folder.info(), space=sweep.space.plain()))

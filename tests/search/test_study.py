@@ -27,18 +27,18 @@ params:
   fpp.draws: {low: 2, high: 8, step: 2}
   fpp.steps: {low: 1, high: 2000, log: true}
   method: [tpt, ctpt]
-  adapt.penalty: {low: 1, high: 30, when: {method: [ctpt]}}
-  adapt.selection: {low: 0.1, high: 0.9, step: 0.1}
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: [ctpt]}}
+  adapt.view_fraction: {low: 0.1, high: 0.9, step: 0.1}
 points: [{fpp.gamma2: 1.0, method: ctpt}]
 """)
 GRID = named("""
 params: {fpp.gamma2: [0.15, 1.0, 15.0], method: [tpt, otpt]}
 """)
 FEW = named("""
-params: {method: [tpt, ctpt], adapt.selection: {low: 0.001, high: 1}, views.min_area: {low: 0.1, high: 0.9}}
+params: {method: [tpt, ctpt], adapt.view_fraction: {low: 0.001, high: 1}, views.min_area: {low: 0.1, high: 0.9}}
 """)
 LINE = """
-params: {adapt.selection: {low: 0.001, high: 1}}
+params: {adapt.view_fraction: {low: 0.001, high: 1}}
 """
 
 
@@ -120,7 +120,9 @@ def test_points_come_first_and_then_what_is_published_and_then_samples(unkilled)
     assert [origin for _, origin, _ in asked] == ["point", "code", "paper", "sampled", "sampled", "sampled"]
     point, code, paper = (values for _, _, values in asked[:3])
     assert (point["fpp.gamma2"], point["method"]) == (1.0, CTPT)
-    assert {"fpp.draws", "fpp.steps", "adapt.penalty", "adapt.selection"} < set(point)  # which the sampler has drawn
+    assert {"fpp.draws", "fpp.steps", "adapt.penalty_weight", "adapt.view_fraction"} < set(
+        point
+    )  # which the sampler has drawn
     assert (code["fpp.gamma2"], paper["fpp.gamma2"]) == (15.0, 0.15)
     assert len({repr(values) for _, _, values in asked}) == 6
 
@@ -146,13 +148,13 @@ def test_every_value_is_one_that_the_space_holds(unkilled, sampler):
     space, asked = unkilled[sampler]
     for _, _, values in asked:
         assert set(values) == {param.key for param in space.params if param.exists(values)}
-        assert ("adapt.penalty" in values) == (values["method"] == CTPT)
+        assert ("adapt.penalty_weight" in values) == (values["method"] == CTPT)
         assert [param.problem(values[param.key]) for param in space.params if param.key in values].count(None) == len(
             values
         )
         assert isinstance(values["fpp.draws"], int)
         assert isinstance(values["fpp.steps"], int)
-        assert isinstance(values["adapt.selection"], float)
+        assert isinstance(values["adapt.view_fraction"], float)
         space.resolve(values)
 
 
@@ -167,11 +169,11 @@ def test_logarithmic_ranges_are_sampled_by_magnitude(tmp_path):
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
 def test_two_parameters_of_the_same_range_are_drawn_apart(tmp_path, sampler):
     space = space_of(
-        "params: {views.min_area: {low: 0.1, high: 0.9}, adapt.selection: {low: 0.1, high: 0.9}}\n", sampler
+        "params: {views.min_area: {low: 0.1, high: 0.9}, adapt.view_fraction: {low: 0.1, high: 0.9}}\n", sampler
     )
     sampled = [values for _, origin, values in undisturbed(tmp_path, space, 6) if origin == "sampled"]
     assert len(sampled) > 3
-    assert not [values for values in sampled if values["views.min_area"] == values["adapt.selection"]]
+    assert not [values for values in sampled if values["views.min_area"] == values["adapt.view_fraction"]]
 
 
 def test_optuna_knows_every_range_as_the_space_has_it(tmp_path):
@@ -182,8 +184,8 @@ def test_optuna_knows_every_range_as_the_space_has_it(tmp_path):
         "fpp.draws": IntDistribution(2, 8, step=2),
         "fpp.steps": IntDistribution(1, 2000, log=True),
         "method": CategoricalDistribution([TPT, CTPT]),
-        "adapt.penalty": FloatDistribution(1, 30),
-        "adapt.selection": FloatDistribution(0.1, 0.9, step=0.1),
+        "adapt.penalty_weight": FloatDistribution(1, 30),
+        "adapt.view_fraction": FloatDistribution(0.1, 0.9, step=0.1),
     }
 
 
@@ -453,7 +455,7 @@ def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
     for _ in range(2000):
         params = {
             "method": draw.choice([TPT, CTPT]),
-            "adapt.selection": draw.uniform(0.001, 1),
+            "adapt.view_fraction": draw.uniform(0.001, 1),
             "views.min_area": draw.uniform(0.1, 0.9),
         }
         study._study.add_trial(

@@ -76,7 +76,7 @@ def test_no_text_is_more_than_a_line_of_complaint(text):
         ("params.fpp.gamma2={low: 1, high: 2}", lambda space: space.params[1].key == "fpp.gamma2"),
         ("params.method=[tpt, otpt]", lambda space: space.params[1].choices == ("tpt", "otpt")),
         ("base.fpp.steps=3", lambda space: space.base == {"fpp.steps": 3}),
-        ("base.init=a sketch of a", lambda space: space.base == {"init": "a sketch of a"}),
+        ("base.anchor_prompt=a sketch of a", lambda space: space.base == {"anchor_prompt": "a sketch of a"}),
         ("objectives=[nll]", lambda space: [each.metric for each in space.objectives] == ["nll"]),
         ("objectives.1.reference=30", lambda space: space.objectives[1].reference == 30),
         ("objectives.1.goal=null", lambda space: space.objectives[1].goal == "min"),

@@ -71,7 +71,7 @@ def test_the_schema_is_one():
     [
         "parms: {}",
         "params: {fpp.gamma9: [1]}",
-        "params: {fpp.align: {low: 0, high: 1}}",
+        "params: {fpp.noise_shared: {low: 0, high: 1}}",
         "params: {fpp.gamma1: {low: 1, high: a}}",
         "params: {method: [tptt]}",
         "objectives: [acuracy]",
@@ -80,7 +80,7 @@ def test_the_schema_is_one():
         "grid: [{fpp.gamma9: 1}]",
         "grid: [{}]",
         "points: [{}]",
-        "params: {fpp.draws: {choices: [1], when: {'method, init': tpt}}}",
+        "params: {fpp.draws: {choices: [1], when: {'method, anchor_prompt': tpt}}}",
         "params: {fpp.draws: {low: 1, high: 4, step: 0.5}}",
     ],
 )

@@ -14,7 +14,7 @@ from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
 from fpp_sweep.space.rules import keys
 from fpp_sweep.space.space import MAY_CHANGE, Space
-from fpp_sweep.space.work import BASELINES, Confirm, Search, Work
+from fpp_sweep.space.work import BASELINES, Finalists, Search, Work
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.catalogue import COMPARED, METHODS
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset, setting_types
@@ -41,7 +41,8 @@ def test_a_space_of_one_range_has_all_the_rest_by_default():
 
 def test_the_kind_of_a_parameter_is_that_of_the_setting():
     space = of(
-        "params: {fpp.draws: {low: 1, high: 9, step: 2}, fpp.lambda_shifts: {low: 0, high: 2}, fpp.align: [on, off]}"
+        "params: {fpp.draws: {low: 1, high: 9, step: 2}, fpp.lambda_shifts: {low: 0, high: 2},"
+        " fpp.noise_shared: [on, off]}"
     )
     assert [(param.kind, param.step) for param in space.params] == [("int", 2), ("float", None), ("choice", None)]
     assert space.params[2].choices == (True, False)
@@ -55,8 +56,8 @@ def test_bounds_and_choices_may_be_relative_to_the_released_setting():
 
 
 def test_none_is_a_choice_where_the_setting_can_be_none():
-    assert of("params: {adapt.penalty: [none, 3]}").params[0].choices == (None, 3.0)
-    assert of("params: {adapt.penalty: [null, 3]}").params[0].choices == (None, 3.0)
+    assert of("params: {adapt.penalty_weight: [none, 3]}").params[0].choices == (None, 3.0)
+    assert of("params: {adapt.penalty_weight: [null, 3]}").params[0].choices == (None, 3.0)
 
 
 def test_a_trial_is_the_preset_then_the_base_then_its_values():
@@ -78,8 +79,8 @@ def test_datasets_follow_where_data_is():
 
 
 def test_parents_come_before_their_children_and_decide_whether_they_exist():
-    space = of("params: {adapt.penalty: {low: 1, high: 9, when: {method: otpt}}, method: [tpt, otpt]}")
-    assert [param.key for param in space.params] == ["method", "adapt.penalty"]
+    space = of("params: {adapt.penalty_weight: {low: 1, high: 9, when: {method: otpt}}, method: [tpt, otpt]}")
+    assert [param.key for param in space.params] == ["method", "adapt.penalty_weight"]
     child = space.params[1]
     assert child.exists({"method": "otpt"})
     assert not child.exists({"method": "tpt"})
@@ -88,12 +89,16 @@ def test_parents_come_before_their_children_and_decide_whether_they_exist():
 
 def test_a_parameter_exists_where_all_of_its_conditions_hold():
     space = of(
-        "params: {method: [tpt, otpt], fpp.align: [on, off],"
-        " fpp.steps: {choices: [1], when: {method: otpt, fpp.align: on}}}"
+        "params: {method: [tpt, otpt], fpp.noise_shared: [on, off],"
+        " fpp.steps: {choices: [1], when: {method: otpt, fpp.noise_shared: on}}}"
     )
     child = space.params[2]
-    assert child.exists({"method": "otpt", "fpp.align": True})
-    for values in ({"method": "tpt", "fpp.align": True}, {"method": "otpt", "fpp.align": False}, {"method": "otpt"}):
+    assert child.exists({"method": "otpt", "fpp.noise_shared": True})
+    for values in (
+        {"method": "tpt", "fpp.noise_shared": True},
+        {"method": "otpt", "fpp.noise_shared": False},
+        {"method": "otpt"},
+    ):
         assert not child.exists(values)
 
 
@@ -160,19 +165,20 @@ def test_keys_of_one_line_move_together():
         {"fpp.context_var": 0.005, "fpp.class_var": 0.02},
         {"fpp.context_var": 0.01, "fpp.class_var": 0.04},
     ]
-    points = of("grid: [{'prompt, init': [[fpp, a photo of a], words]}]").grid_points()
-    assert points == [{"prompt": "fpp", "init": "a photo of a"}, {"prompt": "words", "init": "words"}]
+    points = of("grid: [{'prompt, anchor_prompt': [[fpp, a photo of a], words]}]").grid_points()
+    assert points == [{"prompt": "fpp", "anchor_prompt": "a photo of a"}, {"prompt": "words", "anchor_prompt": "words"}]
 
 
 def test_a_grid_of_choices_does_not_vary_what_does_not_exist():
     text = (
-        "params: {method: [tpt, otpt], adapt.penalty: {choices: [1, 2], when: {method: otpt}}}\nsearch: {sampler: grid}"
+        "params: {method: [tpt, otpt], adapt.penalty_weight: {choices: [1, 2], when: {method: otpt}}}\n"
+        "search: {sampler: grid}"
     )
     space = of(text)
     assert space.grid_points() == [
         {"method": "tpt"},
-        {"method": "otpt", "adapt.penalty": 1.0},
-        {"method": "otpt", "adapt.penalty": 2.0},
+        {"method": "otpt", "adapt.penalty_weight": 1.0},
+        {"method": "otpt", "adapt.penalty_weight": 2.0},
     ]
     assert space.search.trials == 3
 
@@ -233,14 +239,16 @@ def test_published_points_are_the_released_code_and_the_papers_text():
 
 
 def test_baselines_adapt_like_trials_and_pretrain_as_published():
-    space = of("base: {adapt.lr: 0.1, views.count: 9, fpp.steps: 3, init: a drawing of a, method: otpt}\n" + RANGE)
+    space = of(
+        "base: {adapt.lr: 0.1, views.count: 9, fpp.steps: 3, anchor_prompt: a drawing of a, method: otpt}\n" + RANGE
+    )
     configs = space.baselines()
     assert {(config.adapt.lr, config.views.count) for config in configs.values()} == {(0.1, 9)}
     for name in COMPARED:
         assert (configs[name].method, configs[name].prompt) == (name, "a drawing of a")
     for origin, gamma2 in (("code", 15), ("paper", 0.15)):
         config = configs[f"fpp_{origin}"]
-        assert (config.method, config.prompt, config.init) == ("tpt", "fpp", "a drawing of a")
+        assert (config.method, config.prompt, config.anchor_prompt) == ("tpt", "fpp", "a drawing of a")
         assert (config.fpp.gamma2, config.fpp.steps) == (gamma2, 60)
     assert list(of(RANGE, "work.baselines=[tpt]").baselines()) == ["tpt"]
 
@@ -255,13 +263,13 @@ def spaces(draw):
                 "fpp.gamma1": st.just({"low": 0.1, "high": draw(st.floats(0.2, 1e6)), "log": draw(st.booleans())}),
                 "fpp.draws": st.just({"low": 1, "high": 9, "step": draw(st.sampled_from([1, 2, 4]))}),
                 "fpp.class_var": st.just(["x0.1", "x1", 3]),
-                "adapt.penalty": st.just({"choices": [None, 1, 2]}),
-                "init": st.lists(st.text("abc e1-:'#", min_size=1).map("x".__add__), min_size=1, unique=True),
+                "adapt.penalty_weight": st.just({"choices": [None, 1, 2]}),
+                "anchor_prompt": st.lists(st.text("abc e1-:'#", min_size=1).map("x".__add__), min_size=1, unique=True),
             },
         )
     )
-    if "adapt.penalty" in params and draw(st.booleans()):
-        params["adapt.penalty"]["when"] = {"method": params["method"][0]}
+    if "adapt.penalty_weight" in params and draw(st.booleans()):
+        params["adapt.penalty_weight"]["when"] = {"method": params["method"][0]}
     document = {"params": params, "search": {"seed": draw(st.integers(0, 9))}}
     if draw(st.booleans()):
         document["search"]["wall_clock"] = draw(st.sampled_from(["5m", 30, 1.5]))
@@ -320,7 +328,7 @@ def test_a_difference_tells_what_decides_results_and_nothing_else():
 
 
 def test_what_may_change_on_resume_is_there():
-    kinds = (("search", Search), ("search.confirm", Confirm), ("work", Work))
+    kinds = (("search", Search), ("search.finalists", Finalists), ("work", Work))
     leaves = {f"{name}.{key}" for name, kind in kinds for key in keys(kind)} | set(keys(Space))
     assert leaves >= MAY_CHANGE
     assert "work.on_bad_image" not in MAY_CHANGE

@@ -87,7 +87,10 @@ def test_nonsense_is_refused_in_python_as_in_a_file(text, told):
         (lambda: space(params=()), "has neither params nor a grid"),
         (lambda: space(params=(GAMMA, GAMMA)), "params.fpp.gamma1: comes twice"),
         (lambda: space(base={3: 1}), "base: must have keys that are text"),
-        (lambda: space(base={"fpp.align": False, "fpp.flat": False}), "base: fpp.align or fpp.flat must be on"),
+        (
+            lambda: space(base={"fpp.align_distance": "none", "fpp.flat_distance": "none"}),
+            "base: fpp.align_distance or fpp.flat_dist",
+        ),
         (lambda: space(points=({"fpp.gamma1": 20},)), "points.0.fpp.gamma1: 20 is outside 0.1..10"),
         (lambda: space(search=Search(sampler="grid")), "params.fpp.gamma1: is a range, which sampler grid cannot run"),
         (lambda: space(params=(), grid=({"fpp.steps": range(9)},)), "grid.0.fpp.steps.0: fpp.steps must be a whole"),
@@ -108,7 +111,10 @@ def test_values_that_are_changed_are_checked_again():
 
 def test_values_are_converted_as_in_a_file():
     made = space(
-        params=(Param(key="fpp.class_var", low="x0.1", high="x10"), Param(key="fpp.align", choices=["on", "off"])),
+        params=(
+            Param(key="fpp.class_var", low="x0.1", high="x10"),
+            Param(key="fpp.noise_shared", choices=["on", "off"]),
+        ),
         search=Search(wall_clock="1h30m"),
         work=Work(datasets=["dtd"], cpus_per_worker=2),
     )

@@ -333,7 +333,7 @@ def test_the_last_table_fits_a_hundred_columns(monkeypatch):
     complete = [replace(each, values=(*each.values, each.results["val"].average["nll"])) for each in trials]
     table = final_table(info(goals, name="x" * 150), [*baselines(goals), *complete])
     assert max(map(len, table.splitlines())) <= WIDTH
-    assert "adapt.penalty" in table
+    assert "adapt.penalty_weight" in table
     assert "±" not in table
     monkeypatch.setattr(display, "WIDTH", 82)
     lines = final_table(info(goals), [*baselines(goals), *complete]).splitlines()

@@ -11,8 +11,8 @@ from fpp_sweep.sweep.summary import ending, failures, sentences
 from tests.names import PLAIN, TPT
 from tests.report.made import baseline, failed, info, trial, write
 
-SPACE = {"work": {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2}}
-TAGS = {"seeds": "0, 1", "datasets": "dtd, pets", "plugins": "mine 0123"}
+WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
+RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugins": {"mine": "0123"}}
 
 
 def said(*records, **changes):
@@ -56,14 +56,14 @@ def test_a_hypervolume_of_zero_explains_itself():
 
 @pytest.mark.parametrize("records", [(), (failed(0),), (baseline(TPT, 65, 9),)])
 def test_where_nothing_came_out_nothing_is_claimed(records):
-    (line,) = said(*records, state="interrupted", tags={"ended": "2 trials in a row failed"})
+    (line,) = said(*records, state="interrupted", end_reason="2 trials in a row failed")
     assert line.startswith("perturb-20261120-185232 is interrupted (2 trials in a row failed); trials: ")
 
 
 def test_failures_are_told_with_cause_traceback_and_command_and_many_in_brief(tmp_path):
     reason = "pets, pretraining, seed 1, worker 7 on here: FloatingPointError: not finite"
     records = [failed(number, reason, details="Traceback") for number in range(5)]
-    folder = write(tmp_path, info(space=SPACE, tags=TAGS), records)
+    folder = write(tmp_path, info(**RAN), records)
     lines = list(failures(folder, folder.info(), records))
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
     assert lines[-1] == f"and 2 more failed: {runnable(f'fpp-sweep show {folder.path}')}"
@@ -78,7 +78,7 @@ def test_failures_are_told_with_cause_traceback_and_command_and_many_in_brief(tm
 def test_a_trial_is_repeated_on_all_that_it_ran_on_and_of_a_test_that_failed_on_the_test_split(tmp_path):
     whole = trial(0, test=True)
     tested = replace(whole, reason="on test: dtd, test samples 0..64, seed 0, worker 7 on here: OSError", details="T")
-    folder = write(tmp_path, info(space=SPACE, tags=TAGS), [whole])
+    folder = write(tmp_path, info(**RAN), [whole])
     again = repeat_command(folder, folder.info(), whole)
     assert " --seed 0 1 --set search.split=val " in again
     assert " --datasets dtd pets " in again
@@ -95,7 +95,7 @@ def test_a_record_serves_as_a_config(tmp_path):
 
 
 def test_sentences_come_first_then_the_table_then_what_to_open(tmp_path):
-    folder = write(tmp_path, info(space=SPACE, tags=TAGS), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
+    folder = write(tmp_path, info(**RAN), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
     (folder.report / "best").mkdir(parents=True)
     for name in ("sweep.html", "best/knee.yaml"):
         (folder.report / name).touch()

@@ -13,7 +13,7 @@ from tests.waiting import wait_for
 
 # beside the two points, steps of which most are so large that they spoil the prompt
 SPACE = named("""
-base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.selection: 0.5}
+base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
 points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
 objectives: [accuracy, ece]

@@ -9,6 +9,7 @@ import pytest
 
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
@@ -19,6 +20,7 @@ from fpp_sweep.sweep.preflight import Opened, check, make_plan, require_named, w
 from fpp_sweep.sweep.run import Run, run_sweep
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
+from fpp_sweep.workers.scheduler import SchedulerStatus
 from tests.sweeps import baseline, build_sweep, sweep_info, trial
 
 SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {datasets: [scenes, digits], limit: 5}"
@@ -89,10 +91,10 @@ def test_a_dataset_that_is_not_there_is_told(worker, override, complaint):
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["base.init=nowhere.pt"], "nowhere.pt"),
+        (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),
         (["base.prompt=nowhere.safetensors"], "nowhere.safetensors"),
         (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
-        (["base.init=fpp"], "FPP needs words"),
+        (["base.anchor_prompt=fpp"], "FPP needs words"),
         (["base.method=tpd"], "did you mean"),
     ],
 )
@@ -107,7 +109,7 @@ def test_a_prompt_or_method_that_is_not_there_is_told(worker, overrides, complai
 
 
 class Recorded:
-    """Notes which prompts are to be checked, each with its setting of `deep`."""
+    """Notes which prompts are to be checked, each with its setting of `deep_prompts`."""
 
     def check(self, methods, prompts, datasets):
         self.prompts = prompts
@@ -115,21 +117,22 @@ class Recorded:
 
 
 WORDS = ("a photo of a", "none")  # of the baselines
-LINKED = "prompt, init, deep: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
+LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
 
 
 @pytest.mark.parametrize(
     ("searched", "expected"),
     [
         ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
-        ("params: {fpp.gamma1: [1, 2]}\nbase: {init: m.pth, deep: text}", {("m.pth", "text")}),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}", {("m.pth", "text")}),
         ("params: {prompt: [fpp, x.pt]}", {WORDS, ("x.pt", "none")}),
         (
-            "params: {init: [m.pth, a photo], deep: {choices: [text, both], when: {init: m.pth}}}",
+            "params: {anchor_prompt: [m.pth, a photo],"
+            " deep_prompts: {choices: [text, both], when: {anchor_prompt: m.pth}}}",
             {WORDS, ("m.pth", "text"), ("m.pth", "both"), ("a photo", "none")},
         ),
         (
-            "params: {method: [tpt, otpt], deep: {choices: [text], when: {method: otpt}}}",
+            "params: {method: [tpt, otpt], deep_prompts: {choices: [text], when: {method: otpt}}}",
             {WORDS, ("a photo of a", "text")},
         ),
         (f"grid:\n- {LINKED}", {WORDS, ("m.pth", "text"), ("a photo", "none"), ("m.pth", "both")}),
@@ -142,7 +145,7 @@ def test_prompts_are_checked_as_trials_may_use_them(worker, searched, expected):
 
 
 def test_words_that_the_embedded_model_never_saw_are_worth_a_note(worker):
-    asked = space("base.init=quixotic zeppelins")
+    asked = space("base.anchor_prompt=quixotic zeppelins")
     (note,) = check(asked, worker, make_plan(asked, worker)).notes
     assert "quixotic" in note
     assert "never saw" in note
@@ -153,7 +156,7 @@ def test_a_sweep_goes_on_with_the_model_the_data_and_the_prompts_that_it_began_w
     asked = space(f"base.prompt={file}")
     model, plan = worker.facts(), make_plan(asked, worker)
     info = build_sweep(tmp_path / "made", trials=1).info()
-    info = replace(info, tags={})
+    info = replace(info, model="")
 
     def opened(words, *, model=model, info=info):
         save_prompt(open_prompt(worker.clip, words), worker.clip, file, {})
@@ -166,7 +169,7 @@ def test_a_sweep_goes_on_with_the_model_the_data_and_the_prompts_that_it_began_w
     with pytest.raises(InputError, match="tiny has other weights"):
         opened("a photo of a", info=began, model=replace(model, digest="another"))
     with pytest.raises(InputError, match="its data differ"):
-        opened("a photo of a", info=replace(began, tags={**began.tags, "datasets_digest": "others"}))
+        opened("a photo of a", info=replace(began, datasets={"scenes": "another", "digits": "another"}))
 
 
 def test_a_sweeps_folder_is_read_as_a_table_and_a_front(tmp_path):
@@ -275,7 +278,7 @@ def test_the_last_sweep_of_the_space_is_the_one_that_is_resumed(tmp_path, opened
 
 def test_a_sweep_whose_plugin_was_edited_or_is_missing_is_not_resumed(tmp_path, opened):
     folder = ended(tmp_path, "old")
-    folder.write_info(replace(folder.info(), tags={"plugins": "angular 0123"}))
+    folder.write_info(replace(folder.info(), plugins={"angular": "0123"}))
     with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin another"):
         opened(Options(root=tmp_path, name="old", resume=True), refuses)
     assert folder.info().state == "finished"
@@ -334,6 +337,8 @@ def under_way(monkeypatch):
         ("[accuracy, {metric: ece, reference: 100}]", [(60.0, 12.0), (55.0, 8.0)], (55.0, 100.0)),
         ("[accuracy, ece]", [(60.0, 12.0), "failed"], (60.0, 12.0)),
         ("[accuracy, ece]", [(60.0, 12.0), "running"], None),
+        ("[accuracy, ece]", [(60.0, 12.0), "waiting"], None),
+        ("[accuracy, ece]", [(60.0, 12.0), "interrupted"], None),  # --resume runs it again
         ("[accuracy, ece]", ["failed"], None),
     ],
 )
@@ -374,3 +379,18 @@ def test_the_time_left_is_what_budget_and_trials_leave(tmp_path, under_way, wall
     progress.total, progress.finished, progress.failed = total, finished, 1 if finished else 0
     progress.seconds, progress.running = [20.0, 40.0, 30.0][:finished], set(map(str, range(running)))
     assert run._seconds_left(100.0) == left
+
+
+def test_the_work_of_a_second_driver_is_added_to_that_of_the_first(tmp_path, under_way):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info("sweep"))
+    for expected in (WorkTotals(tasks=7, cached=5, model_loads=2, workers_lost=1),
+                     WorkTotals(tasks=14, cached=10, model_loads=4, workers_lost=2)):  # fmt: skip
+        run = under_way(folder, space())
+        run.watch.status = SchedulerStatus(
+            workers=2, loads=2, lost=1, pids=(1, 2), queued=0, running=0, done=7, at_hand=5, executions=8,
+            images=70, held=9.0, fatal=None, notes=(),
+        )  # fmt: skip
+        run.watch.look = lambda: None
+        run._end("interrupted")
+        assert folder.info().work == expected

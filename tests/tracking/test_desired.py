@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import TrialRecord, WorkTotals
 from fpp_sweep.report import write_report
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
@@ -110,8 +110,14 @@ def test_names_of_runs_sort_by_number_and_say_what_was_tried():
 
 
 def test_all_settings_are_params_and_the_resolved_value_counts():
-    record = replace(trial(1), params={"fpp.gamma2": "x2"}, config={"fpp.gamma2": 30.0, "fpp.align": True, "a": None})
-    assert trial_run(INFO, record, on_front=False).params == {"fpp.gamma2": "30.0", "fpp.align": "true", "a": "none"}
+    record = replace(
+        trial(1), params={"fpp.gamma2": "x2"}, config={"fpp.gamma2": 30.0, "fpp.noise_shared": True, "a": None}
+    )
+    assert trial_run(INFO, record, on_front=False).params == {
+        "fpp.gamma2": "30.0",
+        "fpp.noise_shared": "true",
+        "a": "none",
+    }
 
 
 def test_a_failed_trial_tells_why_in_one_line_and_keeps_its_traceback():
@@ -123,8 +129,36 @@ def test_a_failed_trial_tells_why_in_one_line_and_keeps_its_traceback():
     assert "Traceback" in run.texts["traceback.txt"]
 
 
+def test_device_hours_include_the_time_of_trials_that_were_stopped_early():
+    stopped = replace(trial(1), state="stopped", results={}, values=None, held=3600.0)
+    run = sweep_run(INFO, [trial(0), stopped], {})
+    hours = [point.value for point in run.points if point.key == "device_hours"]
+    assert hours == pytest.approx([45 / 3600, 45 / 3600 + 1])
+
+
+def test_a_sweeps_run_has_its_provenance_as_tags():
+    info = replace(
+        INFO,
+        plugins={"mine": "01"},
+        datasets={"dtd": "ab", "pets": "cd"},
+        work=WorkTotals(tasks=7),
+        search_split="test",
+    )
+    tags = sweep_run(info, [], {}).tags
+    expected = {
+        "seeds": "0, 1",
+        "torch": "2.15.0",
+        "plugins": "mine 01",
+        "datasets_digest": "ab, cd",
+        "work_tasks": "7",
+    }
+    assert {name: tags.get(name) for name in expected} == expected
+    assert tags["warning"].startswith("hyperparameters were searched on the test split")
+    assert "race" not in tags  # nothing was raced
+
+
 def test_tags_fit():
-    run = sweep_run(replace(INFO, tags={"command line (all)!": "x" * 9000}), [], {})
+    run = sweep_run(replace(INFO, versions={"long version (all)!": "x" * 9000}), [], {})
     assert all(len(value) <= TAG_LIMIT for value in run.tags.values())
     assert all(safe_name(key) == key for key in run.tags)
 

@@ -217,7 +217,7 @@ def test_strange_texts_arrive_once(tmp_path, uri):
     folder = build_sweep(tmp_path / "perturb-1", trials=2, failed=(1,), baselines=())
     info = folder.info()
     strange = {"a/b\\..": "x", "": "y", "esc\x1b": "\x1b[2J\0", "half": "\ud800", "long": "z" * 2**20}
-    folder.write_info(replace(info, name="p/../\x1b" + "n" * 2**20, tags={**info.tags, **strange}))
+    folder.write_info(replace(info, name="p/../\x1b" + "n" * 2**20, versions=strange))
     record = folder.trial("trial-0001")
     folder.write_trial(
         replace(record, reason="\ud800\x1b" + "r" * 2**20, details="\ud800\0", config={"a\0b": "\ud800"})

@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.tracking import DEFAULT_URI, WHOLE, Shipper, check_store, ship, ship_whole, to_look
+from fpp_sweep.tracking import DEFAULT_URI, Shipper, check_store, ship, ship_whole, to_look
 from fpp_sweep.tracking.store import Store
 from fpp_sweep.tracking.uri import connect, one_line, ui_command
 from fpp_sweep.tracking.view import view_key
@@ -53,8 +53,7 @@ def test_sweeps_that_belong_together_stand_under_one_run(tmp_path, database, uri
     page.write_text("<title>all tables</title>")
     for name in ("main", "seeds"):
         folder = build_sweep(tmp_path / name, trials=2, failed=(), baselines=())
-        info = folder.info()
-        folder.write_info(replace(info, tags={**info.tags, WHOLE: "tiny@123.000"}))
+        folder.write_info(replace(folder.info(), group="tiny@123.000"))
         for _ in range(2):  # a second delivery finds what the first has made
             ship(folder, uri)
             ship_whole(folder, uri, [page])

@@ -15,7 +15,7 @@ from tests.trial.conftest import inline, plan_of
 from tests.trial.made import evaluation
 
 FORMS = ("none", "text", "both")
-SETTINGS = {"views.count": 4, "adapt.selection": 0.5, "fpp.steps": 4}
+SETTINGS = {"views.count": 4, "adapt.view_fraction": 0.5, "fpp.steps": 4}
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +46,19 @@ def differ(one, other):
 
 @pytest.mark.parametrize("method", [PLAIN, TPT])
 def test_each_form_of_a_checkpoint_gives_results_of_its_own(vit, maple, tmp_path, method):
-    none, text, both = (computed(vit, tmp_path, method=method, prompt=maple, deep=deep)[0] for deep in FORMS)
+    none, text, both = (computed(vit, tmp_path, method=method, prompt=maple, deep_prompts=deep)[0] for deep in FORMS)
     assert differ(none, text)
     assert differ(text, both)
     assert differ(none, both)
 
 
 def test_images_with_visual_prompts_are_cached_apart(vit, maple, tmp_path):
-    configs = [evaluation(prompt=maple, deep=deep).config for deep in FORMS]
+    configs = [evaluation(prompt=maple, deep_prompts=deep).config for deep in FORMS]
     none, text, both = (vit.clip_for(config) for config in configs)
     assert none is vit.clip
     assert none.image_digest == text.image_digest != both.image_digest
     assert vit.clip_for(configs[2]) is both
-    through_fpp = evaluation(prompt="fpp", init=maple, deep="both").config
+    through_fpp = evaluation(prompt="fpp", anchor_prompt=maple, deep_prompts="both").config
     assert vit.clip_for(through_fpp) is both
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(none.image_features(pixels), text.image_features(pixels))
@@ -67,33 +67,35 @@ def test_images_with_visual_prompts_are_cached_apart(vit, maple, tmp_path):
 
 @pytest.mark.parametrize("deep", FORMS)
 def test_fpp_begins_with_a_checkpoint_and_its_prompt_can_be_used_again(vit, maple, tmp_path, deep):
-    found, data = computed(vit, tmp_path, prompt="fpp", init=maple, deep=deep)
+    found, data = computed(vit, tmp_path, prompt="fpp", anchor_prompt=maple, deep_prompts=deep)
     learned, start = from_bytes(vit.clip, data), open_prompt(vit.clip, maple)
     assert learned.context.shape == start.context.shape
     assert not torch.equal(learned.context, start.context)
     assert learned.after == "of a"
     assert (learned.deep is None) == (deep == "none")
-    assert origin_of(data)["deep"] == deep
+    assert origin_of(data)["deep_prompts"] == deep
     file = tmp_path / "learned.safetensors"
     file.write_bytes(data)
-    again, _ = computed(vit, tmp_path, prompt=str(file), deep=deep)
+    again, _ = computed(vit, tmp_path, prompt=str(file), deep_prompts=deep)
     assert (again.confidence == found.confidence).all()
     for other in set(FORMS) - {deep}:
-        with pytest.raises(InputError, match=f"was learned with deep={deep}, not {other}; set deep={deep}"):
+        with pytest.raises(
+            InputError, match=f"was learned with deep_prompts={deep}, not {other}; set deep_prompts={deep}"
+        ):
             vit.check([], [(str(file), other)], [])
 
 
 @pytest.mark.parametrize("source", ["gaussian", "imagenet"])
 def test_fpp_takes_other_class_names_too(vit, maple, tmp_path, source):
-    changes = {"fpp.classes": source, "fpp.steps": 1, "fpp.draws": 1, "deep": "text"}
-    _, data = computed(vit, tmp_path, method=PLAIN, prompt="fpp", init=maple, **changes)
+    changes = {"fpp.class_source": source, "fpp.steps": 1, "fpp.draws": 1, "deep_prompts": "text"}
+    _, data = computed(vit, tmp_path, method=PLAIN, prompt="fpp", anchor_prompt=maple, **changes)
     assert from_bytes(vit.clip, data).context.isfinite().all()
 
 
 def test_what_is_in_a_checkpoint_and_how_it_is_used_are_part_of_keys(vit, tmp_path):
     file = str(tmp_path / "model.pth.tar-2")
-    tasks = [evaluation(dataset="digits", prompt=file, deep=deep) for deep in FORMS]
-    tasks += [evaluation(dataset="digits", prompt="fpp", init=file, deep=deep) for deep in FORMS]
+    tasks = [evaluation(dataset="digits", prompt=file, deep_prompts=deep) for deep in FORMS]
+    tasks += [evaluation(dataset="digits", prompt="fpp", anchor_prompt=file, deep_prompts=deep) for deep in FORMS]
     known = plan_of(vit).known()
 
     def keys(**changes):
@@ -117,5 +119,5 @@ def test_an_image_tower_that_takes_no_prompts_is_told_before_any_work(small, tmp
     width = small.clip.text.width
     file = str(save_maple(tmp_path / "model.pth.tar-2", width=width))
     small.check([], [(file, "none"), (file, "text")], [])
-    with pytest.raises(InputError, match="the image tower of tiny is not CLIP's ViT, which deep=both needs"):
+    with pytest.raises(InputError, match="the image tower of tiny is not CLIP's ViT, which deep_prompts=both needs"):
         small.check([], [(file, "both")], [])

@@ -27,7 +27,7 @@ from tests.names import DYNAPROMPT, OTPT, PLAIN, REG_ENT, SAM, TPT
 from tests.texts import twins
 
 CPU = torch.device("cpu")
-TINY = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "adapt.selection": 0.5})
+TINY = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "adapt.view_fraction": 0.5})
 MATRICES = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot_product")
 
 

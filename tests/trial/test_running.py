@@ -99,17 +99,17 @@ def test_start_noise_and_gaussian_classes_are_drawn_from_streams_of_their_own(mo
     monkeypatch.setattr(
         running, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1]
     )
-    prompt(classes="gaussian", steps=1)
+    prompt(class_source="gaussian", steps=1)
     assert len({stream.initial_seed() for stream in streams}) == 3
 
 
 def test_classes_may_come_from_gaussian_tokens():
-    assert not torch.equal(prompt(classes="gaussian").context, prompt().context)
+    assert not torch.equal(prompt(class_source="gaussian").context, prompt().context)
 
 
 @pytest.mark.slow  # open_clip's class names, and a thousand texts
 def test_classes_may_come_from_imagenet():
-    assert not torch.equal(prompt(classes="imagenet", steps=1, draws=1).context, prompt(steps=1, draws=1).context)
+    assert not torch.equal(prompt(class_source="imagenet", steps=1, draws=1).context, prompt(steps=1, draws=1).context)
 
 
 def test_logits_are_kept_where_they_are_asked_for_and_are_what_the_probabilities_come_from(features):

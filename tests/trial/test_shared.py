@@ -156,7 +156,7 @@ def test_code_libraries_and_processor_are_what_it_was_made_with(tmp_path, monkey
         (("base.method=dynaprompt",), True),
         (("base.method=dynaprompt", "work.on_bad_image=skip"), False),  # a later shard goes on from another state
         (("objectives=[accuracy, seconds]",), False),
-        (("work.share=false",), False),
+        (("work.reuse_results=false",), False),
     ],
 )
 def test_which_sweeps_share(overrides, shares):

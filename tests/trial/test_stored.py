@@ -19,7 +19,7 @@ from tests.names import ROLES
 
 STORED = Path(__file__).parent.parent / "golden" / "one_path.json"
 PROMPTS = ("a photo of a", "fpp")
-SETTINGS = {"fpp.steps": 4, "views.count": 8, "adapt.selection": 0.5}
+SETTINGS = {"fpp.steps": 4, "views.count": 8, "adapt.view_fraction": 0.5}
 CLOSE = 1e-5  # of a probability: the last bits differ between processors
 
 

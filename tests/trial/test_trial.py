@@ -15,7 +15,7 @@ from fpp_sweep.records.records import SplitResult
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
-from fpp_sweep.statistics.block_stats import value_of
+from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.artifacts import read_sums, write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.running import evaluate, make_adapter, make_prompt
@@ -411,12 +411,12 @@ def test_artifacts_are_readable_and_right(small, tmp_path):
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(
         [f"prompts/{stem}.safetensors" for stem in stems]
         + [f"val/{stem}.predictions.parquet" for stem in stems]
-        + ["val/reliability.png", "val/sums.npz"]
+        + ["val/reliability.png", "val/block_stats.npz"]
     )
     sums = read_sums(folder, "val")
     assert list(sums) == [(each.facts.name, each.seed) for each in parts]
     for each in parts:
-        assert value_of("ece", sums[each.facts.name, each.seed]) == score(each.predictions)["ece"]
+        assert metric_value("ece", sums[each.facts.name, each.seed]) == score(each.predictions)["ece"]
         stem = f"{each.facts.name}.seed{each.seed}"
         table = parquet.read_table(folder / "val" / f"{stem}.predictions.parquet").to_pydict()
         assert tuple(table["id"]) == each.predictions.ids

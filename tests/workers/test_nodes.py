@@ -90,8 +90,8 @@ def test_a_machine_that_joins_is_used_and_one_that_is_lost_costs_no_result(tmp_p
             out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
-    tags = sweep.info().tags
-    assert (tags["work_model_loads"], tags["work_workers_lost"]) == ("2", "1")
+    work = sweep.info().work
+    assert (work.model_loads, work.workers_lost) == (2, 1)
     assert [record.state for record in sweep.trials()] == ["complete"] * 9
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
@@ -111,9 +111,9 @@ def test_a_sweep_that_has_lost_all_machines_goes_on_with_the_next(tmp_path, scra
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * 5
-    tags = sweep.info().tags
-    assert tags["work_model_loads"] == "4"
-    assert int(tags["work_workers_lost"]) >= 3  # and those that were lost while they started
+    work = sweep.info().work
+    assert work.model_loads == 4
+    assert work.workers_lost >= 3  # and those that were lost while they started
 
 
 def drain(pid, address, seconds):
@@ -140,7 +140,7 @@ def test_a_machine_that_is_drained_is_left_when_its_task_is_done_and_costs_nothi
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
-    assert sweep.info().tags["work_workers_lost"] == "0"
+    assert sweep.info().work.workers_lost == 0
     assert [record.state for record in sweep.trials()] == ["complete"] * 13
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
@@ -163,9 +163,9 @@ def test_a_worker_that_has_no_memory_left_fails_no_trial(tmp_path):
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert [(record.state, record.reason) for record in sweep.trials()] == [("complete", None)] * 17
-    tags = sweep.info().tags
-    assert int(tags["work_model_loads"]) >= 3
-    assert int(tags["work_workers_lost"]) >= 1
+    work = sweep.info().work
+    assert work.model_loads >= 3
+    assert work.workers_lost >= 1
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 

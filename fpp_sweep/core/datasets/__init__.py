@@ -1,11 +1,12 @@
-"""Labelled images by name: `open_dataset("dtd", "test", root)`; `table.py` shows every dataset."""
+"""Labelled images by name: `open_dataset("dtd", "test", root)`; `catalogue.py` lists every dataset."""
 
-from fpp_sweep.core.datasets.base import SPLITS, BadImageError, Dataset, Group, ImageSource
-from fpp_sweep.core.datasets.custom import read_custom
-from fpp_sweep.core.datasets.layout import Layout, Listing, Spec
-from fpp_sweep.core.datasets.names import expand, resolve
+from fpp_sweep.core.datasets.catalogue import DATASETS, GROUPS, expand, resolve
+from fpp_sweep.core.datasets.class_folders import imagenet_classes
+from fpp_sweep.core.datasets.custom import folder_dataset, read_custom
+from fpp_sweep.core.datasets.dataset import SPLITS, BadImageError, Dataset, Group, ImageSource, fair_order
+from fpp_sweep.core.datasets.files import FileImages
+from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Listing
 from fpp_sweep.core.datasets.opening import list_split, open_dataset, require_known, require_root
-from fpp_sweep.core.datasets.table import DATASETS, GROUPS
 
 __all__ = [
     "DATASETS",
@@ -13,12 +14,16 @@ __all__ = [
     "SPLITS",
     "BadImageError",
     "Dataset",
+    "DatasetSpec",
+    "FileImages",
     "Group",
     "ImageSource",
     "Layout",
     "Listing",
-    "Spec",
     "expand",
+    "fair_order",
+    "folder_dataset",
+    "imagenet_classes",
     "list_split",
     "open_dataset",
     "read_custom",

@@ -1,4 +1,4 @@
-"""A user's own datasets, described in a YAML file; docs/datasets.md shows one."""
+"""A user's own datasets: described in a YAML file (docs/datasets.md shows one), or a folder given by its path."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any
 
 import yaml
 
-from fpp_sweep.core.datasets.base import SPLITS
-from fpp_sweep.core.datasets.class_names import Renaming, as_words
-from fpp_sweep.core.datasets.coop import SplitJson
-from fpp_sweep.core.datasets.folders import ClassFolders
-from fpp_sweep.core.datasets.layout import Layout, Spec
-from fpp_sweep.core.datasets.names import is_taken
-from fpp_sweep.core.datasets.paths import printable, read_text, sample_id
+from fpp_sweep.core.datasets.catalogue import is_taken
+from fpp_sweep.core.datasets.class_folders import ClassFolders
+from fpp_sweep.core.datasets.dataset import SPLITS
+from fpp_sweep.core.datasets.files import as_sample_id, read_text, require_folder, require_printable
+from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Renaming, as_words
+from fpp_sweep.core.datasets.split_files import SplitJson
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import WRITTEN_BY_HAND
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # it becomes part of file names
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name becomes part of file names
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 2
 
@@ -28,36 +27,55 @@ COMMON_KEYS = ("layout", "images", "classes", "augmix", "flip")
 LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS, "split_file")}
 
 
-def read_custom(path: Path) -> dict[str, Spec]:
-    """The datasets of a file, by name; relative paths in it start at its folder."""
+def read_custom(path: Path) -> dict[str, DatasetSpec]:
+    """Return the datasets of a YAML file by name; relative paths in the file start at its folder."""
     document = _parse(path, read_text(path, "dataset file", WRITTEN_BY_HAND))
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path} must map dataset names to their descriptions, see docs/datasets.md")
-    return {_name(path, name): _spec(path, name, fields) for name, fields in document.items()}
+    specs = {}
+    for name, description in document.items():
+        _require_name(name, str(path))
+        specs[name] = _read_spec(path, name, description)
+    return specs
+
+
+def folder_dataset(argument: str) -> tuple[str, DatasetSpec]:
+    """Return name and description of the dataset that `NAME=PATH` means: a folder in ImageFolder's layout.
+
+    The folder has a folder for each class, or such folders in train, val and test; see `ClassFolders`.
+    """
+    name, _, folder = argument.partition("=")
+    _require_name(name, argument)
+    if not folder:
+        raise InputError(f"{argument}: no path; write NAME=PATH, such as mine=photos")
+    images = Path(folder).expanduser().absolute()
+    require_folder(images, f"{name}: image folder")
+    return name, DatasetSpec(layout=ClassFolders(images=str(images)), group="custom")
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only: no alias, by which a file would grow, and no repeated key, whose last PyYAML would keep."""
+    """Plain values only. Aliases, which make small files large, and repeated keys, which PyYAML drops, are errors."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise _refused(f"alias *{event.anchor} is not allowed here; write the value out", event)
+            raise _yaml_error(f"alias *{event.anchor} is not allowed here; write the value out", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise _refused(f"key {key!r} twice", key_node)
-            seen.add(key)
+            if key in keys:
+                raise _yaml_error(f"key {key!r} twice", key_node)
+            keys.add(key)
         return mapping
 
 
-def _refused(problem: str, found: Any) -> yaml.YAMLError:
-    return yaml.constructor.ConstructorError(None, None, problem, found.start_mark)
+def _yaml_error(problem: str, marked: Any) -> yaml.YAMLError:
+    """Return an error at the position of an event or node."""
+    return yaml.constructor.ConstructorError(None, None, problem, marked.start_mark)
 
 
 def _parse(path: Path, text: str) -> Any:
@@ -67,41 +85,46 @@ def _parse(path: Path, text: str) -> Any:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
-def _name(path: Path, name: Any) -> str:
+def _require_name(name: Any, where: str) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InputError(f"{path}: dataset name {_BRIEF.repr(name)} must be letters, digits, '.', '_' and '-' only")
+        raise InputError(f"{where}: dataset name {_BRIEF.repr(name)} must be letters, digits, '.', '_' and '-' only")
     if is_taken(name):
-        raise InputError(f"{path}: {name!r} is already the name of a dataset or group; choose another")
-    return name
+        raise InputError(f"{where}: {name!r} is already the name of a dataset or group; choose another")
 
 
-def _spec(path: Path, name: str, fields: Any) -> Spec:
+def _read_spec(path: Path, name: str, description: Any) -> DatasetSpec:
     where = f"{path}: {name}"
-    if not isinstance(fields, dict):
+    if not isinstance(description, dict):
         raise InputError(f"{where} must be a mapping with the keys {', '.join(COMMON_KEYS)}, ...")
-    layout = _text(fields, "layout", where)
-    if layout not in LAYOUT_KEYS:
-        raise InputError(f"{where}: {unknown('layout', layout, LAYOUT_KEYS)}")
-    for key in fields:
-        if key not in LAYOUT_KEYS[layout]:
-            raise InputError(f"{where}: {unknown('key', str(key), LAYOUT_KEYS[layout])}")
-    base = path.parent.absolute()
-    images = str(base / _text(fields, "images", where))
-    renaming = _renaming(fields.get("classes"), f"{where}.classes")
-    if layout == "folders":
-        split_folders = _split_folders(fields.get("splits"), f"{where}.splits")
-        files: Layout = ClassFolders(images=images, split_folders=split_folders, renaming=renaming)
-    else:
-        split_file = str(base / _text(fields, "split_file", where))
-        files = SplitJson(images=images, split_file=split_file, renaming=renaming)
-    augmix, flip = (_as_bool(fields.get(key, True), f"{where}.{key}") for key in ("augmix", "flip"))
-    return Spec(layout=files, group="custom", augmix=augmix, flip=flip)
+    kind = _read_text(description, "layout", where)
+    if kind not in LAYOUT_KEYS:
+        raise InputError(f"{where}: {unknown('layout', kind, LAYOUT_KEYS)}")
+    for key in description:
+        if key not in LAYOUT_KEYS[kind]:
+            raise InputError(f"{where}: {unknown('key', str(key), LAYOUT_KEYS[kind])}")
+    return DatasetSpec(
+        layout=_read_layout(path.parent.absolute(), kind, description, where),
+        group="custom",
+        augmix=_as_bool(description.get("augmix", True), f"{where}.augmix"),
+        flip=_as_bool(description.get("flip", True), f"{where}.flip"),
+    )
 
 
-def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
-    if key not in fields:
+def _read_layout(base: Path, kind: str, description: Mapping[str, Any], where: str) -> Layout:
+    """Build a layout; relative paths start at `base`."""
+    images = str(base / _read_text(description, "images", where))
+    renaming = _as_renaming(description.get("classes"), f"{where}.classes")
+    if kind == "folders":
+        split_folders = _as_split_folders(description.get("splits"), f"{where}.splits")
+        return ClassFolders(images=images, split_folders=split_folders, renaming=renaming)
+    split_file = str(base / _read_text(description, "split_file", where))
+    return SplitJson(images=images, split_file=split_file, renaming=renaming)
+
+
+def _read_text(description: Mapping[str, Any], key: str, where: str) -> str:
+    if key not in description:
         raise InputError(f"{where} needs the key {key!r}")
-    return _as_text(fields[key], f"{where}.{key}")
+    return _as_text(description[key], f"{where}.{key}")
 
 
 def _as_text(value: Any, where: str) -> str:
@@ -109,7 +132,7 @@ def _as_text(value: Any, where: str) -> str:
         raise InputError(f"{where} must be text (in quotes, if need be), got {_BRIEF.repr(value)}")
     if not value.strip():
         raise InputError(f"{where} is empty")
-    return printable(value, where)
+    return require_printable(value, where)
 
 
 def _as_bool(value: Any, where: str) -> bool:
@@ -118,28 +141,30 @@ def _as_bool(value: Any, where: str) -> bool:
     return value
 
 
-def _renaming(value: Any, where: str) -> Renaming:
-    match value:
-        case None:
-            return ()
-        case list() if value:
-            return tuple(as_words(_as_text(name, f"{where}[{n}]")) for n, name in enumerate(value))
-        case dict() if value:
-            return {
-                _as_text(key, where): as_words(_as_text(name, f"{where}.{_BRIEF.repr(key)}"))
-                for key, name in value.items()
-            }
+def _as_renaming(value: Any, where: str) -> Renaming:
+    if value is None:
+        return ()
+    if isinstance(value, list) and value:
+        return tuple(as_words(_as_text(name, f"{where}[{index}]")) for index, name in enumerate(value))
+    if isinstance(value, dict) and value:
+        renaming = {}
+        for old_name, new_name in value.items():
+            key = _as_text(old_name, where)
+            renaming[key] = as_words(_as_text(new_name, f"{where}.{_BRIEF.repr(old_name)}"))
+        return renaming
     raise InputError(
         f"{where} must be a list of names by label, or a mapping from folders to names; got {_BRIEF.repr(value)}"
     )
 
 
-def _split_folders(value: Any, where: str) -> dict[str, str]:
+def _as_split_folders(value: Any, where: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not value:
         raise InputError(f"{where} must map {', '.join(SPLITS)} to folders, got {_BRIEF.repr(value)}")
+    folders = {}
     for split in value:
         if split not in SPLITS:
             raise InputError(f"{where}: {unknown('split', str(split), SPLITS)}")
-    return {split: sample_id(_text(value, split, where), f"{where}.{split}") for split in value}
+        folders[split] = as_sample_id(_read_text(value, split, where), f"{where}.{split}")
+    return folders

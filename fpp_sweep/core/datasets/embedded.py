@@ -1,4 +1,4 @@
-"""The embedded datasets, drawn on demand. Their renderer is imported then: it loads scikit-learn."""
+"""The embedded datasets, rendered on demand."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ import PIL
 from PIL import Image
 
 from fpp_sweep.core.datasets.layout import Layout, Listing
+from fpp_sweep.tiny.world import TINY_DATASETS
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded(Layout):
-    """A dataset of `fpp_sweep.tiny.world`."""
+    """A dataset of `fpp_sweep.tiny.world`, which has no files."""
 
     name: str
 
     def read(self, root: Path, split: str) -> Listing:
-        from fpp_sweep.tiny.world import TINY_DATASETS
-
         world = TINY_DATASETS[self.name]
         indices = range(world.sizes[split])
-        ids, labels = [f"{index:06d}" for index in indices], [world.label(split, index) for index in indices]
-        return Listing(classes=world.classes, ids=ids, labels=labels, source=Drawings(self.name, split))
+        return Listing(
+            classes=world.classes,
+            ids=[f"{index:06d}" for index in indices],
+            labels=[world.label(split, index) for index in indices],
+            source=RenderedImages(self.name, split),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Drawings:
-    """Draws samples on demand."""
+class RenderedImages:
+    """Images of an embedded dataset; a sample id is the number that the renderer draws an image from."""
 
     name: str
     split: str
 
     def image(self, sample_id: str) -> Image.Image:
-        from fpp_sweep.tiny.world import TINY_DATASETS
-
         return Image.fromarray(TINY_DATASETS[self.name].render(self.split, int(sample_id)))
 
     def fingerprint(self, sample_id: str) -> str:
@@ -47,9 +48,9 @@ class Drawings:
 
 @cache
 def _renderer_version() -> str:
-    """A hash of the code that draws, and of the library that it draws with."""
-    sources = (file for file in resources.files("fpp_sweep.tiny").iterdir() if file.name.endswith(".py"))
+    """Return a hash of the renderer's code and of Pillow's version."""
     digest = hashlib.sha256(PIL.__version__.encode())
-    for file in sorted(sources, key=lambda file: file.name):
-        digest.update(file.read_bytes())
+    for file in sorted(resources.files("fpp_sweep.tiny").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".py"):
+            digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,13 +1,17 @@
-"""A row of the table of datasets, and the interface of its layout of files."""
+"""The interface of a layout of files, the row that describes a dataset, and class names as prompts use them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from fpp_sweep.core.datasets.base import SPLITS, Group, ImageSource
+from fpp_sweep.core.datasets.dataset import SPLITS, Group, ImageSource
+from fpp_sweep.spec.errors import InputError, unknown
+
+# A user's own class names: all of them by label, or some by their names in files
+Renaming: TypeAlias = tuple[str, ...] | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,16 +24,20 @@ class Listing:
     source: ImageSource
 
     @classmethod
-    def of_classes(cls, classes: tuple[str, ...], images: Iterable[Sequence[str]], source: ImageSource) -> Listing:
-        """The listing of images that are given class by class; within a class, by name."""
-        pairs = [(image, label) for label, of_class in enumerate(images) for image in sorted(of_class)]
-        return cls(
-            classes=classes, ids=[image for image, _ in pairs], labels=[label for _, label in pairs], source=source
-        )
+    def by_class(
+        cls, classes: tuple[str, ...], images_by_class: Iterable[Sequence[str]], source: ImageSource
+    ) -> Listing:
+        """List the images of one class after the other; within a class, sort them by name."""
+        ids: list[str] = []
+        labels: list[int] = []
+        for label, images in enumerate(images_by_class):
+            ids.extend(sorted(images))
+            labels.extend([label] * len(images))
+        return cls(classes=classes, ids=ids, labels=labels, source=source)
 
 
 class Layout(Protocol):
-    """How files on disk say which images there are and what they show."""
+    """A convention by which files on disk say which images exist and what they show."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -37,21 +45,46 @@ class Layout(Protocol):
         return SPLITS
 
     def read(self, root: Path, split: str) -> Listing:
-        """A split, every image known to exist; InputError says what is missing, and where."""
+        """List a split whose images all exist; raise InputError for what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """One row of the table, or of a user's own file."""
+class DatasetSpec:
+    """The description of a dataset: a row of the catalogue, or an entry of a user's own file."""
 
     layout: Layout
     group: Group
-    augmix: bool = True  # whether the published protocol uses AugMix here
-    flip: bool = True  # False where a mirror image is another class
+    augmix: bool = True  # the published protocol uses AugMix here
+    flip: bool = True  # False where a mirror image shows another class
     aliases: tuple[str, ...] = ()
     test_size: int | None = None  # as published
 
     @property
     def below_root(self) -> bool:
-        """Whether the files are below the data root; a user's are where the file says, embedded datasets have none."""
+        """True if the files are below the data root; a user's path is in his file, embedded datasets have no files."""
         return self.group not in ("tiny", "custom")
+
+
+def as_words(name: str) -> str:
+    """Replace underscores by spaces, as all released repositories do.
+
+    >>> as_words("maine_coon")
+    'maine coon'
+    """
+    return " ".join(name.replace("_", " ").split())
+
+
+def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
+    """Return class names by label: the user's where there is one, else those of the files.
+
+    >>> rename(["n01", "maine_coon"], {"n01": "tench"})
+    ('tench', 'maine coon')
+    """
+    if isinstance(renaming, Mapping):
+        for name in renaming:
+            if name not in names:
+                raise unknown("class in `classes`", name, names)
+        return tuple(renaming.get(name, as_words(name)) for name in names)
+    if renaming and len(renaming) != len(names):
+        raise InputError(f"`classes` lists {len(renaming)} names, but there are {len(names)} classes")
+    return renaming or tuple(as_words(name) for name in names)

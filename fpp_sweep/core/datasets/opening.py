@@ -1,4 +1,4 @@
-"""From a name to a dataset whose files have been found."""
+"""From the name of a dataset to one of its splits, whose images all exist."""
 
 from __future__ import annotations
 
@@ -8,34 +8,20 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fpp_sweep.core.datasets.base import SPLITS, Dataset
+from fpp_sweep.core.datasets.catalogue import expand, resolve
 from fpp_sweep.core.datasets.custom import read_custom
-from fpp_sweep.core.datasets.layout import Listing, Spec
-from fpp_sweep.core.datasets.names import expand, resolve
-from fpp_sweep.core.datasets.paths import require_folder
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets.dataset import SPLITS, Dataset, fair_order
+from fpp_sweep.core.datasets.files import require_folder
+from fpp_sweep.core.datasets.layout import DatasetSpec, Listing
 from fpp_sweep.spec.errors import InputError, unknown
 
-NO_CUSTOM: Mapping[str, Spec] = MappingProxyType({})
-
-
-def require_known(names: Iterable[str], data_root: str | None, dataset_file: str | None) -> list[str]:
-    """Names and groups, or all of the file's, as datasets: each is known, and what holds its files is there."""
-    custom = read_custom(Path(dataset_file)) if dataset_file else NO_CUSTOM
-    found = expand(list(names) or list(custom), custom)
-    below = [name for name in found if resolve(name, custom)[1].below_root]
-    if below or data_root:
-        try:
-            require_root(Path(data_root) if data_root else None)
-        except InputError as error:
-            raise InputError(f"{below[0]}: {error}" if below else str(error)) from error
-    return found
+NO_CUSTOM: Mapping[str, DatasetSpec] = MappingProxyType({})
 
 
 def open_dataset(
-    name: str, split: str, data_root: Path | None = None, custom: Mapping[str, Spec] = NO_CUSTOM
+    name: str, split: str, data_root: Path | None = None, custom: Mapping[str, DatasetSpec] = NO_CUSTOM
 ) -> Dataset:
-    """One split in hash order, every image known to exist.
+    """Open one split in hash order; every image is known to exist.
 
     >>> scenes = open_dataset("scenes", "test")
     >>> scenes.source.image(scenes.ids[0]).size
@@ -43,30 +29,31 @@ def open_dataset(
     """
     name, spec = resolve(name, custom)
     listing = list_split(name, spec, split, data_root)
-    ids = list(listing.ids)
-    order, _ = fair_order(name, ids)
+    order, _ = fair_order(name, listing.ids)
     return Dataset(
         name=name,
         split=split,
         group=spec.group,
         classes=listing.classes,
-        ids=tuple(ids[position] for position in order),
+        ids=tuple(listing.ids[position] for position in order),
         labels=np.asarray(listing.labels, dtype=np.int64)[order],
         source=listing.source,
         augmix=spec.augmix,
         flip=spec.flip,
-        places=order,
+        file_positions=order,
     )
 
 
-def list_split(name: str, spec: Spec, split: str, data_root: Path | None) -> Listing:
-    """The samples of a split, not empty; an InputError names the dataset."""
+def list_split(name: str, spec: DatasetSpec, split: str, data_root: Path | None) -> Listing:
+    """List the samples of a split; raise InputError that names the dataset if it has none."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if split not in spec.layout.splits:
         raise InputError(f"{name} has only a {' and a '.join(spec.layout.splits)} split, not {split!r}")
     try:
-        root = require_root(data_root) if spec.below_root else Path()
+        root = Path()
+        if spec.below_root:
+            root = require_root(data_root)
         listing = spec.layout.read(root, split)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
@@ -75,7 +62,30 @@ def list_split(name: str, spec: Spec, split: str, data_root: Path | None) -> Lis
     return listing
 
 
+def require_known(names: Iterable[str], data_root: str | None, dataset_file: str | None) -> list[str]:
+    """Return the datasets that names and groups mean, or all of the file's.
+
+    Raise InputError for a name that is not known, and for a data root that is needed and does not exist.
+    """
+    custom = NO_CUSTOM
+    if dataset_file:
+        custom = read_custom(Path(dataset_file))
+    datasets = expand(list(names) or list(custom), custom)
+    needs_root = [name for name in datasets if resolve(name, custom)[1].below_root]
+    try:
+        if data_root:
+            require_root(Path(data_root))
+        elif needs_root:
+            require_root(None)
+    except InputError as error:
+        if needs_root:
+            raise InputError(f"{needs_root[0]}: {error}") from error
+        raise
+    return datasets
+
+
 def require_root(data_root: Path | None) -> Path:
+    """Return the data root; raise InputError if there is none or it is not a folder."""
     if data_root is None:
         raise InputError("needs --data-root, the folder that holds the datasets")
     require_folder(data_root, "data root")

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.compute.memory import halving
 from fpp_sweep.core.compute.precision import computing
-from fpp_sweep.core.datasets.base import BadImageError, Dataset
+from fpp_sweep.core.datasets import BadImageError, Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
 from fpp_sweep.core.images.choose_renderer import faster
 from fpp_sweep.core.images.chunks import (

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from fpp_sweep.core.datasets.base import BadImageError, Dataset
+from fpp_sweep.core.datasets import BadImageError, Dataset
 from fpp_sweep.core.images.device_views import Planned
 from fpp_sweep.core.images.views import draw, normalised, plan, sample_rng
 from fpp_sweep.core.models.clip import Preprocess

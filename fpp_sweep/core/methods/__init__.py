@@ -15,7 +15,7 @@ def build_method(name: str, adapt: AdaptConfig, group: str) -> Method[Any]:
     """A method by name, with the published penalty for the kind of dataset unless the settings give another."""
     row = catalogue.method(name)
     published = row.weight_on_shifts if group == "shifts" else row.weight
-    weight = published if adapt.penalty is None else adapt.penalty
+    weight = published if adapt.penalty_weight is None else adapt.penalty_weight
     penalty = None if row.penalty is None else catalogue.code_of(row.penalty)
     method: Method[Any] = catalogue.code_of(row.build)(adapt=adapt, penalty=penalty, weight=weight)
     return method

@@ -3,7 +3,7 @@
 A slot of the buffer is an offset from the initial prompt. Each sample selects some slots, takes a step on their
 offsets, and is predicted by them. Where no slot is fresh, the one that was selected longest ago is emptied first.
 
-The released code does not select as its authors describe; `adapt.rule` says which is followed (docs/methods.md).
+The released code does not select as its authors describe; `adapt.slot_rule` says which is followed (docs/methods.md).
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ class DynaPrompt:
         entropies = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
         leaders = buffer.leaders()
         entropy, difference = entropies.mean(1)[leaders], self._difference(logits)[leaders]
-        slots = choose(self.adapt.rule, entropy.tolist(), difference.tolist(), buffer.order[0])
-        count = max(1, int(self.adapt.selection * len(views)))
+        slots = choose(self.adapt.slot_rule, entropy.tolist(), difference.tolist(), buffer.order[0])
+        count = max(1, int(self.adapt.view_fraction * len(views)))
         kept = entropies[slots].mean(0).argsort(stable=True)[:count]
         return Selection(entropy, difference, slots, leaders.tolist(), views[kept])
 
     def _difference(self, logits: Tensor) -> Tensor:
         """(B, V, K) -> (B,). Released are logits, each view's own largest; described is one class's probability."""
-        if self.adapt.rule == "described":
+        if self.adapt.slot_rule == "described":
             probabilities = logits.softmax(-1)
             top = probabilities[:, :1].argmax(-1, keepdim=True).expand(-1, logits.shape[1], 1)
             sure = probabilities.gather(-1, top)[..., 0]
@@ -182,8 +182,8 @@ def choose(rule: str, entropy: Sequence[float], difference: Sequence[float], fre
     """The slots that are selected, by each slot's entropy and difference and those of the fresh one.
 
     >>> values = [3.0, 1.0, 2.0], [0.5, 0.9, 0.7]
-    >>> {rule: choose(rule, *values, fresh=2) for rule in ("described", "mended", "released")}
-    {'described': [1], 'mended': [1, 2], 'released': [2, 2]}
+    >>> {rule: choose(rule, *values, fresh=2) for rule in ("described", "corrected", "released")}
+    {'described': [1], 'corrected': [1, 2], 'released': [2, 2]}
     """
     by_entropy, by_difference = descending(entropy), descending(difference)
     if rule == "released":
@@ -197,7 +197,7 @@ def choose(rule: str, entropy: Sequence[float], difference: Sequence[float], fre
         for slot in by_entropy
         if slot != fresh and entropy[slot] <= entropy[fresh] and difference[slot] >= difference[fresh]
     ]
-    return [*sorted(no_worse), fresh] if rule == "mended" else no_worse or [fresh]
+    return [*sorted(no_worse), fresh] if rule == "corrected" else no_worse or [fresh]
 
 
 def descending(values: Sequence[float]) -> list[int]:

@@ -97,7 +97,7 @@ class Tpt:
 
     def selected(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
         """The confident views under text features (K, D) or (B, K, D)."""
-        return select(views, model.logits(views, features.detach().to(views.dtype)), self.adapt.selection)
+        return select(views, model.logits(views, features.detach().to(views.dtype)), self.adapt.view_fraction)
 
     def entropy(self, model: TextModel, features: Tensor, kept: Tensor) -> Tensor:
         return averaged_entropy(model.logits(kept, features))

@@ -1,7 +1,7 @@
 """Two steps on the two terms of the loss, one after the other: entropy (ent) and penalty (reg).
 
-The second step goes on with the optimizer state of the first (`adapt.carry`), as C-TPT's code does. Views are selected
-once, at the initial prompt, unless the first step looked at none (`adapt.reselect`).
+The second step goes on with the optimizer state of the first (`adapt.keep_optimizer`), as C-TPT's code does. Views are
+selected once, at the initial prompt, unless the first step looked at none (`adapt.reselect`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _EntFirst(Tpt):
         contexts = state.context.expand(len(views), -1, -1)
         contexts, optimizer = self.stepped(contexts, self.entropy_gradient(model, state, kept), None)
         gradient = self.second(model, contexts, views, kept)
-        return self.stepped(contexts, gradient, optimizer if self.adapt.carry else None)[0]
+        return self.stepped(contexts, gradient, optimizer if self.adapt.keep_optimizer else None)[0]
 
     def second(self, model: TextModel, contexts: Tensor, views: Tensor, kept: Tensor) -> Tensor:
         raise NotImplementedError
@@ -60,7 +60,9 @@ class RegEnt(Tpt):
         assert isinstance(gradient, Tensor), "the method's row has a penalty"
         moved, optimizer = self.stepped(context, gradient, None)
         first = self.first(model, moved, samples)
-        return Moved(Start(moved, first, 0.0), optimizer if self.adapt.carry else None, model.features(context))
+        return Moved(
+            Start(moved, first, 0.0), optimizer if self.adapt.keep_optimizer else None, model.features(context)
+        )
 
     def adapted(self, model: TextModel, state: Moved, views: Tensor) -> Tensor:  # type: ignore[override]
         features = state.initial if self.adapt.reselect == "off" else state.start.first.features

@@ -123,7 +123,9 @@ def prompted(visual: nn.Module, prompts: Sequence[Tensor], model: str) -> Prompt
 
     tower: Any = visual
     if not isinstance(visual, VisionTransformer) or tower.pool_type != "tok" or tower.attn_pool is not None:
-        raise InputError(f"the image tower of {model} is not CLIP's ViT, which deep=both needs; set deep=text")
+        raise InputError(
+            f"the image tower of {model} is not CLIP's ViT, which deep_prompts=both needs; set deep_prompts=text"
+        )
     given, width = prompts[0].shape[1], len(tower.class_embedding)
     if given != width:
         raise InputError(f"has visual prompts of width {given}, but the image tower of {model} has width {width}")

@@ -33,10 +33,10 @@ NOISE = (0.01, 0.1, 1.0)  # times the standard deviations of pretraining
 RHO = (0.05, 0.5)  # in units of ViT-B/16's embeddings
 ROUNDS = 6  # of power iteration
 HOW: Mapping[str, Mapping[str, Any]] = {  # kinds of pretraining: what differs from the released form
-    "alignment only": {"flat": False},
+    "alignment only": {"flat_distance": "none"},
     "FPP as released": {},
     "FPP without stop-gradient": {"detach": "none"},
-    "flatness only": {"align": False},
+    "flatness only": {"align_distance": "none"},
 }
 
 
@@ -101,7 +101,9 @@ def _measure(setting: Setting, model: TextModel, kind: str, context: Tensor) -> 
         second_order=second,
         gradients=gradients[NOISE[-1]],
         near=gradients[NOISE[0]],
-        sharpness=sharpness(model, context, setting.views.double(), setting.config.adapt.selection, lengths, ROUNDS),
+        sharpness=sharpness(
+            model, context, setting.views.double(), setting.config.adapt.view_fraction, lengths, ROUNDS
+        ),
     )
 
 

@@ -57,7 +57,7 @@ def step_of(model: TextModel, context: Tensor, views: Tensor, method: Tpt) -> Te
 
 def first_step(model: TextModel, context: Tensor, views: Tensor, adapt: AdaptConfig) -> FirstStep:
     step = step_of(model, context, views, Tpt(adapt=adapt))
-    gradients = entropy_gradients(model, context, views, adapt.selection).flatten(1)
+    gradients = entropy_gradients(model, context, views, adapt.view_fraction).flatten(1)
     full = (step.abs() / adapt.lr - 1).abs() < 1e-3
     return FirstStep(
         full_moves=float(full.float().mean()), cosine=float(F.cosine_similarity(step, -gradients, dim=-1).mean())

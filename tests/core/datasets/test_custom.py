@@ -1,4 +1,4 @@
-"""The YAML file of a user's own datasets."""
+"""A user's own datasets: the YAML file, and folders given by path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.datasets import open_dataset, read_custom
+from fpp_sweep.core.datasets import folder_dataset, open_dataset, read_custom
 from fpp_sweep.spec.errors import InputError
 from tests.builders import build_folders, write_image
 
@@ -33,7 +33,7 @@ def test_paths_start_at_the_file_and_need_no_data_root(tmp_path: Path, monkeypat
     assert dataset.source.image(dataset.ids[0]).mode == "RGB"
 
 
-def test_a_split_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_custom_dataset_may_have_a_split_file(tmp_path: Path) -> None:
     write_image(tmp_path / "data/photos/1.jpg")
     split = {"test": [["1.jpg", 0, "n01"]]}
     (tmp_path / "data/split.json").write_text(json.dumps(split))
@@ -64,7 +64,7 @@ def test_classes_can_be_renamed(tmp_path: Path, classes: str, expected: tuple[st
         ("{n03: cat}", "zoo: unknown class in `classes` 'n03', did you mean 'n0"),
     ],
 )
-def test_renamed_classes_must_fit(tmp_path: Path, classes: str, complaint: str) -> None:
+def test_a_renaming_that_does_not_fit_the_classes_is_refused(tmp_path: Path, classes: str, complaint: str) -> None:
     build_folders(tmp_path / "photos", ["test/n01", "test/n02"])
     file = write(tmp_path, f"zoo: {{layout: folders, images: photos, classes: {classes}}}")
     with pytest.raises(InputError, match=complaint):
@@ -108,7 +108,7 @@ def test_renamed_classes_must_fit(tmp_path: Path, classes: str, complaint: str) 
         ("zoo: {layout: folders, images: x, ? [a] : b}", "not valid YAML"),
     ],
 )
-def test_a_wrong_file_gets_one_clear_line_that_names_it(tmp_path: Path, text: str, complaint: str) -> None:
+def test_an_error_in_a_dataset_file_is_one_line_that_names_the_file(tmp_path: Path, text: str, complaint: str) -> None:
     file = write(tmp_path, text)
     with pytest.raises(InputError, match=complaint) as refusal:
         read_custom(file)
@@ -148,7 +148,40 @@ def complaint_of(file: Path) -> str:
 
 @settings(deadline=None)  # files are as slow as the disk is busy
 @given(text=st.lists(words, max_size=20).map("".join) | st.text(max_size=30))
-def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzz.yaml"
     file.write_text(text, errors="surrogatepass")
     assert "\n" not in complaint_of(file)
+
+
+def test_a_folder_given_by_path_opens_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_folders(tmp_path / "photos", ["cat", "big_dog"], count=10)
+    monkeypatch.chdir(tmp_path)
+    name, spec = folder_dataset("mine=photos")
+    monkeypatch.chdir("/")
+    dataset = open_dataset("mine", "test", None, {name: spec})
+    assert (dataset.name, dataset.group, dataset.classes) == ("mine", "custom", ("big dog", "cat"))
+    assert len(dataset) == 6
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("mine", "mine: no path; write NAME=PATH"),
+        ("mine=", "mine=: no path; write NAME=PATH"),
+        ("=photos", "=photos: dataset name '' must be letters"),
+        ("a/b=photos", "dataset name 'a/b' must be letters"),
+        ("pets=photos", "'pets' is already the name of a dataset"),
+        ("mine=absent", "mine: image folder .*/absent is not there"),
+        ("mine=file", "mine: image folder .*/file is not a folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_a_dataset_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, complaint: str
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=complaint) as refusal:
+        folder_dataset(argument)
+    assert "\n" not in str(refusal.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.core.datasets import Dataset, open_dataset
-from fpp_sweep.core.datasets.imagenet import (
+from fpp_sweep.core.datasets.class_folders import (
     imagenet_a_classes,
     imagenet_classes,
     imagenet_r_classes,
@@ -43,7 +43,7 @@ def named(dataset: Dataset) -> dict[str, str]:
     return dict(zip(folders, names, strict=True))
 
 
-def test_names_are_those_of_openais_notebook() -> None:
+def test_class_names_are_those_of_openais_notebook() -> None:
     classes = imagenet_classes()
     assert len(classes) == 1000
     assert classes["n01440764"] == "tench"
@@ -52,7 +52,7 @@ def test_names_are_those_of_openais_notebook() -> None:
     assert [*classes] == sorted(classes)
 
 
-def test_masks_are_the_published_ones() -> None:
+def test_the_200_classes_of_a_and_r_are_the_published_ones() -> None:
     adversarial, rendition = imagenet_a_classes(), imagenet_r_classes()
     assert len(adversarial) == len(rendition) == 200
     # the first and last folders of both archives, as their authors list them
@@ -97,18 +97,18 @@ def test_a_partial_tree_is_refused_with_a_count(tmp_path: Path) -> None:
         open_dataset("imagenet", "test", tmp_path)
 
 
-def test_images_that_are_not_sorted_into_folders_are_no_dataset(tmp_path: Path) -> None:
+def test_images_that_are_not_sorted_into_class_folders_are_refused(tmp_path: Path) -> None:
     build_folders(tmp_path / "imagenet/images", ["val"])
     with pytest.raises(InputError, match="holds 0 of the 1000 class folders"):
         open_dataset("imagenet", "test", tmp_path)
 
 
-def test_a_strange_or_an_empty_folder_is_refused(root: Path) -> None:
+def test_an_unknown_and_an_empty_class_folder_are_refused(root: Path) -> None:
     images = root / "imagenet-rendition/imagenet-r"
     strange = images / "n99999999"
     build_folders(images, [strange.name], count=1)
     try:
-        with pytest.raises(InputError, match="holds folders that are no class: n99999999"):
+        with pytest.raises(InputError, match="holds folders that are not classes: n99999999"):
             open_dataset("imagenet_r", "test", root)
     finally:
         shutil.rmtree(strange)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fpp_sweep.core.datasets import BadImageError, open_dataset
-from fpp_sweep.core.datasets.images import FileImages
+from fpp_sweep.core.datasets import BadImageError, FileImages, open_dataset
 from tests.builders import jpeg, write_image
 
 
@@ -44,8 +43,8 @@ RAMP = Image.linear_gradient("L").resize((8, 8))
 )
 def test_every_kind_of_image_becomes_rgb(tmp_path: Path, kind: str, image: Image.Image) -> None:
     write_image(tmp_path / "a.jpg", encoded(image, kind))  # as in Pets, where some .jpg are not
-    found = FileImages(tmp_path).image("a.jpg")
-    assert (found.mode, found.size) == ("RGB", (8, 8))
+    decoded = FileImages(tmp_path).image("a.jpg")
+    assert (decoded.mode, decoded.size) == ("RGB", (8, 8))
 
 
 def test_the_exif_orientation_is_left_alone(tmp_path: Path) -> None:
@@ -79,14 +78,14 @@ def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path, content: bytes,
     pickle.loads(pickle.dumps(refusal.value))
 
 
-def test_an_image_that_unpacks_to_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_a_bad_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     write_image(tmp_path / "a.jpg", encoded(Image.new("1", (100, 100)), "PNG"))
     with pytest.raises(BadImageError, match=r"a\.jpg: .*10000 pixels"):
         FileImages(tmp_path).image("a.jpg")
 
 
-def test_every_cut_through_a_jpeg_is_an_image_or_a_bad_one(tmp_path: Path) -> None:
+def test_a_jpeg_cut_anywhere_is_a_bad_image(tmp_path: Path) -> None:
     whole = encoded(NOISE.resize((16, 16)), "JPEG")
     for size in range(0, len(whole), 7):
         write_image(tmp_path / "a.jpg", whole[:size])
@@ -107,20 +106,20 @@ def test_the_fingerprint_changes_with_the_size_and_with_the_time_of_the_file(tmp
     source = FileImages(tmp_path)
     before = source.fingerprint("a.jpg")
     assert source.fingerprint("a.jpg") == before
-    found = path.stat()
+    status = path.stat()
     path.write_bytes(bytes(reversed(path.read_bytes())))
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     replaced = source.fingerprint("a.jpg")
     assert replaced != before
     write_image(path, jpeg(size=(100, 100)))
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert source.fingerprint("a.jpg") not in {before, replaced}
 
 
-def test_sources_travel_to_other_processes(tmp_path: Path) -> None:
+def test_image_sources_can_be_pickled(tmp_path: Path) -> None:
     write_image(tmp_path / "a.jpg")
     source = pickle.loads(pickle.dumps(FileImages(tmp_path)))
     assert source.image("a.jpg").size == (12, 8)
-    drawn = open_dataset("scenes", "test")
-    again = pickle.loads(pickle.dumps(drawn.source)).image(drawn.ids[0])
-    assert again.tobytes() == drawn.source.image(drawn.ids[0]).tobytes()
+    scenes = open_dataset("scenes", "test")
+    rendered = pickle.loads(pickle.dumps(scenes.source)).image(scenes.ids[0])
+    assert rendered.tobytes() == scenes.source.image(scenes.ids[0]).tobytes()

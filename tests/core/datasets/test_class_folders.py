@@ -1,4 +1,4 @@
-"""A user's folder-per-class datasets."""
+"""Layout with one folder for each class."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.datasets.folders import ClassFolders, divide
+from fpp_sweep.core.datasets.class_folders import ClassFolders, divide
 from fpp_sweep.spec.errors import InputError
 from tests.builders import build_folders, write_image
 
 LAYOUT = ClassFolders(images="images")
 
 
-def test_split_folders_are_found_by_name(tmp_path: Path) -> None:
+def test_split_folders_are_recognised_by_name(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["train/cat", "train/big_dog", "test/cat"])
-    found = LAYOUT.read(tmp_path, "test")
-    assert found.classes == ("big dog", "cat")
-    assert found.ids == ["test/cat/cat_0.JPEG", "test/cat/cat_1.JPEG"]
-    assert found.labels == [1, 1]
+    listing = LAYOUT.read(tmp_path, "test")
+    assert listing.classes == ("big dog", "cat")
+    assert listing.ids == ["test/cat/cat_0.JPEG", "test/cat/cat_1.JPEG"]
+    assert listing.labels == [1, 1]
 
 
 def test_a_divided_folder_is_listed_by_class_and_name(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["cat", "dog"], count=20)
-    found = LAYOUT.read(tmp_path, "test")
-    assert list(found.ids) == sorted(found.ids)
-    assert len(found.ids) == 12
+    listing = LAYOUT.read(tmp_path, "test")
+    assert list(listing.ids) == sorted(listing.ids)
+    assert len(listing.ids) == 12
 
 
-def test_split_folders_may_have_names_of_their_own(tmp_path: Path) -> None:
+def test_split_folders_may_have_other_names(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["training/cat", "held/out/cat"])
     layout = ClassFolders(images="images", split_folders={"train": "training", "test": "held/out"})
     assert layout.read(tmp_path, "test").ids[0] == "held/out/cat/cat_0.JPEG"
@@ -42,13 +42,13 @@ def test_split_folders_may_have_names_of_their_own(tmp_path: Path) -> None:
         ClassFolders(images="images", split_folders={"test": "gone"}).read(tmp_path, "test")
 
 
-def test_folders_of_both_kinds_are_ambiguous(tmp_path: Path) -> None:
+def test_split_folders_beside_class_folders_are_refused_as_ambiguous(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["train/cat", "validation/cat"])
     with pytest.raises(InputError, match=r"holds both 'train' and 'validation'.*`splits`"):
         LAYOUT.read(tmp_path, "train")
 
 
-def test_class_folders_without_splits_are_divided_for_good(tmp_path: Path) -> None:
+def test_class_folders_without_splits_are_divided_in_the_same_way_for_ever(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["cat", "dog"], count=10)
     parts = {split: LAYOUT.read(tmp_path, split) for split in ("train", "val", "test")}
     assert {split: Counter(part.labels) for split, part in parts.items()} == {
@@ -63,7 +63,7 @@ def test_class_folders_without_splits_are_divided_for_good(tmp_path: Path) -> No
 
 @settings(deadline=None)  # files are as slow as the disk is busy
 @given(count=st.integers(0, 300))
-def test_divided_parts_are_whole_disjoint_and_never_without_a_test_image(count: int) -> None:
+def test_dividing_loses_no_image_and_leaves_at_least_one_for_test(count: int) -> None:
     images = [f"cat/{number}.jpg" for number in range(count)]
     parts = divide(images)
     assert sorted(itertools.chain(*parts.values())) == sorted(images)
@@ -73,22 +73,22 @@ def test_divided_parts_are_whole_disjoint_and_never_without_a_test_image(count: 
     assert divide(images[::-1]) == parts
 
 
-def test_other_files_and_hidden_ones_are_no_images(tmp_path: Path) -> None:
+def test_hidden_files_and_files_without_an_image_suffix_are_passed_over(tmp_path: Path) -> None:
     images = build_folders(tmp_path / "images", ["test/cat"], count=1)
     for name in ("notes.txt", "Thumbs.db", "._cat_0.JPEG", ".DS_Store"):
         write_image(images / "test/cat" / name)
     (images / "test/.cache").mkdir()
-    found = LAYOUT.read(tmp_path, "test")
-    assert (found.ids, found.classes) == (["test/cat/cat_0.JPEG"], ("cat",))
+    listing = LAYOUT.read(tmp_path, "test")
+    assert (listing.ids, listing.classes) == (["test/cat/cat_0.JPEG"], ("cat",))
 
 
-def test_folders_inside_a_class_are_not_dropped_in_silence(tmp_path: Path) -> None:
+def test_a_folder_inside_a_class_is_refused(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["test/cat/persian"])
     with pytest.raises(InputError, match=r"test/cat is a class .* not the folder 'persian'"):
         LAYOUT.read(tmp_path, "test")
 
 
-def test_a_file_name_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["test/cat"])
     (tmp_path / "images/test/cat").joinpath("b\udcff.jpg").touch()
     with pytest.raises(InputError, match="not valid UTF-8"):
@@ -105,7 +105,7 @@ def test_a_link_out_of_the_image_folder_is_refused(tmp_path: Path, link: str) ->
         LAYOUT.read(tmp_path, "test")
 
 
-def test_the_image_folder_must_be_a_folder(tmp_path: Path) -> None:
+def test_a_missing_image_folder_and_a_file_with_its_name_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"image folder .*/images is not there"):
         LAYOUT.read(tmp_path, "test")
     (tmp_path / "images").touch()

@@ -1,4 +1,4 @@
-"""The table, groups and names."""
+"""The catalogue of datasets: rows, groups and names."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from fpp_sweep.tiny.world import TINY_DATASETS
 from tests.builders import COOP
 
 
-def test_every_dataset_of_the_paper_is_there() -> None:
+def test_every_dataset_of_the_paper_is_in_the_catalogue() -> None:
     assert set(GROUPS["fine_grained"]) == {"aircraft", *COOP}
     assert GROUPS["imagenet"] == ("imagenet",)
     assert [*GROUPS["natural_shifts"]] == expand("I-A, I-V2, I-R, I-S")
 
 
-def test_the_embedded_rows_are_those_of_the_embedded_world() -> None:
+def test_embedded_rows_agree_with_the_embedded_world() -> None:
     assert set(GROUPS["tiny_all"]) == set(TINY_DATASETS) > set(GROUPS["tiny"])
     for name in GROUPS["tiny"]:
         assert DATASETS[name].flip == TINY_DATASETS[name].flip
 
 
-def test_only_imagenet_and_the_embedded_ones_go_without_augmix() -> None:
+def test_only_imagenet_and_embedded_datasets_are_without_augmix() -> None:
     assert {name for name, spec in DATASETS.items() if not spec.augmix} == {"imagenet", *GROUPS["tiny_all"]}
 
 
-def test_the_papers_abbreviations_are_understood() -> None:
+def test_the_papers_abbreviations_are_accepted() -> None:
     paper = "Air,Calt,Car,DTD,SAT,FLW,Food,Pets,SUN,UCF"
     assert expand(paper) == [*GROUPS["fine_grained"]]
 
 
-def test_the_official_ids_are_understood_in_any_case() -> None:
+def test_the_official_ids_are_accepted_in_any_case() -> None:
     official = "Aircraft/Caltech101/Cars/DTD/eurosat/Flower102/Food101/Pets/SUN397/UCF101"
     assert expand(official.split("/")) == [*GROUPS["fine_grained"]]
     assert expand(official.upper().split("/")) == [*GROUPS["fine_grained"]]
@@ -50,18 +50,18 @@ def test_no_two_datasets_share_a_name() -> None:
     assert len(set().union(*plain)) == sum(map(len, plain))
 
 
-def test_expanding_keeps_the_order_and_drops_doubles() -> None:
+def test_expanding_keeps_the_order_and_drops_duplicates() -> None:
     assert expand(["pets,dtd", "Pets", "digits", "all"])[:3] == ["pets", "dtd", "digits"]
     assert sorted(expand("all")) == sorted(DATASETS)
     assert expand("dtd,") == ["dtd"]
 
 
-def test_custom_names_are_known_and_belong_to_all() -> None:
+def test_custom_datasets_belong_to_the_groups_custom_and_all() -> None:
     assert expand(["mine", "custom"], ["mine", "yours"]) == ["mine", "yours"]
     assert expand("all", ["mine"])[-1] == "mine"
 
 
-def test_an_unknown_name_gets_the_nearest_known_one() -> None:
+def test_an_unknown_name_gets_the_nearest_known_name() -> None:
     with pytest.raises(InputError, match="unknown dataset 'eurosatt', did you mean 'eurosat'"):
         expand("eurosatt")
     with pytest.raises(InputError, match="did you mean 'natural_shifts'"):
@@ -71,7 +71,7 @@ def test_an_unknown_name_gets_the_nearest_known_one() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " , ", []])
-def test_no_name_at_all_is_refused(nothing: str | list[str]) -> None:
+def test_an_empty_list_of_names_is_refused(nothing: str | list[str]) -> None:
     with pytest.raises(InputError, match="no dataset is named"):
         expand(nothing)
 

@@ -1,4 +1,4 @@
-"""CoOp's split JSON files: real layouts, and everything that can be wrong with one."""
+"""Layouts whose splits are listed in text files: CoOp's JSON files and FGVC-Aircraft's lists."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.datasets import DATASETS, open_dataset
-from fpp_sweep.core.datasets.coop import SplitJson, read_split_file
-from fpp_sweep.core.datasets.sample_order import fair_order
+from fpp_sweep.core.datasets import DATASETS, fair_order, open_dataset
+from fpp_sweep.core.datasets.split_files import SplitJson, read_split_file
 from fpp_sweep.spec.errors import InputError
-from tests.builders import CLASSES, COOP, PARTS, build_coop, write_image
+from tests.builders import AIRCRAFT, CLASSES, COOP, PARTS, build_aircraft, build_coop, write_image
 
 LAYOUT = SplitJson(images="images", split_file="split.json")
 
@@ -29,7 +28,7 @@ def write_split(root: Path, document: Any, images: tuple[str, ...] = ()) -> None
 
 @pytest.mark.parametrize("name", COOP)
 @pytest.mark.parametrize("split", PARTS)
-def test_each_dataset_opens_from_its_own_folders(tmp_path: Path, name: str, split: str) -> None:
+def test_each_dataset_of_coop_opens_from_its_published_folders(tmp_path: Path, name: str, split: str) -> None:
     rows = json.loads(build_coop(tmp_path, name).read_text())[split]
     dataset = open_dataset(name, split, tmp_path)
     assert dataset.classes == ("maine coon", "zebra", "acorn")
@@ -49,30 +48,30 @@ def test_samples_come_in_hash_order_whatever_the_order_of_the_file(tmp_path: Pat
     assert fair_order("dtd", ids)[0].tolist() == list(range(len(ids)))
 
 
-def test_where_a_sample_stands_in_the_file_is_not_forgotten(tmp_path: Path) -> None:
+def test_file_positions_restore_the_order_of_the_split_file(tmp_path: Path) -> None:
     file = build_coop(tmp_path, "dtd")
     document = json.loads(file.read_text())
     document["test"] = [document["test"][position] for position in (3, 0, 5, 1, 4, 2)]
     file.write_text(json.dumps(document))
     listed = [path for path, _, _ in document["test"]]
     dataset = open_dataset("dtd", "test", tmp_path)
-    for some in (dataset, dataset.head(4)):
-        assert some.places is not None
-        assert [listed[place] for place in some.places] == list(some.ids)
+    for part in (dataset, dataset.head(4)):
+        assert part.file_positions is not None
+        assert [listed[position] for position in part.file_positions] == list(part.ids)
 
 
-def test_a_class_that_only_one_split_shows_is_still_a_class(tmp_path: Path) -> None:
+def test_a_class_that_occurs_in_one_split_only_is_a_class_of_all_splits(tmp_path: Path) -> None:
     document = {"train": [["a.jpg", 1, "b"]], "test": [["c.jpg", 0, "a"]]}
     write_split(tmp_path, document, ("a.jpg", "c.jpg"))
     assert LAYOUT.read(tmp_path, "test").classes == ("a", "b")
 
 
-def test_paths_are_normalised(tmp_path: Path) -> None:
+def test_image_paths_are_normalised(tmp_path: Path) -> None:
     write_split(tmp_path, {"test": [["./cat//one.jpg", 0, "cat"]]}, ("cat/one.jpg",))
     assert LAYOUT.read(tmp_path, "test").ids == ["cat/one.jpg"]
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     write_split(tmp_path, {}, ("a.jpg",))
     (tmp_path / "split.json").write_bytes(b'\xef\xbb\xbf{"test": [["a.jpg", 0, "a"]]}')
     assert LAYOUT.read(tmp_path, "test").labels == [0]
@@ -107,7 +106,7 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
         ({"test": [["x" * 300 + "/a.jpg", 0, "a"]]}, "cannot list .*: File name too long"),
     ],
 )
-def test_a_wrong_split_file_gets_one_clear_line(tmp_path: Path, document: Any, complaint: str) -> None:
+def test_each_error_in_a_split_file_is_one_clear_line(tmp_path: Path, document: Any, complaint: str) -> None:
     write_split(tmp_path, document, ("a.jpg", "b.jpg"))
     with pytest.raises(InputError, match=complaint) as refusal:
         LAYOUT.read(tmp_path, "test")
@@ -124,22 +123,22 @@ def test_a_wrong_split_file_gets_one_clear_line(tmp_path: Path, document: Any, c
         (b'{"test": ' + b"9" * 5_000 + b"}", "not valid JSON"),
     ],
 )
-def test_what_is_no_json_gets_one_clear_line(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_invalid_json_is_one_clear_line(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "split.json").write_bytes(content)
     with pytest.raises(InputError, match=complaint):
         read_split_file(tmp_path / "split.json")
 
 
-def test_a_missing_split_file_is_named_with_its_place(tmp_path: Path) -> None:
-    place = tmp_path / "eurosat/split_zhou_EuroSAT.json"
-    with pytest.raises(InputError, match=f"^eurosat: split file {place} is not there"):
+def test_a_missing_split_file_is_named_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "eurosat/split_zhou_EuroSAT.json"
+    with pytest.raises(InputError, match=f"^eurosat: split file {path} is not there"):
         open_dataset("SAT", "test", tmp_path)
-    place.mkdir(parents=True)
-    with pytest.raises(InputError, match=f"cannot read split file {place}: Is a directory"):
+    path.mkdir(parents=True)
+    with pytest.raises(InputError, match=f"cannot read split file {path}: Is a directory"):
         open_dataset("SAT", "test", tmp_path)
 
 
-def test_missing_images_are_counted_and_the_first_named(tmp_path: Path) -> None:
+def test_missing_images_are_counted_and_two_are_named(tmp_path: Path) -> None:
     build_coop(tmp_path, "caltech101")
     images = tmp_path / "caltech-101/101_ObjectCategories"
     for image in [*(images / "zebra").iterdir(), images / "acorn/image_0018.jpg"]:
@@ -150,7 +149,7 @@ def test_missing_images_are_counted_and_the_first_named(tmp_path: Path) -> None:
         open_dataset("caltech101", "test", tmp_path)
 
 
-def test_a_folder_in_the_place_of_an_image_is_no_image(tmp_path: Path) -> None:
+def test_a_folder_with_the_name_of_an_image_counts_as_missing(tmp_path: Path) -> None:
     write_split(tmp_path, {"test": [["a.jpg", 0, "a"]]})
     (tmp_path / "images/a.jpg").mkdir()
     with pytest.raises(InputError, match="1 of 1 images"):
@@ -171,17 +170,17 @@ def test_an_empty_split_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("link", ["cat/one.jpg", "cat"])
 @pytest.mark.parametrize("outside", ["secret", "images-secret"])  # the latter begins as the image folder does
-def test_a_link_must_not_lead_out_of_the_image_folder(tmp_path: Path, link: str, outside: str) -> None:
+def test_a_link_that_leads_out_of_the_image_folder_is_refused(tmp_path: Path, link: str, outside: str) -> None:
     write_image(tmp_path / outside / "one.jpg")
     write_split(tmp_path, {"test": [["cat/one.jpg", 0, "cat"]]})
-    place = tmp_path / "images" / link
-    place.parent.mkdir(exist_ok=True)
-    place.symlink_to(tmp_path / outside / ("one.jpg" if link.endswith(".jpg") else "."))
-    with pytest.raises(InputError, match=f"{place} links to .*secret.*, outside of"):
+    path = tmp_path / "images" / link
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(tmp_path / outside / ("one.jpg" if link.endswith(".jpg") else "."))
+    with pytest.raises(InputError, match=f"{path} links to .*secret.*, outside of"):
         LAYOUT.read(tmp_path, "test")
 
 
-def test_links_inside_and_a_linked_image_folder_are_fine(tmp_path: Path) -> None:
+def test_links_within_the_image_folder_and_a_linked_image_folder_are_accepted(tmp_path: Path) -> None:
     write_split(tmp_path, {"test": [["b.jpg", 0, "cat"]]}, ("a.jpg",))
     (tmp_path / "images/b.jpg").symlink_to("a.jpg")
     (tmp_path / "images").rename(tmp_path / "elsewhere")
@@ -189,7 +188,7 @@ def test_links_inside_and_a_linked_image_folder_are_fine(tmp_path: Path) -> None
     assert LAYOUT.read(tmp_path, "test").ids == ["b.jpg"]
 
 
-def test_links_that_lead_nowhere_count_as_missing(tmp_path: Path) -> None:
+def test_broken_links_count_as_missing(tmp_path: Path) -> None:
     write_split(tmp_path, {"test": [["a.jpg", 0, "cat"], ["b.jpg", 0, "cat"]]})
     (tmp_path / "images/a.jpg").symlink_to("gone.jpg")
     (tmp_path / "images/b.jpg").symlink_to("b.jpg")
@@ -220,6 +219,8 @@ def test_opening_lists_each_folder_once_and_stats_no_image(tmp_path: Path, monke
     assert not [path for path in stats if path.endswith(".jpg")]
 
 
+# --- any content of a split file
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -242,25 +243,73 @@ def fuzz_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_or_refuse(root: Path) -> str:
-    """Either a listing that keeps its promises or our own error, whose message this returns."""
+    """Check the listing of a split file that is accepted; return the message of one that is refused."""
     try:
-        found = LAYOUT.read(root, "test")
+        listing = LAYOUT.read(root, "test")
     except InputError as refusal:
         return str(refusal)
-    assert set(found.ids) <= {"a.jpg", "cat/b.jpg"}
-    assert all(0 <= label < len(found.classes) for label in found.labels)
+    assert set(listing.ids) <= {"a.jpg", "cat/b.jpg"}
+    assert all(0 <= label < len(listing.classes) for label in listing.labels)
     return ""
 
 
 @settings(deadline=None)  # files are as slow as the disk is busy
 @given(document=documents)
-def test_any_json_is_read_or_refused(fuzz_root: Path, document: Any) -> None:
+def test_any_json_is_read_or_refused_in_one_line(fuzz_root: Path, document: Any) -> None:
     (fuzz_root / "split.json").write_text(json.dumps(document))
     assert len(read_or_refuse(fuzz_root).splitlines()) <= 1
 
 
 @settings(deadline=None)  # files are as slow as the disk is busy
 @given(content=st.binary(max_size=40) | st.text(st.sampled_from('[]{}",:\\u0123dtes')).map(str.encode))
-def test_any_bytes_are_read_or_refused(fuzz_root: Path, content: bytes) -> None:
+def test_any_bytes_are_read_or_refused_in_one_line(fuzz_root: Path, content: bytes) -> None:
     (fuzz_root / "split.json").write_bytes(content)
     assert len(read_or_refuse(fuzz_root).splitlines()) <= 1
+
+
+# --- FGVC-Aircraft
+
+
+@pytest.mark.parametrize(("split", "count"), [("train", 12), ("val", 4), ("test", 8)])
+def test_an_aircrafts_label_is_the_line_of_its_variant(tmp_path: Path, split: str, count: int) -> None:
+    folder = build_aircraft(tmp_path)
+    dataset = open_dataset("aircraft", split, tmp_path)
+    assert dataset.classes == AIRCRAFT
+    assert len(dataset) == count
+    lines = (folder / f"images_variant_{split}.txt").read_text().splitlines()
+    expected = {line[:7] + ".jpg": AIRCRAFT.index(line[8:]) for line in lines}
+    assert dict(zip(dataset.ids, dataset.labels.tolist(), strict=True)) == expected
+
+
+def test_windows_line_ends_and_blank_lines_are_ignored(tmp_path: Path) -> None:
+    folder = build_aircraft(tmp_path)
+    for file in folder.glob("*.txt"):
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
+    assert open_dataset("aircraft", "test", tmp_path).classes == AIRCRAFT
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "complaint"),
+    [
+        ("variants.txt", "C-47", "variants.txt, line 5: variant 'C-47' is listed twice"),
+        ("images_variant_test.txt", "0034321 C-48", "line 9: unknown variant .* mean 'C-47'"),
+        ("images_variant_test.txt", "0034321", "line 9: unknown variant ''"),
+        ("images_variant_test.txt", "../x C-47", "leaves the image folder"),
+        ("images_variant_test.txt", "0034325 C-47", "line 9: image 0034325 is listed twice"),
+        ("images_variant_test.txt", "7 C-47", "1 of 9 images are not in .*, such as 7.jpg"),
+    ],
+)
+def test_an_error_in_an_aircraft_list_names_the_line(tmp_path: Path, file: str, line: str, complaint: str) -> None:
+    folder = build_aircraft(tmp_path)
+    with (folder / file).open("a") as text:
+        text.write(line + "\n")
+    with pytest.raises(InputError, match=complaint):
+        open_dataset("aircraft", "test", tmp_path)
+
+
+@pytest.mark.parametrize("file", ["variants.txt", "images_variant_test.txt"])
+def test_a_missing_aircraft_list_is_named(tmp_path: Path, file: str) -> None:
+    folder = build_aircraft(tmp_path)
+    (folder / file).unlink()
+    with pytest.raises(InputError, match=f"aircraft: split file {folder / file} is not there"):
+        open_dataset("aircraft", "test", tmp_path)

@@ -1,0 +1,403 @@
+"""How often the answer of a sweep is right: `python -m benchmarks.answer`.
+
+Sweeps are simulated with a planted truth, image by image: every trial has a true accuracy and calibration gap, every
+pretraining seed shifts both, images are shared by all records. The simulated sweep is written as a folder, and the
+package chooses finalists, compares and recommends. Seed spreads and collapsed trials are as measured on 60 real trials
+of the embedded model (median spread 0.85 points of accuracy and 1.05 of ECE, ten times that in a quarter of them).
+
+Parts: `null` (nothing differs), `search` (trials as measured), `gain` (one trial is better by two points), `power`
+(one comparison of many) and `coverage` (intervals over images and seeds).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.core.metrics import BINS, Confidences
+from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.search.finalists import choose_finalists, choose_tested
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.statistics.block_stats import BlockStats, StatsBySeed, metric_value, to_bytes
+from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
+from fpp_sweep.statistics.paired import compare
+from fpp_sweep.statistics.verdicts import DEFAULT_MARGINS, Answer, margin_of
+
+METRICS = ("accuracy", "ece")
+OWN_DRAW = 0.12  # share of images whose outcome a record draws on its own; gives paired differences of 0.4 points
+BASE_GAP = 0.10  # confidence minus accuracy of a plain baseline
+BASELINES = ("zero_shot", "tpt", "ctpt", "otpt", "fpp_paper", "fpp_code")
+STOCHASTIC = ("fpp_paper", "fpp_code")  # baselines with a pretrained prompt
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The true effect of one record, beside a plain baseline; as shares, not in percent."""
+
+    accuracy: float = 0.0  # added
+    gap: float = BASE_GAP  # confidence minus accuracy
+    accuracy_spread: float = 0.0  # standard deviation over pretraining seeds
+    gap_spread: float = 0.0
+
+    def of_seed(self, generator: np.random.Generator) -> tuple[float, float]:
+        """Draw one seed's effect; a seed that loses accuracy gains overconfidence."""
+        shift = generator.standard_normal()
+        other = generator.standard_normal()
+        gap = self.gap + self.gap_spread * (-0.6 * shift + 0.8 * other)
+        return self.accuracy + self.accuracy_spread * shift, gap
+
+
+class World:
+    """Images of some datasets, the same for every record."""
+
+    def __init__(self, images: int, datasets: int, seed: int) -> None:
+        self.images = images
+        self.names = [f"set{number}" for number in range(datasets)]
+        self.generator = np.random.default_rng(seed)
+        self._latent: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
+
+    def stats(self, dataset: str, split: str, effect: tuple[float, float]) -> BlockStats:
+        """Draw the predictions of a record with a seed's effect, as block statistics."""
+        accuracy, gap = effect
+        probability, outcome = self._images_of(dataset, split)
+        own = self.generator.random(self.images) < OWN_DRAW
+        drawn = np.where(own, self.generator.random(self.images), outcome)
+        correct = drawn < np.clip(probability + accuracy, 0, 1)
+        confidence = np.clip(probability + accuracy + gap, 0.02, 1.0)
+        ids = [f"{split} {index}" for index in range(self.images)]
+        losses = np.zeros(self.images)
+        return BlockStats.of(dataset, ids, Confidences(confidence.astype(np.float32), correct), losses, losses)
+
+    def _images_of(self, dataset: str, split: str) -> tuple[np.ndarray, np.ndarray]:
+        key = dataset, split
+        if key not in self._latent:
+            probability = true_probabilities(self.generator, self.images)
+            self._latent[key] = probability, self.generator.random(self.images)
+        return self._latent[key]
+
+
+def true_probabilities(generator: np.random.Generator, images: int) -> np.ndarray:
+    """Return the chance that an image is classified correctly by a plain baseline: 66 % in the mean."""
+    return 0.1 + 0.85 * generator.beta(1.7, 0.9, images)
+
+
+class TrueMetrics:
+    """True accuracy and ECE of an effect, from many images without the chance of their outcomes."""
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(0)
+        self._probability = true_probabilities(generator, 200_000)
+        self._gaps = np.linspace(-0.4, 0.6, 201)
+        self._ece = np.array([self._ece_of(gap) for gap in self._gaps])
+
+    def _ece_of(self, gap: float) -> float:
+        confidence = np.clip(self._probability + gap, 0.02, 1.0)
+        bins = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
+        sums = np.bincount(bins, self._probability - confidence, BINS)
+        return 100 * np.abs(sums).sum() / len(confidence)
+
+    def of(self, truth: Truth, draws: int = 400) -> dict[str, float]:
+        """Return the means over pretraining seeds."""
+        if truth.accuracy_spread == truth.gap_spread == 0:
+            draws = 1
+        generator = np.random.default_rng(1)
+        effects = np.array([truth.of_seed(generator) for _ in range(draws)])
+        ece = np.interp(effects[:, 1], self._gaps, self._ece)
+        return {"accuracy": 100 * (self._probability.mean() + effects[:, 0].mean()), "ece": float(ece.mean())}
+
+
+TRUE = TrueMetrics()
+
+
+# --- a simulated sweep ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A sweep that never ran, in a folder."""
+
+    folder: SweepFolder
+    world: World
+    truths: dict[str, Truth]
+    effects: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+
+    def measure(self, name: str, split: str, image_split: str, seeds: Sequence[int]) -> None:
+        """Write a record's result on a split."""
+        table: StatsBySeed = {
+            (dataset, seed): self.world.stats(dataset, image_split, self.effect(name, seed))
+            for dataset in self.world.names
+            for seed in seeds
+        }
+        path = self.folder.artifacts(name) / split / BLOCK_STATS_FILE
+        path.parent.mkdir(parents=True)
+        path.write_bytes(to_bytes(table))
+        result = split_result(table, seeds)
+        record = self.folder.trial(name)
+        results = {**record.results, split: result}
+        values = record.values or [result.average[metric] for metric in METRICS]
+        self.folder.write_trial(replace(record, results=results, values=values))
+
+    def effect(self, name: str, seed: int) -> tuple[float, float]:
+        if (name, seed) not in self.effects:
+            self.effects[name, seed] = self.truths[name].of_seed(self.world.generator)
+        return self.effects[name, seed]
+
+    def seeds_of(self, name: str) -> tuple[int, ...]:
+        label = name.removeprefix("baseline-")
+        is_stochastic = name.startswith("trial") or label in STOCHASTIC
+        return SEEDS if is_stochastic else SEEDS[:1]
+
+
+def split_result(table: StatsBySeed, seeds: Sequence[int]) -> SplitResult:
+    by_seed: dict[str, dict[str, dict[str, float]]] = {}
+    for (dataset, seed), stats in table.items():
+        values = {metric: metric_value(metric, stats) for metric in METRICS}
+        by_seed.setdefault(str(seed), {})[dataset] = values
+    datasets = {}
+    for dataset in by_seed[str(seeds[0])]:
+        datasets[dataset] = {
+            metric: float(np.mean([rows[dataset][metric] for rows in by_seed.values()])) for metric in METRICS
+        }
+    average = {metric: float(np.mean([row[metric] for row in datasets.values()])) for metric in METRICS}
+    return SplitResult(
+        average=average,
+        datasets=datasets,
+        deviation={},
+        samples=sum(stats.total for (_, seed), stats in table.items() if seed == seeds[0]),
+        seconds={},
+        device_seconds=0.0,
+        by_seed=by_seed if len(seeds) > 1 else {},
+    )
+
+
+def simulate(path: Path, truths: dict[str, Truth], images: int, datasets: int, seed: int) -> Simulation:
+    """Search, run the final stage and test, as the package decides."""
+    folder = SweepFolder(path)
+    objectives = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
+    info = SweepInfo(name=path.name, created=0.0, state="running", space={}, objectives=objectives, search_split="val")
+    folder.write_info(info)
+    simulation = Simulation(folder, World(images, datasets, seed), truths)
+    for number, name in enumerate(truths):
+        kind: Kind = "baseline" if name.startswith("baseline-") else "trial"
+        label = name.removeprefix("baseline-")
+        prompt = "fpp" if kind == "trial" or label in STOCHASTIC else "a photo of a"
+        record = TrialRecord(
+            name=name, kind=kind, state="complete", number=number, finished=float(number + 1), key=name,
+            config={"prompt": prompt}, params={"fpp.gamma1": float(number)},
+        )  # fmt: skip
+        folder.write_trial(record)
+        simulation.measure(name, "val", "val", SEEDS[:1])
+    front = front_of(info, folder.trials())
+    finalists = choose_finalists(folder, front, 6)
+    for finalist in finalists:
+        simulation.measure(finalist.name, FINAL, "fresh", SEEDS)
+    finished = [folder.trial(finalist.name) for finalist in finalists]
+    tested = choose_tested(folder, front_of(info, folder.trials()), finished)
+    for name in [*(f"baseline-{label}" for label in BASELINES), *(record.name for record in tested)]:
+        simulation.measure(name, "test", "test", simulation.seeds_of(name))
+    folder.write_info(replace(info, state="finished"))
+    return simulation
+
+
+def answer_of(simulation: Simulation) -> Answer:
+    folder = simulation.folder
+    return statistics_of(folder, folder.info(), folder.trials()).answer
+
+
+def baselines_truth(spread: float = 0.0) -> dict[str, Truth]:
+    """Baselines that equal zero-shot; those with a pretrained prompt vary over seeds."""
+    truths = {}
+    for label in BASELINES:
+        own = spread if label in STOCHASTIC else 0.0
+        truths[f"baseline-{label}"] = Truth(accuracy_spread=own, gap_spread=own)
+    return truths
+
+
+def measured_trial(generator: np.random.Generator) -> Truth:
+    """Draw a trial as measured on the embedded model: a plateau, cliffs, and unequal spreads over seeds."""
+    spread = 0.0085 * np.exp(1.2 * generator.standard_normal())
+    if generator.random() < 0.25:  # collapsed
+        return Truth(-0.5 * generator.random(), BASE_GAP + 0.3 * generator.random(), 10 * spread, 10 * spread)
+    gain = 0.01 * generator.standard_normal() - 0.005
+    gap = BASE_GAP + 0.015 * generator.standard_normal()
+    return Truth(gain, max(gap, 0.02), spread, spread)
+
+
+# --- what is reported -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Count:
+    """A share with its standard error."""
+
+    hits: int = 0
+    cases: int = 0
+
+    def add(self, hit: bool) -> None:
+        self.hits += hit
+        self.cases += 1
+
+    def __str__(self) -> str:
+        if not self.cases:
+            return "no case"
+        share = self.hits / self.cases
+        error = (max(share * (1 - share), 0.25 / self.cases) / self.cases) ** 0.5
+        return f"{100 * share:.1f} ± {100 * error:.1f} % of {self.cases}"
+
+
+def is_truly_worse(truth: Truth, zero_shot: Truth) -> bool:
+    """Return True if a trial is truly worse than zero-shot by more than the margin."""
+    own, reference = TRUE.of(truth), TRUE.of(zero_shot)
+    lost_accuracy = reference["accuracy"] - own["accuracy"] > DEFAULT_MARGINS["accuracy"]
+    lost_calibration = own["ece"] - reference["ece"] > margin_of("ece", {})
+    return lost_accuracy or lost_calibration
+
+
+def run_null(sweeps: int, images: int) -> None:
+    for spread in (0.0, 0.002, 0.005, 0.01):
+        false = Count()
+        recommended = Count()
+        for seed in range(sweeps):
+            truths = baselines_truth(spread)
+            for number in range(16):
+                truths[f"trial-{number:04d}"] = Truth(accuracy_spread=spread, gap_spread=spread)
+            answer = simulated_answer(truths, images, seed)[1]
+            false.add(any(difference.mark for difference in answer.differences.values()))
+            recommended.add(answer.recommended_kind == "trial")
+        print(f"| nothing differs, seed spread {100 * spread:g} | {false} | {recommended} |", flush=True)
+
+
+def run_search(sweeps: int, images: int) -> None:
+    worse = Count()
+    any_recommended = Count()
+    zero_shot = Truth()
+    for seed in range(sweeps):
+        generator = np.random.default_rng([seed, 5])
+        truths = baselines_truth(0.005)
+        for number in range(24):
+            truths[f"trial-{number:04d}"] = measured_trial(generator)
+        simulation, answer = simulated_answer(truths, images, seed)
+        is_trial = answer.recommended_kind == "trial"
+        any_recommended.add(is_trial)
+        if is_trial and answer.recommended:
+            worse.add(is_truly_worse(simulation.truths[answer.recommended], zero_shot))
+    print(f"recommended trials truly worse than zero-shot by more than the margin: {worse}")
+    print(f"sweeps that recommend a trial: {any_recommended}", flush=True)
+
+
+def run_gain(sweeps: int, images: int) -> None:
+    for spread in (0.002, 0.005, 0.0085):
+        found = Count()
+        for seed in range(sweeps):
+            generator = np.random.default_rng([seed, 6])
+            truths = baselines_truth(spread)
+            for number in range(24):
+                truths[f"trial-{number:04d}"] = measured_trial(generator)
+            better = Truth(accuracy=0.02, gap=BASE_GAP - 0.002, accuracy_spread=spread, gap_spread=spread)
+            truths["trial-0007"] = better
+            simulation, answer = simulated_answer(truths, images, seed)
+            found.add(answer.recommended is not None and is_as_good(simulation.truths[answer.recommended], better))
+        print(f"| a trial is better by 2 points, seed spread {100 * spread:g} | {found} |", flush=True)
+
+
+def is_as_good(truth: Truth, better: Truth) -> bool:
+    """Return True for the planted trial and for others that are truly better by two points without a loss."""
+    own, planted = TRUE.of(truth), TRUE.of(better)
+    return own["accuracy"] > planted["accuracy"] - 0.05 and own["ece"] < planted["ece"] + 0.5
+
+
+def simulated_answer(truths: dict[str, Truth], images: int, seed: int) -> tuple[Simulation, Answer]:
+    with tempfile.TemporaryDirectory() as scratch:
+        simulation = simulate(Path(scratch) / "sweep", truths, images, datasets=5, seed=seed)
+        return simulation, answer_of(simulation)
+
+
+def sampled(truths: dict[str, Truth], images: int, seed: int) -> SplitSamples:
+    """Sample records with three seeds each on one split, without a search."""
+    world = World(images, 5, seed)
+    tables = {}
+    for name, truth in truths.items():
+        seeds = SEEDS if truth.accuracy_spread or truth.gap_spread or name.startswith("trial") else SEEDS[:1]
+        effects = {number: truth.of_seed(world.generator) for number in seeds}
+        tables[name] = {
+            (dataset, number): world.stats(dataset, "test", effects[number])
+            for dataset in world.names
+            for number in seeds
+        }
+    deterministic = [name for name, table in tables.items() if len({seed for _, seed in table}) == 1]
+    return sample_split("test", tables, METRICS, deterministic)
+
+
+def run_power(sweeps: int, images: int) -> None:
+    shapes = {1: (1, 1), 12: (1, 6), 36: (3, 6), 72: (6, 6)}  # comparisons: finalists, baselines
+    for spread in (0.0, 0.002, 0.005, 0.01):
+        cells = []
+        for comparisons, (finalists, baselines) in shapes.items():
+            found = Count()
+            metrics = METRICS[: 1 if comparisons == 1 else 2]
+            for seed in range(sweeps):
+                truths = {f"trial-{number}": Truth(0, BASE_GAP, spread, spread) for number in range(finalists)}
+                truths["trial-0"] = Truth(0.02, BASE_GAP, spread, spread)
+                for label in BASELINES[:baselines]:
+                    truths[label] = Truth()
+                samples = sampled(truths, images, seed)
+                pairs = [(f"trial-{number}", label) for number in range(finalists) for label in BASELINES[:baselines]]
+                (gain, *_) = compare(samples, pairs, metrics)
+                found.add(gain.mark == "+")
+            cells.append(f"{comparisons}: {found}")
+        print(f"| one gain of 2 points, seed spread {100 * spread:g} | {' | '.join(cells)} |", flush=True)
+
+
+def run_coverage(sweeps: int, images: int) -> None:
+    for spread in (0.0, 0.002, 0.005, 0.01):
+        covered = {metric: Count() for metric in METRICS}
+        widths: dict[str, list[float]] = {metric: [] for metric in METRICS}
+        for seed in range(sweeps):
+            generator = np.random.default_rng([seed, 7])
+            truths = {"zero_shot": Truth(), "tpt": Truth(0.003, BASE_GAP + 0.02)}
+            for number in range(4):
+                gain = 0.01 * generator.standard_normal()
+                gap = BASE_GAP + 0.02 * generator.standard_normal()
+                truths[f"trial-{number}"] = Truth(gain, gap, spread, spread)
+            samples = sampled(truths, images, seed)
+            pairs = [(f"trial-{number}", "zero_shot") for number in range(4)]
+            for difference in compare(samples, pairs, METRICS):
+                true = TRUE.of(truths[difference.first])[difference.metric] - TRUE.of(Truth())[difference.metric]
+                covered[difference.metric].add(difference.low <= true <= difference.high)
+                widths[difference.metric].append(difference.high - difference.low)
+        cells = [f"{metric}: {covered[metric]}, width {np.median(widths[metric]):.2f}" for metric in METRICS]
+        print(f"| differences to zero-shot, seed spread {100 * spread:g} | {' | '.join(cells)} |", flush=True)
+
+
+PARTS: dict[str, Callable[[int, int], None]] = {
+    "null": run_null,
+    "search": run_search,
+    "gain": run_gain,
+    "power": run_power,
+    "coverage": run_coverage,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser("benchmarks.answer", __doc__ or "")
+    options.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    options.add_argument("--sweeps", type=int, default=200, help="simulated sweeps of each kind")
+    options.add_argument("--images", type=int, default=1000, help="of each of five datasets, in a split")
+    args = options.parse_args(argv)
+    for part in args.parts:
+        print(f"\n{part}, {args.sweeps} sweeps, 5 x {args.images} images")
+        PARTS[part](args.sweeps, args.images)
+
+
+if __name__ == "__main__":
+    run(main)

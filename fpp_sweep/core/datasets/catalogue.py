@@ -1,0 +1,156 @@
+"""The catalogue of datasets, their groups, and the names that each is known by.
+
+Folders below the data root are named as CoOp names them. A dataset has our name, the papers' abbreviation and the
+official code's id; capitals, hyphens and underscores do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from fpp_sweep.core.datasets.class_folders import (
+    ImageNetFolders,
+    imagenet_a_classes,
+    imagenet_classes,
+    imagenet_r_classes,
+    imagenet_v2_classes,
+)
+from fpp_sweep.core.datasets.embedded import Embedded
+from fpp_sweep.core.datasets.layout import DatasetSpec
+from fpp_sweep.core.datasets.split_files import Aircraft, SplitJson
+from fpp_sweep.spec.errors import InputError, unknown
+
+
+def _coop(folder: str, images: str, title: str, test_size: int, *aliases: str) -> DatasetSpec:
+    """Describe a fine-grained dataset with CoOp's split file; CoOp's title is an alias here."""
+    images = f"{folder}/{images}".rstrip("/")
+    layout = SplitJson(images=images, split_file=f"{folder}/split_zhou_{title}.json")
+    return DatasetSpec(layout=layout, group="fine_grained", aliases=(title, *aliases), test_size=test_size)
+
+
+def _shift(layout: ImageNetFolders, test_size: int, *aliases: str) -> DatasetSpec:
+    """Describe a shift of ImageNet: the scripts of C-TPT, O-TPT and FPP use AugMix there, though not on ImageNet."""
+    return DatasetSpec(layout=layout, group="shifts", aliases=aliases, test_size=test_size)
+
+
+def _tiny(name: str, *, flip: bool = True) -> DatasetSpec:
+    """Describe an embedded dataset, without AugMix, which would be half of the cost of a laptop's first run."""
+    return DatasetSpec(layout=Embedded(name), group="tiny", flip=flip, augmix=False)
+
+
+V2_FOLDER = "imagenetv2/imagenetv2-matched-frequency-format-val"
+
+DATASETS: dict[str, DatasetSpec] = {
+    "aircraft": DatasetSpec(
+        layout=Aircraft("fgvc_aircraft"), group="fine_grained", aliases=("Air", "FGVCAircraft"), test_size=3333
+    ),
+    # folder, images in it, CoOp's title, published size of the test split, more aliases
+    "caltech101": _coop("caltech-101", "101_ObjectCategories", "Caltech101", 2465, "Calt"),
+    "cars": _coop("stanford_cars", "", "StanfordCars", 8041, "Car", "StanfordCar"),
+    "dtd": _coop("dtd", "images", "DescribableTextures", 1692),
+    "eurosat": _coop("eurosat", "2750", "EuroSAT", 8100, "SAT"),
+    "flowers102": _coop("oxford_flowers", "jpg", "OxfordFlowers", 2463, "FLW", "Flower102"),
+    "food101": _coop("food-101", "images", "Food101", 30300, "Food"),
+    "pets": _coop("oxford_pets", "images", "OxfordPets", 3669),
+    "sun397": _coop("sun397", "SUN397", "SUN397", 19850, "SUN"),
+    "ucf101": _coop("ucf101", "UCF-101-midframes", "UCF101", 3783, "UCF"),
+    "imagenet": DatasetSpec(
+        layout=ImageNetFolders("imagenet/images/val", imagenet_classes, train="imagenet/images/train"),
+        group="imagenet",
+        augmix=False,
+        aliases=("I",),
+        test_size=50000,
+    ),
+    "imagenet_a": _shift(ImageNetFolders("imagenet-adversarial/imagenet-a", imagenet_a_classes), 7500, "A", "I-A"),
+    "imagenet_v2": _shift(ImageNetFolders(V2_FOLDER, imagenet_v2_classes), 10000, "V", "V2", "I-V2"),
+    "imagenet_r": _shift(ImageNetFolders("imagenet-rendition/imagenet-r", imagenet_r_classes), 30000, "R", "I-R"),
+    "imagenet_sketch": _shift(ImageNetFolders("imagenet-sketch/images", imagenet_classes), 50889, "K", "I-S", "I-K"),
+    "scenes": _tiny("scenes"),
+    "digits": _tiny("digits", flip=False),
+    "letters": _tiny("letters", flip=False),
+    "colours": _tiny("colours"),
+    "textures": _tiny("textures"),
+    "objects": _tiny("objects"),
+    "compositions": _tiny("compositions"),
+}
+
+
+def _in_group(group: str) -> tuple[str, ...]:
+    return tuple(name for name, spec in DATASETS.items() if spec.group == group)
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "tiny": ("scenes", "digits", "letters", "colours", "textures"),
+    "tiny_all": _in_group("tiny"),
+    "fine_grained": _in_group("fine_grained"),
+    "imagenet": _in_group("imagenet"),
+    "natural_shifts": _in_group("shifts"),
+    "all": tuple(DATASETS),
+}
+
+
+def expand(names: str | Iterable[str], custom: Iterable[str] = ()) -> list[str]:
+    """Return datasets by name, alias, group or comma list; each once, in the order of the request.
+
+    The groups `all` and `custom` include the user's own datasets.
+
+    >>> expand(["FLW,pets", "Flower102", "natural_shifts"])
+    ['flowers102', 'pets', 'imagenet_a', 'imagenet_v2', 'imagenet_r', 'imagenet_sketch']
+    """
+    custom = tuple(custom)
+    groups = {**GROUPS, "all": GROUPS["all"] + custom, "custom": custom}
+    expanded: dict[str, None] = {}  # as an ordered set
+    for word in _words(names):
+        expanded.update(dict.fromkeys(_expand_word(word, groups, custom)))
+    if not expanded:
+        raise InputError(f"no dataset is named; known: {', '.join([*groups, *DATASETS])}")
+    return list(expanded)
+
+
+def resolve(name: str, custom: Mapping[str, DatasetSpec]) -> tuple[str, DatasetSpec]:
+    """Return the main name of one dataset, and its description."""
+    names = expand(name, custom)
+    if len(names) > 1:
+        raise InputError(f"{name!r} means {len(names)} datasets, expected one")
+    return names[0], custom.get(names[0]) or DATASETS[names[0]]
+
+
+def is_taken(name: str) -> bool:
+    """Return True if a name already means a dataset or group, so that a user's dataset cannot have it."""
+    groups = [_plain(group) for group in GROUPS]
+    return _plain(name) in [*_names_by_plain_alias(), *groups, "custom"]
+
+
+def _words(names: str | Iterable[str]) -> list[str]:
+    texts = [names] if isinstance(names, str) else names
+    words = []
+    for text in texts:
+        words += [word.strip() for word in text.split(",") if word.strip()]
+    return words
+
+
+def _expand_word(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple[str, ...]) -> tuple[str, ...]:
+    if word in custom:
+        return (word,)
+    plain = _plain(word)
+    for group, members in groups.items():
+        if plain == _plain(group):
+            return members
+    names = _names_by_plain_alias()
+    if plain in names:
+        return (names[plain],)
+    raise unknown("dataset", word, [*groups, *DATASETS, *custom])
+
+
+@cache
+def _names_by_plain_alias() -> dict[str, str]:
+    names = {}
+    for name, spec in DATASETS.items():
+        for alias in (name, *spec.aliases):
+            names[_plain(alias)] = name
+    return names
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

@@ -1,0 +1,203 @@
+"""Layouts with one folder for each class: a user's own images, and ImageNet with its shifts."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from fpp_sweep.core.datasets.dataset import SPLITS
+from fpp_sweep.core.datasets.files import FileImages, folders_in, images_in, require_folder
+from fpp_sweep.core.datasets.layout import Layout, Listing, Renaming, rename
+from fpp_sweep.spec.errors import InputError
+
+VAL_PER_CLASS = 50  # ImageNet has no labelled second test set: as many training images as its validation set has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassFolders(Layout):
+    """`images/SPLIT/CLASS/...`, or `images/CLASS/...`, which `divide` cuts into splits.
+
+    A label is the rank of the class folder's name among those of all splits.
+    """
+
+    images: str
+    split_folders: Mapping[str, str] = field(default_factory=dict)  # where they are not called train, val, test
+    renaming: Renaming = ()
+
+    def read(self, root: Path, split: str) -> Listing:
+        images = root / self.images
+        require_folder(images, "image folder")
+        split_folders = self.split_folders or _find_split_folders(images)
+        if split_folders:
+            classes, images_by_class = _read_split_folder(images, split_folders, split)
+        else:
+            classes = folders_in(images)
+            images_by_class = [divide(images_in(images, name))[split] for name in classes]
+        return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
+
+
+def _find_split_folders(images: Path) -> dict[str, str]:
+    """Return the folders that are called like splits; none if the folders are classes."""
+    folders = folders_in(images)
+    splits = {name: name for name in SPLITS if name in folders}
+    classes = [name for name in folders if name not in splits]
+    if splits and classes:
+        raise InputError(
+            f"{images} holds both {next(iter(splits))!r} and {classes[0]!r}: splits or classes? "
+            "Name the split folders in `splits`"
+        )
+    return splits
+
+
+def _read_split_folder(images: Path, split_folders: Mapping[str, str], split: str) -> tuple[list[str], list[list[str]]]:
+    """Return the class folders of all splits, and the images of this split in each of them."""
+    if split not in split_folders:
+        raise InputError(f"{images} has no {split} split, only {', '.join(split_folders)}")
+    folder = split_folders[split]
+    require_folder(images / folder, f"{split} folder")
+    classes: set[str] = set()
+    for other_folder in split_folders.values():
+        classes.update(folders_in(images / other_folder))
+    images_by_class: dict[str, list[str]] = {name: [] for name in sorted(classes)}
+    for name in folders_in(images / folder):
+        images_by_class[name] = images_in(images, f"{folder}/{name}")
+    return list(images_by_class), list(images_by_class.values())
+
+
+def divide(images: list[str]) -> dict[str, list[str]]:
+    """Divide the images of a class by hash into CoOp's shares: test 30 %, val 20 %, train the rest.
+
+    >>> {split: len(part) for split, part in divide([f"cat/{n}.jpg" for n in range(10)]).items()}
+    {'train': 5, 'val': 2, 'test': 3}
+    """
+    shuffled = _shuffled(images)
+    test = max(1, (3 * len(images) + 5) // 10)  # rounded; the only image of a class goes to test
+    val = (2 * len(images) + 5) // 10
+    return {"train": shuffled[test + val :], "val": shuffled[test : test + val], "test": shuffled[:test]}
+
+
+def _shuffled(names: Iterable[str]) -> list[str]:
+    """Return names in a random order that is the same on every machine."""
+    return sorted(names, key=lambda name: hashlib.sha256(f"split/{name}".encode()).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNetFolders(Layout):
+    """Folders named by WordNet ids, or by ImageNet-V2's numbers.
+
+    A label is the rank of the folder's name. A tree that lacks folders is refused: other repositories would number
+    its classes in another way, and results could not be compared.
+    """
+
+    test: str
+    classes: Callable[[], dict[str, str]]  # class name by folder, in the order of labels
+    train: str | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        if self.train is None:
+            return ("test",)
+        return SPLITS
+
+    def read(self, root: Path, split: str) -> Listing:
+        folder = self.test
+        if self.train is not None and split != "test":
+            folder = self.train
+        images = root / folder
+        classes = self.classes()
+        _require_class_folders(images, list(classes))
+        images_by_class = []
+        for class_folder in classes:
+            images_of_split = _images_of_split(images_in(images, class_folder), split)
+            if not images_of_split:
+                raise InputError(f"{images / class_folder} holds no image")
+            images_by_class.append(images_of_split)
+        return Listing.by_class(tuple(classes.values()), images_by_class, FileImages(images))
+
+
+def _require_class_folders(images: Path, expected: list[str]) -> None:
+    require_folder(images, "image folder")
+    present = folders_in(images)
+    missing = sorted(set(expected) - set(present))
+    if missing:
+        count = len(expected) - len(missing)
+        raise InputError(f"{images} holds {count} of the {len(expected)} class folders; missing: {_first_two(missing)}")
+    extra = sorted(set(present) - set(expected))
+    if extra:
+        raise InputError(f"{images} holds folders that are not classes: {_first_two(extra)}")
+
+
+def _first_two(names: list[str]) -> str:
+    if len(names) > 2:
+        return f"{names[0]}, {names[1]}, ..."
+    return ", ".join(names)
+
+
+def _images_of_split(images: list[str], split: str) -> list[str]:
+    """Hold `val` out of the training images of a class; `test` is all that its folder holds."""
+    if split == "test":
+        return images
+    shuffled = _shuffled(images)
+    held_out = min(VAL_PER_CLASS, len(images) // 2)
+    if split == "val":
+        return shuffled[:held_out]
+    return shuffled[held_out:]
+
+
+@cache
+def imagenet_classes() -> dict[str, str]:
+    """Return the name that OpenAI's prompts use for each WordNet id, in the order of labels."""
+    return dict(zip(_timm_lines("imagenet_synsets"), _openai_names(), strict=True))
+
+
+@cache
+def imagenet_v2_classes() -> dict[str, str]:
+    """Return names by folder of ImageNet-V2: labels in decimal, sorted as text (0, 1, 10, 100, 101, ...)."""
+    names = _openai_names()
+    folders = sorted(str(label) for label in range(len(names)))
+    return {folder: names[int(folder)] for folder in folders}
+
+
+@cache
+def imagenet_a_classes() -> dict[str, str]:
+    """Return the 200 classes of ImageNet-A."""
+    return _subset("imagenet_a_indices")
+
+
+@cache
+def imagenet_r_classes() -> dict[str, str]:
+    """Return the 200 classes of ImageNet-R."""
+    return _subset("imagenet_r_indices")
+
+
+def _subset(indices: str) -> dict[str, str]:
+    classes = list(imagenet_classes().items())
+    return dict(classes[int(index)] for index in _timm_lines(indices))
+
+
+def _timm_lines(name: str) -> list[str]:
+    return _installed("timm", f"data/_info/{name}.txt").read_text(encoding="utf-8").split()
+
+
+@cache
+def _openai_names() -> tuple[str, ...]:
+    """Return open_clip's list, from its file loaded as a single module: importing the package takes seconds."""
+    path = _installed("open_clip", "zero_shot_metadata.py")
+    spec = importlib.util.spec_from_file_location("open_clip_zero_shot_metadata", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return tuple(module.IMAGENET_CLASSNAMES)
+
+
+def _installed(package: str, path: str) -> Path:
+    """Return a file inside an installed package, without importing the package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise InputError(f"ImageNet's class names need the package {package}, which is not installed")
+    return Path(spec.origin).parent / path

@@ -1,0 +1,123 @@
+"""Block statistics of records, read from a sweep's folder and checked against the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, metric_value
+from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
+
+BLOCK_STATS_FILE = "block_stats.npz"
+MAX_RECORDS = 400  # of which resamples are kept in memory, some 0.2 MB each
+ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurements:
+    """Resampled metrics of a split's records, and what was wrong with files that were left out."""
+
+    samples: SplitSamples
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def resampled_metrics(metrics: Sequence[str]) -> list[str]:
+    """Return the metrics that intervals can be computed for, without dataset names, each once.
+
+    >>> resampled_metrics(["accuracy", "aurc", "ece/dtd", "ece"])
+    ['accuracy', 'ece']
+    """
+    stems = [metric.partition("/")[0] for metric in metrics]
+    return [stem for stem in dict.fromkeys(stems) if stem in BLOCKWISE_METRICS]
+
+
+def read_block_stats(folder: Path, split: str) -> StatsBySeed | None:
+    """Return a record's block statistics by dataset and seed; None where there is no file; ValueError if damaged."""
+    try:
+        content = (folder / split / BLOCK_STATS_FILE).read_bytes()
+    except OSError:
+        return None
+    return from_bytes(content)
+
+
+def is_deterministic(record: TrialRecord, table: StatsBySeed) -> bool:
+    """Return True if pretraining seeds do not change a record: its prompt is not pretrained."""
+    seeds = {seed for _, seed in table}
+    return record.config.get("prompt") != "fpp" and len(seeds) == 1
+
+
+def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:
+    """Resample the metrics of records on a split: of those that saw the same images as the one that saw most."""
+    notes = []
+    measured: dict[str, RecordSamples] = {}
+    images: dict[str, int] = {}
+    digests: dict[str, bytes] | None = None
+    stems = tuple(resampled_metrics(metrics))
+    for record in sorted(records, key=lambda record: -_samples_of(record, split)):
+        if split not in record.results:
+            continue
+        try:
+            table, own_digests, samples = _read(folder, record, split, stems)
+        except ValueError as error:
+            notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
+            continue
+        if own_digests is None or samples is None:
+            continue
+        if digests is None:
+            digests = own_digests
+            images = {dataset: stats.total for (dataset, _), stats in sorted(table.items())}
+        if own_digests == digests:
+            measured[record.name] = samples
+    return Measurements(SplitSamples(split, images, measured), notes)
+
+
+def _samples_of(record: TrialRecord, split: str) -> int:
+    """Return how many predictions a record has on a split, over its seeds."""
+    result = record.results.get(split)
+    return 0 if result is None else result.samples * max(1, len(result.by_seed))
+
+
+def _read(
+    folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[str, ...]
+) -> tuple[StatsBySeed, dict[str, bytes] | None, RecordSamples | None]:
+    """Return a record's statistics, what tells its images, and its samples; ValueError for a file of another record."""
+    path = folder.inside(folder.artifacts(record.name) / split)
+    stamp = path.stat().st_mtime_ns if path.is_dir() else 0
+    table = _read_table(path, stamp)
+    if not table:
+        return {}, None, None
+    _require_same_accuracy(table, record.results[split])
+    digests = image_digests(table)
+    if digests is None:
+        return table, None, None
+    samples = _sample(path, stamp, record.name, split, metrics, is_deterministic(record, table))
+    return table, digests, samples
+
+
+@lru_cache(maxsize=MAX_RECORDS)
+def _read_table(path: Path, stamp: int) -> StatsBySeed:
+    """Read a file once for each time that its folder changed: files there are replaced, never edited."""
+    return read_block_stats(path.parent, path.name) or {}
+
+
+@lru_cache(maxsize=MAX_RECORDS)  # a report is written again whenever a trial ends
+def _sample(
+    path: Path, stamp: int, name: str, split: str, metrics: tuple[str, ...], deterministic: bool
+) -> RecordSamples:
+    return sample_record(name, _read_table(path, stamp), split, metrics, deterministic=deterministic)
+
+
+def _require_same_accuracy(table: StatsBySeed, result: SplitResult) -> None:
+    """Raise ValueError unless the statistics give the record's accuracies."""
+    for (dataset, seed), stats in table.items():
+        recorded: Mapping[str, Mapping[str, float]] = result.by_seed.get(str(seed), result.datasets)
+        expected = recorded.get(dataset, {}).get(catalogue.ACCURACY)
+        value = metric_value(catalogue.ACCURACY, stats)
+        if expected is None or abs(value - expected) > ACCURACY_TOLERANCE:
+            found = "no value" if expected is None else f"{expected:.2f}"
+            raise ValueError(f"accuracy on {dataset}, seed {seed}, is {value:.2f} there and {found} on record")

@@ -1,0 +1,216 @@
+"""Columns of text within the width of a terminal: padded, wrapped between words, and split into blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+GAP = 2  # spaces between two columns
+WRAPPED_WIDTH = 20  # text columns shrink to this width before anything is left out
+LONGEST_WORD = 40  # longer words are cut
+ANSI_END = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class TextCell:
+    """A value, the lines below it, and the escape sequence that colours them."""
+
+    value: str
+    below: Sequence[str] = ()
+    ansi: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column; text is aligned to the left and wrapped, numbers are aligned to the right."""
+
+    title: str
+    group: str  # heading above neighbouring columns
+    is_text: bool
+    cells: Sequence[TextCell]
+
+    @property
+    def natural_width(self) -> int:
+        width = text_width(self.title)
+        for cell in self.cells:
+            for line in (cell.value, *cell.below):
+                width = max(width, text_width(line))
+        return width
+
+    @property
+    def minimal_width(self) -> int:
+        """The width below which a word or number would be broken."""
+        if not self.is_text:
+            return self.natural_width
+        width = min(self.natural_width, WRAPPED_WIDTH)
+        for text in (self.title, *(cell.value for cell in self.cells)):
+            for word in text.split():
+                width = max(width, min(text_width(word), LONGEST_WORD))
+        return width
+
+    def aligned(self, text: str, width: int) -> str:
+        padding = " " * (width - text_width(text))
+        if self.is_text:
+            return text + padding
+        return padding + text
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Columns beside each other."""
+
+    columns: Sequence[TextColumn]
+    separated_rows: frozenset[int] = frozenset()  # rows with an empty line above them
+
+    @property
+    def minimal_widths(self) -> list[int]:
+        widths = [column.minimal_width for column in self.columns]
+        for group, start, stop in self._group_spans():
+            lacking = text_width(group) - _total(widths[start:stop])
+            widths[stop - 1] += max(0, lacking)
+        return widths
+
+    def fits(self, width: int) -> bool:
+        return _total(self.minimal_widths) <= width
+
+    def split(self, width: int) -> Iterator[TextBlock]:
+        """Yield blocks that fit, each with the first column; a group stays together unless it is too wide alone."""
+        first, *others = self.columns
+        shown = [first]
+        for _, start, stop in group_spans([column.group for column in others]):
+            group = others[start:stop]
+            pieces = [group]
+            if not self._of([first, *group]).fits(width):
+                pieces = [[column] for column in group]
+            for piece in pieces:
+                if len(shown) > 1 and not self._of([*shown, *piece]).fits(width):
+                    yield self._of(shown)
+                    shown = [first]
+                shown += piece
+        yield self._of(shown)
+
+    def _group_spans(self) -> Iterator[tuple[str, int, int]]:
+        return group_spans([column.group for column in self.columns])
+
+    def _of(self, columns: Sequence[TextColumn]) -> TextBlock:
+        return replace(self, columns=columns)
+
+    def lines(self, width: int) -> Iterator[str]:
+        """Yield the headings and rows."""
+        widths = self._widths(width)
+        if any(column.group for column in self.columns):
+            yield self._group_line(widths)
+        heads = []
+        for column, column_width in zip(self.columns, widths, strict=True):
+            heads.append(column.aligned(column.title, column_width))
+        yield _joined(heads)
+        for row in range(len(self.columns[0].cells)):
+            if row in self.separated_rows:
+                yield ""
+            yield from self._row_lines(row, widths)
+
+    def _widths(self, width: int) -> list[int]:
+        """Return the columns' widths; text columns grow to their natural width as far as there is room."""
+        widths = self.minimal_widths
+        room = width - _total(widths)
+        for index, column in enumerate(self.columns):
+            growth = max(0, min(room, column.natural_width - widths[index]))
+            widths[index] += growth
+            room -= growth
+        return widths
+
+    def _group_line(self, widths: Sequence[int]) -> str:
+        parts = []
+        for group, start, stop in self._group_spans():
+            group_width = _total(widths[start:stop])
+            if group:
+                parts.append(f" {group} ".center(group_width, "-"))
+            else:
+                parts.append(" " * group_width)
+        return _joined(parts)
+
+    def _row_lines(self, row: int, widths: Sequence[int]) -> Iterator[str]:
+        """Yield the lines of a row: its values, wrapped if they are text, and the lines below them."""
+        cells = [column.cells[row] for column in self.columns]
+        values = []
+        for column, cell, width in zip(self.columns, cells, widths, strict=True):
+            values.append(wrap_words(cell.value, width) if column.is_text else [cell.value])
+        heights = [len(lines) for lines, cell in zip(values, cells, strict=True) if cell.below]
+        height = max(heights, default=1)
+        stacks = []
+        for lines, cell in zip(values, cells, strict=True):
+            padding = [""] * (height - len(lines))
+            stacks.append([*lines, *padding, *cell.below])
+        for index in range(max(len(stack) for stack in stacks)):
+            parts = []
+            for column, cell, stack, width in zip(self.columns, cells, stacks, widths, strict=True):
+                line = column.aligned(stack[index] if index < len(stack) else "", width)
+                parts.append(f"{cell.ansi}{line}{ANSI_END}" if cell.ansi else line)
+            yield _joined(parts)
+
+
+def group_spans(groups: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield (group, start, stop) of neighbours in one group; an index without a group is alone.
+
+    >>> list(group_spans(["", "test", "test"]))
+    [('', 0, 1), ('test', 1, 3)]
+    """
+    start = 0
+    for stop in range(1, len(groups) + 1):
+        group = groups[start]
+        if stop == len(groups) or not group or groups[stop] != group:
+            yield group, start, stop
+            start = stop
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return (" " * GAP).join(parts).rstrip()
+
+
+def text_width(text: str) -> int:
+    """Return the columns that a text takes on a terminal.
+
+    >>> text_width("a"), text_width("字"), text_width("e\\u0301")
+    (1, 2, 1)
+    """
+    from rich.cells import cell_len  # start-up time: `--help` loads this module
+
+    return cell_len(text)
+
+
+def wrap_words(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return a text as lines, broken between words; a word that is longer than a line is cut.
+
+    >>> wrap_words("best accuracy, knee of a front", 14, indent=2)
+    ['best accuracy,', '  knee of a', '  front']
+    """
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        candidate = f"{line} {word}" if line.strip() else line + word
+        if text_width(candidate) <= width:
+            line = candidate
+            continue
+        if line.strip():
+            lines.append(line)
+        line = cut(" " * indent * bool(lines) + word, width)
+    if line.strip() or not lines:
+        lines.append(line)
+    return lines
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text with an ellipsis in place of its end if it is too wide.
+
+    >>> cut("accuracy", 4), cut("ece", 4)
+    ('acc…', 'ece')
+    """
+    if text_width(text) <= width:
+        return text
+    while text and text_width(text) >= width:
+        text = text[:-1]
+    return f"{text}…"

@@ -1,0 +1,223 @@
+"""The final stage: after the search its finalists run again, with more pretraining seeds and on fresh images.
+
+The search picks trials by one seed, so that a lucky seed can win. Finalists therefore run with `search.finalists.seeds`
+seeds in all, first on images of the search split that chose nobody (where there are some), then, unless another
+finalist is clearly ahead, on the test split. A seed draws the pretraining only: views stay as drawn, so that image
+features and baselines that start from words are computed once.
+
+Who takes part follows from the records alone, so that a resumed driver decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import Front, front_of
+from fpp_sweep.records.measurements import measure, resampled_metrics
+from fpp_sweep.records.records import FINAL, TrialRecord
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Finalists
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import EMBEDDED_LIMIT
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.tasks import BATCH
+from fpp_sweep.statistics.front_support import FrontSupport, front_support
+from fpp_sweep.statistics.paired import seed_variances
+from fpp_sweep.trial.trial import Plan
+
+MAX_COMPARED = 200  # trials nearest to the front that finalists are chosen from
+UNLIKELY = "unlikely"
+
+Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]
+
+
+# --- what the final stage runs on ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FreshImages:
+    """A range of a dataset's images that the search has not seen."""
+
+    start: int
+    stop: int
+
+
+def final_seeds(search_seeds: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the seeds of the final stage: those of the search, then further ones.
+
+    >>> final_seeds([0], 3), final_seeds([0, 1, 2, 3], 3)
+    ((0, 1, 2), (0, 1, 2, 3))
+    """
+    seeds = list(search_seeds)
+    candidate = 0
+    while len(seeds) < count:
+        if candidate not in seeds:
+            seeds.append(candidate)
+        candidate += 1
+    return tuple(seeds)
+
+
+def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> FreshImages | None:
+    """Return the images after those of the search, as many of each dataset; None where too few are left.
+
+    `used` and `available` count the images of each dataset, without and with what the limit leaves out.
+    """
+    left = min(available[name] - used[name] for name in used)
+    first = max(used.values())  # datasets of equal limits; a smaller one has nothing left
+    wanted = finalists.images or first
+    count = min(wanted, left)
+    if len(set(used.values())) > 1 or count < min(BATCH, first):
+        return None
+    return FreshImages(first, first + count)
+
+
+def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
+    """Return what finalists run on; None without a final stage (`search.finalists.seeds: 1`, or evaluation only).
+
+    `describe` returns the datasets of a split; a split `val:400` is the first 400 images of `val`.
+    """
+    finalists = space.search.finalists
+    if finalists.seeds == 1 or space.search.evaluate_only:
+        return None
+    split = space.search.split
+    searched = plan.datasets[split]
+    seeds = final_seeds(plan.seeds, finalists.seeds)
+    view_seeds = {seed: plan.seeds[0] for seed in seeds if seed not in plan.seeds}
+    final = replace(plan, seeds=seeds, view_seeds=view_seeds, rungs={}, datasets={**plan.datasets, FINAL: searched})
+    if any(catalogue.method(name).stateful for name in space.methods()):
+        return final  # a stream cannot begin in its middle
+    limit = space.work.limit or EMBEDDED_LIMIT
+    larger = tuple(describe(space.work.datasets, f"{split}:{limit + (finalists.images or limit)}"))
+    used = {info.name: info.size for info in searched}
+    available = {info.name: info.size for info in larger}
+    images = fresh_images(finalists, used, available)
+    if images is None:
+        return final
+    return replace(final, datasets={**plan.datasets, FINAL: larger}, final_range=(images.start, images.stop))
+
+
+# --- who takes part ---------------------------------------------------------------------------------
+
+
+def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[TrialRecord]:
+    """Return the trials that run in the final stage, at most `count`: the front first, then its closest rivals.
+
+    Left out are trials with the settings of a baseline, which runs anyway, and trials below the floor, which cannot be
+    recommended, as long as there are others.
+    """
+    baseline_keys = {baseline.key for baseline in front.baselines}
+    candidates = []
+    for record in front.layers(MAX_COMPARED):
+        if record.feasible and record.key not in baseline_keys:
+            candidates.append(record)
+    above_floor = [record for record in candidates if not front.is_below_floor(record)]
+    if above_floor:
+        candidates = above_floor
+    support = support_of(folder, front, candidates, front.search_split)
+    ranks: list[tuple[tuple[float, ...], TrialRecord]] = []
+    for position, record in enumerate(front.by_trade_off(candidates)):
+        on_front = record in front.members
+        trial = support.trials.get(record.name)
+        if not on_front and (trial is None or trial.word == UNLIKELY):
+            continue
+        has_mark = bool(front.marks.get(record.name))
+        share = trial.share if trial is not None else 0.0
+        ranks.append(((-has_mark, -on_front, -share, position), record))
+    ranks.sort(key=lambda row: row[0])
+    return [record for _, record in ranks[:count]]
+
+
+def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the finalists that go to the test split: those that no other finalist is clearly ahead of."""
+    support = support_of(folder, front, finalists, FINAL)
+    return [record for record in finalists if support.word(record.name) != UNLIKELY]
+
+
+def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:
+    """Return the support of trials for the front of these trials, on one split."""
+    metrics = [objective.metric for objective in front.objectives]
+    if len(resampled_metrics(metrics)) < len({metric.partition("/")[0] for metric in metrics}):
+        return FrontSupport()  # an objective that cannot be resampled may hold up any trial
+    samples = measure(folder, records, split, metrics).samples
+    names = [record.name for record in records]
+    return front_support(samples, names, metrics, seed_variances(samples, metrics))
+
+
+class FinalJobs:
+    """The jobs that follow the search, in order: (record's name, split)."""
+
+    def __init__(self, space: Space, folder: SweepFolder, *, has_final_stage: bool) -> None:
+        self._space = space
+        self._folder = folder
+        self._has_final_stage = has_final_stage
+        self._begun: set[tuple[str, str]] = set()
+        self._finalists: list[TrialRecord] | None = None
+        self._tested: list[TrialRecord] | None = None
+
+    def next(self, records: Mapping[str, TrialRecord], running: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+        """Return the next job; None if there is none now: perhaps another one when a running job has ended.
+
+        The finalists are chosen once no job of the search is running, those that are tested once all finalists ended.
+        """
+        split = self._space.search.split
+        if self._finalists is None:
+            if any(job_split == split for _, job_split in running):
+                return None
+            self._finalists = self._choose(records)
+        jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists()
+        final_jobs_running = any(job_split == FINAL for _, job_split in running)
+        final_jobs_left = [job for job in jobs if job[1] == FINAL and not self._is_done(*job, records)]
+        if self._tested is None and not final_jobs_running and not final_jobs_left:
+            self._tested = self._choose_tested(records)
+        jobs += [(record.name, "test") for record in self._tested or ()]
+        for name, job_split in jobs:
+            if (name, job_split) not in self._begun and not self._is_done(name, job_split, records):
+                self._begun.add((name, job_split))
+                return name, job_split
+        return None
+
+    def reset(self) -> None:
+        """Choose again: the budget was raised, and the search goes on."""
+        self._begun.clear()
+        self._finalists = None
+        self._tested = None
+
+    def _front(self, records: Mapping[str, TrialRecord]) -> Front:
+        return front_of(self._folder.info(), list(records.values()))
+
+    def _choose(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
+        front = self._front(records)
+        if not self._has_final_stage:
+            return list(front.members)
+        return choose_finalists(self._folder, front, self._space.search.finalists.count)
+
+    def _choose_tested(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
+        if self._space.search.split == "test":
+            return []
+        finalists = [records[record.name] for record in self._finalists or ()]
+        if not self._has_final_stage:
+            return finalists
+        finished = [record for record in finalists if FINAL in record.results]
+        return choose_tested(self._folder, self._front(records), finished)
+
+    def _jobs_of_baselines(self, search_split: str) -> list[tuple[str, str]]:
+        split = "test"
+        if search_split == "test":
+            if not self._has_final_stage:
+                return []
+            split = FINAL
+        return [(f"baseline-{name}", split) for name in self._space.baselines()]
+
+    def _jobs_of_finalists(self) -> list[tuple[str, str]]:
+        if not self._has_final_stage:
+            return []
+        return [(record.name, FINAL) for record in self._finalists or ()]
+
+    def _is_done(self, name: str, split: str, records: Mapping[str, TrialRecord]) -> bool:
+        """Return True for a result, and for a record that cannot have one."""
+        record = records.get(name)
+        if record is None or record.state != "complete":
+            return True
+        return split in record.results or (name, split) in self._begun

@@ -1,0 +1,116 @@
+"""Support of trials for the Pareto front, in words: likely, unlikely or uncertain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics.block_stats import Numbers
+from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples
+from fpp_sweep.statistics.paired import SeedVariances, goal_of, standard_errors
+
+LIKELY = 0.8  # share of resamples in which a trial is on the front
+CLEARLY_AHEAD = 2.33  # standard deviations, in every objective: 99 % one-sided
+_NOISE_SEED = 20261123  # of the draws that stand for other pretraining seeds
+
+Word = Literal["likely", "uncertain", "unlikely"]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Support of one trial."""
+
+    word: Word
+    share: float  # of resamples in which the trial is on the front
+    beaten_by: str = ""  # the trial that is clearly ahead in every objective; of unlikely trials only
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrontSupport:
+    """Support of all trials that were compared."""
+
+    trials: Mapping[str, Support] = field(default_factory=dict)
+
+    def word(self, name: str) -> str:
+        """Return the word for a trial; empty for one that was not compared."""
+        return self.trials[name].word if name in self.trials else ""
+
+
+def front_support(
+    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
+) -> FrontSupport:
+    """Return the support of trials on the front of those that are named.
+
+    `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says.
+    """
+    compared = [name for name in names if name in samples.records]
+    usable = [metric for metric in metrics if all(metric in samples.records[name].metrics for name in compared)]
+    if not compared or not usable:
+        return FrontSupport()
+    shares = share_on_front(_draws(samples, compared, usable, seeds))
+    ahead = clearly_ahead(samples, compared, usable, seeds)
+    support = {}
+    for index, name in enumerate(compared):
+        rivals = np.flatnonzero(ahead[:, index])
+        share = float(shares[index])
+        if len(rivals):
+            support[name] = Support("unlikely", share, compared[rivals[0]])
+        elif share >= LIKELY:
+            support[name] = Support("likely", share)
+        else:
+            support[name] = Support("uncertain", share)
+    return FrontSupport(support)
+
+
+def _draws(
+    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
+) -> Numbers:
+    """(metrics, trials, resamples): recentred draws with the noise of seeds added; more is better."""
+    generator = np.random.default_rng(_NOISE_SEED)
+    rows = []
+    for metric in metrics:
+        draws = []
+        for name in names:
+            record: RecordSamples = samples.records[name]
+            recentred = record.metrics[metric].recentred_draws
+            seed_deviation = np.sqrt(seeds[metric].of_mean(record).value)
+            draws.append(recentred + seed_deviation * generator.standard_normal(len(recentred)))
+        rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
+    return np.stack(rows)
+
+
+def share_on_front(better: Numbers) -> Numbers:
+    """Return the share of resamples in which each trial is on the front, from (metrics, trials, resamples)."""
+    resamples = better.shape[2]
+    beaten = np.zeros(better.shape[1])
+    for index in range(resamples):
+        beaten += is_dominated(better[:, :, index])
+    return np.asarray(1 - beaten / resamples)
+
+
+def is_dominated(points: Numbers) -> NDArray[np.bool_]:
+    """Return for each trial of (metrics, trials) if another is as good in every metric and better in one."""
+    trials = points.shape[1]
+    no_worse = np.ones((trials, trials), np.bool_)
+    better = np.zeros((trials, trials), np.bool_)
+    for values in points:
+        no_worse &= values[:, None] >= values
+        better |= values[:, None] > values
+    return np.asarray((no_worse & better).any(axis=0))
+
+
+def clearly_ahead(
+    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
+) -> NDArray[np.bool_]:
+    """(trials, trials): True where the row's trial is clearly ahead of the column's in every metric."""
+    ahead = ~np.eye(len(names), dtype=np.bool_)
+    for metric in metrics:
+        values, errors = standard_errors(samples, names, metric, seeds[metric])
+        gains = values * catalogue.sign(goal_of(metric))
+        ahead &= gains > CLEARLY_AHEAD * np.maximum(errors, 1e-9)
+    return ahead

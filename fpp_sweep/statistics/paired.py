@@ -1,0 +1,300 @@
+"""Intervals and paired differences of records, with the variance of images and that of seeds.
+
+The variance of images comes from the bootstrap, with the seeds held fixed. The variance of seeds comes from the values
+of a record's seeds; because three seeds estimate it badly, it is moderated: each record's own estimate (2 degrees of
+freedom for three seeds) is averaged with the pooled estimate of all records, which counts as PRIOR_DF degrees of
+freedom. Of the rules that were simulated (benchmarks/answer.py), this one keeps the share of false differences near
+5 % both where all records vary alike and where one varies ten times as much as the others. The two variances add up,
+with degrees of freedom by Satterthwaite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
+from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
+
+LEVEL = 0.05  # of tests; intervals are 95 % intervals
+PRIOR_DF = 1.0  # weight of the pooled seed variance; 1 held 6 % false differences or fewer in every simulated case
+MIN_IMAGES = 30  # of the smallest dataset, for any interval
+# a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
+# below it, intervals cover too rarely (benchmarks/coverage.py)
+MIN_CALIBRATION_RATIO = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """An estimated variance with its degrees of freedom."""
+
+    value: float
+    degrees_of_freedom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its 95 % interval, in the metric's own unit."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """First minus second on the same images, in one metric."""
+
+    first: str
+    second: str
+    metric: str
+    value: float
+    standard_error: float
+    degrees_of_freedom: float
+    p_value: float
+    adjusted_p: float = math.nan  # by Holm's correction within its family
+    family_size: int = 1
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % interval, which is not corrected for the family."""
+        return t_quantile(1 - LEVEL / 2, self.degrees_of_freedom) * self.standard_error
+
+    @property
+    def low(self) -> float:
+        return self.value - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.value + self.half_width
+
+    @property
+    def gain(self) -> float:
+        """The value with the sign that makes more better."""
+        return self.value * catalogue.sign(goal_of(self.metric))
+
+    @property
+    def mark(self) -> str:
+        """`+` where the first is better, `-` where it is worse, empty where no difference is shown."""
+        if not self.adjusted_p < LEVEL:
+            return ""
+        return "+" if self.gain > 0 else "-"
+
+    def excludes_loss_beyond(self, margin: float) -> bool:
+        """Return True if the interval excludes that the first is worse by more than `margin`."""
+        return self.gain - self.half_width > -margin
+
+
+def goal_of(metric: str) -> catalogue.Goal:
+    """Return the direction of a metric, such as `ece` or `ece/dtd`."""
+    return catalogue.metric(metric.partition("/")[0]).goal
+
+
+# --- Student's t -----------------------------------------------------------------------------------
+
+
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    from scipy.special import stdtrit  # start-up time: a trial's process computes no interval
+
+    return float(stdtrit(min(degrees_of_freedom, 1e9), probability))
+
+
+def two_sided_p(value: float, standard_error: float, degrees_of_freedom: float) -> float:
+    """Return how often chance alone makes a difference as large, to either side."""
+    from scipy.special import stdtr  # start-up time, as above
+
+    if value == 0:
+        return 1.0
+    if standard_error == 0:
+        return 0.0
+    return float(2 * stdtr(min(degrees_of_freedom, 1e9), -abs(value) / standard_error))
+
+
+# --- the variance of seeds -------------------------------------------------------------------------
+
+
+def own_seed_variance(samples: MetricSamples) -> Variance:
+    """Return the variance of a single seed, from the spread of the seeds' values.
+
+    The spread contains noise of images that acts on each seed differently; the bootstrap tells how much, and it is
+    subtracted, because the variance of images counts it already.
+    """
+    seeds = len(samples.by_seed)
+    if seeds < 2:
+        return Variance(0.0, 0.0)
+    spread = float(samples.seed_values.var(ddof=1))
+    deviations = samples.by_seed[:, 1:] - samples.draws
+    image_noise = float(deviations.var(axis=1).sum() / (seeds - 1))
+    return Variance(max(spread - image_noise, 0.0), seeds - 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedVariances:
+    """Moderated variances of a single seed, for one metric."""
+
+    pooled: Variance
+    by_record: Mapping[str, Variance]
+
+    @classmethod
+    def of(cls, records: Iterable[RecordSamples], metric: str) -> SeedVariances:
+        own = {}
+        for record in records:
+            if not record.deterministic and metric in record.metrics:
+                own[record.name] = own_seed_variance(record.metrics[metric])
+        estimates = [variance for variance in own.values() if variance.degrees_of_freedom > 0]
+        if not estimates:
+            return cls(Variance(0.0, 0.0), {})
+        degrees = sum(variance.degrees_of_freedom for variance in estimates)
+        weighted = sum(variance.value * variance.degrees_of_freedom for variance in estimates)
+        pooled = Variance(weighted / degrees, degrees)
+        return cls(pooled, {name: _moderated(variance, pooled) for name, variance in own.items()})
+
+    def of_mean(self, record: RecordSamples) -> Variance:
+        """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
+        if record.deterministic:
+            return Variance(0.0, 0.0)
+        variance = self.by_record.get(record.name, self.pooled)
+        return Variance(variance.value / len(record.seeds), variance.degrees_of_freedom)
+
+
+def _moderated(own: Variance, pooled: Variance) -> Variance:
+    if own.degrees_of_freedom == 0:  # one seed: only the other records tell how much seeds vary
+        return pooled
+    degrees = own.degrees_of_freedom + PRIOR_DF
+    value = (own.value * own.degrees_of_freedom + pooled.value * PRIOR_DF) / degrees
+    return Variance(value, degrees)
+
+
+def satterthwaite(variances: Sequence[Variance]) -> Variance:
+    """Return the sum of independent variances with its effective degrees of freedom."""
+    total = sum(variance.value for variance in variances)
+    spread = 0.0
+    for variance in variances:
+        if variance.value > 0:
+            spread += variance.value**2 / variance.degrees_of_freedom
+    return Variance(total, total**2 / spread if spread > 0 else math.inf)
+
+
+# --- intervals -------------------------------------------------------------------------------------
+
+
+def seed_variances(samples: SplitSamples, metrics: Iterable[str]) -> dict[str, SeedVariances]:
+    """Return the moderated seed variances of a split's records, by metric."""
+    return {metric: SeedVariances.of(samples.records.values(), metric) for metric in metrics}
+
+
+def metric_interval(
+    samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
+) -> Interval | str:
+    """Return the interval of a record's metric, or the reason for which it has none."""
+    stem, _, dataset = metric.partition("/")
+    if stem not in BLOCKWISE_METRICS:
+        return f"no interval: {stem} cannot be computed from block statistics"
+    measured = samples.metric(name, metric)
+    if measured is None:
+        return "no interval: no block statistics of these images"
+    if min(samples.images.values()) < MIN_IMAGES or samples.images.get(dataset, MIN_IMAGES) < MIN_IMAGES:
+        return f"no interval: fewer than {MIN_IMAGES} images"
+    row = BLOCKWISE_METRICS[stem]
+    bias = 0.0
+    if row.biased:
+        bias = measured.bias
+        floor = samples.mean_calibrated_bias.get(metric, 0.0)
+        if measured.value < MIN_CALIBRATION_RATIO * floor:
+            return f"no interval: too near to {floor:.1f}, which a calibrated model shows on as many images"
+    if seeds is None:
+        seeds = SeedVariances.of(samples.records.values(), metric)
+    images = Variance(float(measured.draws.var()) + measured.extra_variance + (bias / 2) ** 2, measured.blocks - 1.0)
+    variance = satterthwaite([images, seeds.of_mean(samples.records[name])])
+    half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
+    centre = measured.value - bias
+    return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
+
+
+# --- differences -----------------------------------------------------------------------------------
+
+
+def difference(
+    samples: SplitSamples, first: str, second: str, metric: str, seeds: SeedVariances | None = None
+) -> Difference | None:
+    """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
+    one = samples.metric(first, metric)
+    other = samples.metric(second, metric)
+    if one is None or other is None or min(samples.images.values()) < MIN_IMAGES:
+        return None
+    if seeds is None:
+        seeds = SeedVariances.of(samples.records.values(), metric)
+    value = one.value - other.value
+    image_variance = float((one.draws - other.draws).var()) + one.extra_variance
+    identical = value == 0 and bool(np.array_equal(one.by_seed, other.by_seed))
+    variance = satterthwaite(
+        [
+            Variance(image_variance, one.blocks - 1.0),
+            seeds.of_mean(samples.records[first]),
+            seeds.of_mean(samples.records[second]),
+        ]
+    )
+    standard_error = 0.0 if identical else math.sqrt(variance.value)
+    return Difference(
+        first=first,
+        second=second,
+        metric=metric,
+        value=value,
+        standard_error=standard_error,
+        degrees_of_freedom=variance.degrees_of_freedom,
+        p_value=two_sided_p(value, standard_error, variance.degrees_of_freedom),
+    )
+
+
+def compare(samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Sequence[str]) -> list[Difference]:
+    """Return the differences of all pairs in all metrics, corrected by Holm as one family."""
+    by_metric = seed_variances(samples, metrics)
+    differences = []
+    for first, second in pairs:
+        for metric in metrics:
+            found = difference(samples, first, second, metric, by_metric[metric])
+            if found is not None:
+                differences.append(found)
+    return correct(differences)
+
+
+def correct(family: Sequence[Difference]) -> list[Difference]:
+    """Fill in Holm's adjusted p-values: the chance of any false difference in the family stays below the level."""
+    adjusted = holm([found.p_value for found in family])
+    corrected = []
+    for found, p_value in zip(family, adjusted, strict=True):
+        corrected.append(replace(found, adjusted_p=p_value, family_size=len(family)))
+    return corrected
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return adjusted p-values, in the order given.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, (len(p_values) - rank) * p_values[index])
+        adjusted[index] = min(1.0, largest)
+    return adjusted
+
+
+def standard_errors(
+    samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
+) -> tuple[Numbers, Numbers]:
+    """Return paired differences between all records: (records, records) values and standard errors."""
+    draws = np.stack([samples.records[name].metrics[metric].draws for name in names])
+    values = np.array([samples.records[name].metrics[metric].value for name in names])
+    covariance = np.cov(draws, bias=True).reshape(len(names), len(names))
+    image_variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
+    extra = samples.records[names[0]].metrics[metric].extra_variance
+    of_seeds = np.array([seeds.of_mean(samples.records[name]).value for name in names])
+    variance = np.maximum(image_variance, 0) + extra + of_seeds[:, None] + of_seeds
+    return values[:, None] - values, np.sqrt(variance)

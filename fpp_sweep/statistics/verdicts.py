@@ -1,0 +1,183 @@
+"""The answer of a sweep: which finalist is recommended, and which differences to the baselines are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.catalogue import Goal
+from fpp_sweep.statistics.paired import Difference, goal_of
+
+# largest loss to zero-shot that a recommended setting may have, by metric; `search.margin` overrides
+DEFAULT_MARGINS = {catalogue.ACCURACY: 1.0, "accuracy_top5": 1.0, "nll": 0.02, "brier": 0.01}
+CALIBRATION_MARGIN = 0.5  # points, of every other metric in percent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a sweep recommends, and the family of differences that this rests on."""
+
+    metrics: tuple[str, ...] = ()  # objectives that can be resampled, in their order
+    untested: tuple[str, ...] = ()  # objectives that cannot be
+    finalists: tuple[str, ...] = ()
+    baselines: tuple[str, ...] = ()
+    split: str = ""
+    images: Mapping[str, int] = field(default_factory=dict)  # by dataset
+    seeds: int = 0  # of each finalist
+    differences: Mapping[tuple[str, str, str], Difference] = field(default_factory=dict)
+    recommended: str | None = None
+    recommended_kind: Literal["trial", "baseline"] | None = None
+    reason: str = ""  # one sentence: why this one, or why none
+
+    def difference(self, finalist: str, baseline: str, metric: str) -> Difference | None:
+        return self.differences.get((finalist, baseline, metric))
+
+    def beats(self, name: str) -> dict[str, list[str]]:
+        """Return the baselines that a finalist is shown to beat, by metric."""
+        return self._marked(name, "+")
+
+    def beaten_by(self, name: str) -> dict[str, list[str]]:
+        """Return the baselines that are shown to beat a finalist, by metric."""
+        return self._marked(name, "-")
+
+    def _marked(self, name: str, mark: str) -> dict[str, list[str]]:
+        marked: dict[str, list[str]] = {}
+        for (finalist, baseline, metric), found in self.differences.items():
+            if finalist == name and found.mark == mark:
+                marked.setdefault(metric, []).append(baseline)
+        return marked
+
+    @property
+    def design(self) -> str:
+        """Seeds and images in words: `3 seeds, 5 x 200 test images`."""
+        if not self.images:
+            return ""
+        sizes = sorted(set(self.images.values()))
+        if len(sizes) == 1:
+            images = f"{len(self.images)} x {sizes[0]} {self.split} images"
+        else:
+            images = f"{len(self.images)} datasets of {sizes[0]} to {sizes[-1]} {self.split} images"
+        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{seeds}, {images}"
+
+
+def margin_of(metric: str, margins: Mapping[str, float]) -> float:
+    """Return the largest loss to zero-shot in a metric that a recommended setting may have."""
+    stem = metric.partition("/")[0]
+    for name in (metric, stem):
+        if name in margins:
+            return margins[name]
+    return DEFAULT_MARGINS.get(stem, CALIBRATION_MARGIN)
+
+
+def recommend(
+    differences: Sequence[Difference],
+    finalists: Sequence[str],
+    baselines: Sequence[str],
+    metrics: Sequence[str],
+    margins: Mapping[str, float],
+    *,
+    references: Sequence[str],
+) -> tuple[str | None, str]:
+    """Return the recommended finalist, if any, and the reason in one clause.
+
+    `finalists` stand in the order of preference, the knee of the front first. `references` are the baselines of which a
+    recommended finalist beats at least one; it must not lose to the first of them, zero-shot where there is one, beyond
+    the margin in any metric. No baseline may be shown to beat it.
+    """
+    if not baselines:
+        return None, "there are no baselines to compare with"
+    if not metrics:
+        return None, "no objective can be resampled, so that no difference can be tested"
+    table = {(found.first, found.second, found.metric): found for found in differences}
+    reference = label_of(references[0])
+    safe = []
+    for name in finalists:
+        beaten = _any_mark(table, name, baselines, metrics, "-")
+        if _is_safe(table, name, references[0], metrics, margins) and not beaten:
+            safe.append(name)
+    if not safe:
+        return None, f"for no finalist is a loss against {reference} beyond the margins excluded"
+    for name in safe:
+        gains = _gains(table, name, references, metrics)
+        if gains:
+            return name, f"better in {gains}, no loss against {reference} beyond the margins"
+    names = " or ".join(label_of(baseline) for baseline in references)
+    return None, f"no finalist is shown to be better than {names}"
+
+
+def label_of(name: str) -> str:
+    """Return a record's name as tables show it.
+
+    >>> label_of("baseline-tpt"), label_of("trial-0002")
+    ('tpt', 'trial-0002')
+    """
+    return name.removeprefix("baseline-")
+
+
+def _gains(
+    table: Mapping[tuple[str, str, str], Difference], name: str, references: Sequence[str], metrics: Sequence[str]
+) -> str:
+    """Return what a finalist is shown to be better in, and than which reference; empty if in nothing."""
+    gains = []
+    for metric in metrics:
+        beaten = []
+        for baseline in references:
+            found = table.get((name, baseline, metric))
+            if found is not None and found.mark == "+":
+                beaten.append(label_of(baseline))
+        if beaten:
+            gains.append(f"{metric} than {' and '.join(beaten)}")
+    return ", and in ".join(gains)
+
+
+def _is_safe(
+    table: Mapping[tuple[str, str, str], Difference],
+    name: str,
+    reference: str,
+    metrics: Sequence[str],
+    margins: Mapping[str, float],
+) -> bool:
+    """Return True if a loss to the reference beyond the margin is excluded in every metric."""
+    for metric in metrics:
+        found = table.get((name, reference, metric))
+        if found is None or not found.excludes_loss_beyond(margin_of(metric, margins)):
+            return False
+    return True
+
+
+def _any_mark(
+    table: Mapping[tuple[str, str, str], Difference],
+    name: str,
+    baselines: Sequence[str],
+    metrics: Sequence[str],
+    mark: str,
+) -> bool:
+    for baseline in baselines:
+        for metric in metrics:
+            found = table.get((name, baseline, metric))
+            if found is not None and found.mark == mark:
+                return True
+    return False
+
+
+def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) -> str | None:
+    """Return the baseline that no other dominates and that is best in the first objective.
+
+    >>> best_baseline({"a": (70.0, 5.0), "b": (71.0, 4.0), "c": (69.0, 3.0)}, ["max", "min"])
+    'b'
+    """
+    best = None
+    best_gains: tuple[float, ...] = ()
+    for name, point in values.items():
+        gains = tuple(catalogue.sign(goal) * value for value, goal in zip(point, goals, strict=True))
+        if best is None or gains > best_gains:  # the first objective decides, ties go to the next one
+            best = name
+            best_gains = gains
+    return best
+
+
+def goals_of(metrics: Sequence[str]) -> list[Goal]:
+    return [goal_of(metric) for metric in metrics]

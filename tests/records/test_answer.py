@@ -1,0 +1,109 @@
+"""The answer of a sweep, from its folder."""
+
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.answer import sentence_of, statistics_of
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import FINAL
+from tests.names import PLAIN, TPT
+from tests.report.worlds import World, write
+
+BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
+EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
+
+
+def sweep(tmp_path, sides, splits=("val", FINAL, "test"), images=1000, seeds=(0, 1, 2)):
+    return write(SweepFolder(tmp_path / "sweep"), World(images, seed=3), sides, splits, seeds=seeds)
+
+
+def read(folder):
+    return statistics_of(folder, folder.info(), folder.trials())
+
+
+def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
+    folder = sweep(tmp_path, BETTER)
+    found = read(folder)
+    assert (found.answer.recommended, found.answer.recommended_kind) == ("trial-0002", "trial")
+    assert found.answer.split == "test"
+    assert found.answer.difference("trial-0002", f"baseline-{PLAIN}", "accuracy").mark == "+"
+    sentence = sentence_of(folder.info(), found)
+    assert sentence.startswith("Recommended: trial-0002 with ")
+    assert sentence.endswith("(3 seeds, 2 x 1000 test images).")
+
+
+def test_where_nothing_differs_the_best_baseline_is_recommended(tmp_path):
+    folder = sweep(tmp_path, EQUAL)
+    found = read(folder)
+    assert found.answer.recommended_kind == "baseline"
+    assert sentence_of(folder.info(), found).startswith("No trial is recommended, ")
+    assert not [difference for difference in found.answer.differences.values() if difference.mark]
+
+
+def test_the_family_is_every_finalist_against_every_baseline_in_every_objective(tmp_path):
+    answer = read(sweep(tmp_path, BETTER)).answer
+    assert len(answer.differences) == len(answer.finalists) * 2 * 2 == 8
+    assert {difference.family_size for difference in answer.differences.values()} == {8}
+
+
+def test_before_the_final_stage_there_is_no_answer(tmp_path):
+    folder = sweep(tmp_path, BETTER, ("val",), seeds=(0,))
+    folder.write_info(replace(folder.info(), state="running"))
+    found = read(folder)
+    assert found.answer.recommended is None
+    assert sentence_of(folder.info(), found) == "Nothing is recommended: the final stage has not run yet."
+
+
+def test_an_answer_of_one_seed_says_so(tmp_path):
+    folder = sweep(tmp_path, BETTER, ("val", "test"), seeds=(0,))
+    assert "(one seed, 2 x 1000 test images)" in sentence_of(folder.info(), read(folder))
+
+
+def test_without_baselines_nothing_is_recommended(tmp_path):
+    folder = sweep(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.6, 0.04)})
+    assert sentence_of(folder.info(), read(folder)).startswith(
+        "Nothing is recommended: there are no baselines to compare with"
+    )
+
+
+def test_without_zero_shot_the_first_baseline_takes_its_role(tmp_path):
+    sides = {name: side for name, side in BETTER.items() if name != PLAIN}
+    folder = sweep(tmp_path, sides)
+    assert f"than {TPT}" in read(folder).answer.reason
+
+
+def test_few_images_are_not_tested(tmp_path):
+    folder = sweep(tmp_path, BETTER, images=20)
+    assert "20 images of a dataset are too few for any test" in sentence_of(folder.info(), read(folder))
+
+
+@pytest.mark.parametrize("damage", ["cut", "swapped", "missing"])
+def test_damaged_or_swapped_block_statistics_are_ignored_and_reported(tmp_path, damage):
+    folder = sweep(tmp_path, BETTER)
+    file = folder.artifacts("trial-0003") / "test" / "block_stats.npz"
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:100])
+    elif damage == "swapped":
+        file.write_bytes((folder.artifacts("trial-0002") / "test" / "block_stats.npz").read_bytes())
+    else:
+        file.unlink()
+    found = read(folder)
+    assert found.answer.finalists == ("trial-0002",)
+    if damage != "missing":
+        (line,) = found.notes
+        assert line.startswith("trial-0003: block statistics of split test are ignored: ")
+
+
+def test_an_objective_that_cannot_be_resampled_is_named(tmp_path):
+    folder = sweep(tmp_path, BETTER)
+    first, second = folder.info().objectives
+    folder.write_info(replace(folder.info(), objectives=(first, replace(second, metric="mce"))))
+    answer = read(folder).answer
+    assert (answer.metrics, answer.untested) == (("accuracy",), ("mce",))
+
+
+def test_support_uses_the_final_stage_for_finalists(tmp_path):
+    found = read(sweep(tmp_path, BETTER))
+    assert found.support.word("trial-0002") == "likely"
+    assert found.support.trials["trial-0003"].beaten_by == "trial-0002"

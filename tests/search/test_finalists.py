@@ -1,0 +1,231 @@
+"""The final stage: its seeds and images, who takes part, and in which order its jobs run."""
+
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.records import FINAL
+from fpp_sweep.search.finalists import FinalJobs, choose_finalists, choose_tested, final_plan, final_seeds, fresh_images
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.work import Finalists
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.trial.trial import Plan
+from tests.names import PLAIN, TPT
+from tests.report.worlds import World, write
+
+SPACE = """
+question: what?
+params: {fpp.gamma1: {low: 1, high: 2}}
+work: {datasets: [digits, scenes], baselines: [zero_shot, tpt], limit: 200}
+"""
+
+
+def info(name, split, size):
+    return DatasetInfo(name=name, split=split, group="tiny", classes=("a", "b"), size=size, digest="", images="")
+
+
+def describe_with(size):
+    return lambda names, split: [info(name, split, size) for name in names]
+
+
+def plan_of(size=200, seeds=(0,)):
+    datasets = {split: tuple(info(name, split, size) for name in ("digits", "scenes")) for split in ("val", "test")}
+    return Plan(datasets=datasets, seeds=seeds)
+
+
+@pytest.mark.parametrize(
+    ("used", "available", "images", "expected"),
+    [
+        (200, 1000, None, (200, 400)),
+        (200, 300, None, (200, 300)),  # fewer than the search used
+        (200, 1000, 500, (200, 700)),
+        (200, 200, None, None),
+        (200, 230, None, None),  # less than a batch
+        (20, 60, None, (20, 40)),
+    ],
+)
+def test_fresh_images_follow_those_of_the_search(used, available, images, expected):
+    found = fresh_images(Finalists(images=images), {"a": used, "b": used}, {"a": available, "b": available + 7})
+    assert (None if found is None else (found.start, found.stop)) == expected
+
+
+def test_datasets_of_unequal_sizes_have_no_fresh_images():
+    assert fresh_images(Finalists(), {"a": 200, "b": 97}, {"a": 400, "b": 97}) is None
+
+
+def test_further_seeds_draw_the_pretraining_and_keep_the_views():
+    space = parse_space(SPACE, "space.yaml")
+    final = final_plan(plan_of(), space, describe_with(400))
+    config = TrialConfig(prompt="fpp", method="tpt")
+    tasks = [task for tasks in final.tasks(config, FINAL).values() for task in tasks]
+    assert {(task.seed, task.prompt_seed) for task in tasks} == {(0, 0), (0, 1), (0, 2)}
+    assert {(task.start, task.stop, task.split) for task in tasks} == {(200, 400, "val:400")}
+    tested = [task for tasks in final.tasks(config, "test").values() for task in tasks]
+    assert {(task.start, task.stop) for task in tested} == {(0, 200)}
+
+
+def test_a_prompt_of_words_runs_with_the_seeds_of_the_search_only():
+    space = parse_space(SPACE, "space.yaml")
+    plan = plan_of()
+    final = final_plan(plan, space, describe_with(400))
+    assert final.for_config(TrialConfig(prompt="a photo of a"), plan.seeds).seeds == (0,)
+    assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (0, 1, 2)
+
+
+def test_seeds_of_the_search_come_first():
+    assert final_seeds([5], 3) == (5, 0, 1)
+    assert final_seeds([0, 1, 2], 3) == (0, 1, 2)
+
+
+def test_one_seed_turns_the_final_stage_off():
+    space = parse_space(SPACE, "space.yaml", ["search.finalists={seeds: 1}"])
+    assert final_plan(plan_of(), space, describe_with(400)) is None
+
+
+def test_a_stateful_method_keeps_its_stream_from_the_beginning():
+    space = parse_space(SPACE, "space.yaml", ["base.method=dynaprompt"])
+    assert final_plan(plan_of(), space, describe_with(400)).final_range is None
+
+
+# --- who takes part ---------------------------------------------------------------------------------
+
+SIDES = {
+    PLAIN: (0.60, 0.10),
+    TPT: (0.61, 0.12),
+    "trial-0002": (0.62, 0.08),  # on the front
+    "trial-0003": (0.618, 0.081),  # cannot be told from the front
+    "trial-0004": (0.50, 0.00),  # on the front by its calibration, and far below zero-shot
+    "trial-0005": (0.57, 0.20),  # clearly beaten
+}
+
+
+@pytest.fixture
+def searched(tmp_path):
+    return write(SweepFolder(tmp_path / "sweep"), World(1000, seed=5), SIDES)
+
+
+def front_in(folder):
+    return front_of(folder.info(), folder.trials())
+
+
+def test_the_front_and_its_rivals_are_finalists_and_no_trial_below_the_floor(searched):
+    finalists = choose_finalists(searched, front_in(searched), 6)
+    assert [record.name for record in finalists] == ["trial-0002", "trial-0003"]
+
+
+def test_there_are_at_most_as_many_finalists_as_asked_for(searched):
+    assert [record.name for record in choose_finalists(searched, front_in(searched), 1)] == ["trial-0002"]
+
+
+def test_a_trial_with_a_baselines_settings_is_no_finalist(searched):
+    trial = searched.trial("trial-0003")
+    searched.write_trial(replace(trial, key=searched.trial(f"baseline-{TPT}").key))
+    assert [record.name for record in choose_finalists(searched, front_in(searched), 6)] == ["trial-0002"]
+
+
+def test_trials_below_the_floor_run_where_there_are_no_others(tmp_path):
+    sides = {PLAIN: (0.60, 0.10), TPT: (0.61, 0.12), "trial-0002": (0.50, 0.0)}
+    folder = write(SweepFolder(tmp_path / "sweep"), World(1000), sides)
+    assert [record.name for record in choose_finalists(folder, front_in(folder), 6)] == ["trial-0002"]
+
+
+def test_a_finalist_that_another_is_clearly_ahead_of_is_not_tested(tmp_path):
+    sides = {PLAIN: (0.60, 0.1), "trial-0002": (0.62, 0.08), "trial-0003": (0.55, 0.2)}
+    folder = write(SweepFolder(tmp_path / "sweep"), World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
+    finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003")]
+    assert [record.name for record in choose_tested(folder, front_in(folder), finalists)] == ["trial-0002"]
+
+
+# --- the jobs ---------------------------------------------------------------------------------------
+
+
+class Jobs:
+    """The jobs of a sweep, run one by one."""
+
+    def __init__(self, folder, *overrides, has_final_stage=True):
+        self.folder = folder
+        space = parse_space(SPACE, "space.yaml", overrides)
+        self.jobs = FinalJobs(space, folder, has_final_stage=has_final_stage)
+
+    def next(self, running=()):
+        records = {record.name: record for record in self.folder.trials()}
+        return self.jobs.next(records, running)
+
+    def finish(self, name, split):
+        record = self.folder.trial(name)
+        self.folder.write_trial(replace(record, results={**record.results, split: record.results["val"]}))
+        stats = self.folder.artifacts(name) / "val" / "block_stats.npz"
+        target = self.folder.artifacts(name) / split / "block_stats.npz"
+        target.parent.mkdir()
+        target.write_bytes(stats.read_bytes())
+
+    def run_all(self):
+        done = []
+        while job := self.next():
+            self.finish(*job)
+            done.append(job)
+        return done
+
+
+def test_baselines_are_tested_then_finalists_run_and_those_in_the_race_are_tested(searched):
+    baselines = [(f"baseline-{PLAIN}", "test"), (f"baseline-{TPT}", "test")]
+    finalists = [("trial-0002", FINAL), ("trial-0003", FINAL)]
+    tests = [("trial-0002", "test"), ("trial-0003", "test")]
+    assert Jobs(searched).run_all() == baselines + finalists + tests
+
+
+def test_nothing_is_chosen_while_a_trial_of_the_search_runs(searched):
+    jobs = Jobs(searched)
+    assert jobs.next(running=[("trial-0009", "val")]) is None
+    assert jobs.next() is not None
+
+
+def test_nobody_is_tested_while_a_finalist_runs(searched):
+    jobs = Jobs(searched)
+    started = [jobs.next() for _ in range(4)]
+    assert jobs.next(running=started[2:]) is None
+    jobs.finish(*started[2])
+    assert jobs.next(running=started[3:]) is None
+    jobs.finish(*started[3])
+    assert jobs.next() == ("trial-0002", "test")
+
+
+def test_a_finalist_that_failed_is_not_tested_and_not_begun_again(searched):
+    jobs = Jobs(searched)
+    started = [jobs.next() for _ in range(4)]
+    jobs.finish(*started[2])  # the other one leaves no result
+    assert jobs.next() == ("trial-0002", "test")
+    assert jobs.next() is None
+
+
+def test_a_resumed_driver_does_what_is_left(searched):
+    first = Jobs(searched)
+    done = []
+    for _ in range(3):
+        job = first.next()
+        first.finish(*job)
+        done.append(job)
+    assert Jobs(searched).run_all() == [("trial-0003", FINAL), ("trial-0002", "test"), ("trial-0003", "test")]
+
+
+def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
+    folder = write(SweepFolder(tmp_path / "sweep"), World(1000, seed=5), SIDES)
+    jobs = Jobs(folder, "search.split=test", "work.baselines=[zero_shot]").run_all()
+    assert [split for _, split in jobs] == [FINAL] * 3
+
+
+def test_without_a_final_stage_the_front_is_tested(searched):
+    jobs = Jobs(searched, "search.finalists={seeds: 1}", has_final_stage=False).run_all()
+    names = [name for name, split in jobs if split == "test" and name.startswith("trial")]
+    assert names == ["trial-0002", "trial-0004"]
+
+
+def test_a_raised_budget_chooses_again(searched):
+    jobs = Jobs(searched)
+    jobs.run_all()
+    jobs.jobs.reset()
+    assert jobs.next(running=[("trial-0009", "val")]) is None
+    assert jobs.next() is None  # all is done

@@ -1,0 +1,64 @@
+"""Support for the front, in words."""
+
+import numpy as np
+
+from fpp_sweep.statistics.front_support import front_support, is_dominated, share_on_front
+from fpp_sweep.statistics.paired import seed_variances
+from tests.statistics.samples import split_samples
+
+METRICS = ["accuracy", "ece"]
+
+
+def support_of(records, **options):
+    samples = split_samples(records, **options)
+    return front_support(samples, list(records), METRICS, seed_variances(samples, METRICS)).trials
+
+
+def test_domination_is_what_its_definition_says():
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        points = generator.integers(0, 4, size=(2, 9)).astype(float)
+        expected = []
+        for one in range(9):
+            rivals = [
+                (points[:, other] >= points[:, one]).all() and (points[:, other] > points[:, one]).any()
+                for other in range(9)
+            ]
+            expected.append(any(rivals))
+        assert is_dominated(points).tolist() == expected
+
+
+def test_the_share_is_the_mean_over_resamples():
+    better = np.array([[[1.0, 0.0], [0.0, 1.0]]])  # each trial is ahead in one of two resamples
+    assert share_on_front(better).tolist() == [0.5, 0.5]
+
+
+def test_a_trial_that_is_clearly_beaten_in_every_objective_is_unlikely_and_its_rival_is_named():
+    found = support_of({"a": {"accuracy": [70.0], "ece": [4.0]}, "b": {"accuracy": [65.0], "ece": [9.0]}})
+    assert (found["a"].word, found["b"].word, found["b"].beaten_by) == ("likely", "unlikely", "a")
+
+
+def test_two_rivals_that_are_ahead_in_one_objective_each_make_nothing_unlikely():
+    found = support_of(
+        {
+            "a": {"accuracy": [70.0], "ece": [9.0]},
+            "b": {"accuracy": [60.0], "ece": [3.0]},
+            "c": {"accuracy": [65.0], "ece": [3.1]},
+        }
+    )
+    assert found["c"].word != "unlikely"
+
+
+def test_near_ties_are_uncertain():
+    found = support_of({name: {"accuracy": [70.0 + shift], "ece": [5.0]} for name, shift in (("a", 0.0), ("b", 0.1))})
+    assert {trial.word for trial in found.values()} == {"uncertain"}
+
+
+def test_seeds_that_differ_make_support_uncertain():
+    steady = {"a": {"accuracy": [70.0] * 3, "ece": [4.0] * 3}, "b": {"accuracy": [67.0] * 3, "ece": [7.0] * 3}}
+    jumpy = {
+        "a": {"accuracy": [75.0, 65.0, 70.0], "ece": [1.0, 7.0, 4.0]},
+        "b": {"accuracy": [72.0, 62.0, 67.0], "ece": [10.0, 4.0, 7.0]},
+    }
+    assert support_of(steady)["b"].word == "unlikely"
+    assert support_of(jumpy)["b"].word == "uncertain"

@@ -1,0 +1,187 @@
+"""Intervals and paired differences: images, seeds and Holm's correction."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
+from fpp_sweep.statistics.paired import (
+    MIN_IMAGES,
+    Difference,
+    SeedVariances,
+    Variance,
+    compare,
+    correct,
+    difference,
+    holm,
+    metric_interval,
+    own_seed_variance,
+    satterthwaite,
+    two_sided_p,
+)
+from tests.statistics.samples import metric_samples, split_samples
+
+NO_NOISE = np.zeros(500)
+
+
+def test_p_values_are_those_of_students_t():
+    for value, error, degrees in ((1.0, 0.5, 3.0), (-2.0, 0.7, 12.5), (0.3, 1.0, 1e12)):
+        assert two_sided_p(value, error, degrees) == pytest.approx(2 * stats.t.sf(abs(value) / error, degrees))
+
+
+def test_degrees_of_freedom_follow_satterthwaite():
+    total = satterthwaite([Variance(0.16, 60), Variance(0.25, 3), Variance(0.0, 0)])
+    assert total.value == pytest.approx(0.41)
+    assert total.degrees_of_freedom == pytest.approx(0.41**2 / (0.16**2 / 60 + 0.25**2 / 3))
+
+
+def test_holm_rejects_what_its_definition_rejects():
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        p_values = generator.random(12) ** 3
+        ranked = np.sort(p_values)
+        passes = ranked <= 0.05 / np.arange(12, 0, -1)
+        rejected = int(np.cumprod(passes).sum())
+        assert sum(p < 0.05 for p in holm(list(p_values))) == rejected
+
+
+def test_the_spread_of_seeds_is_counted_without_the_noise_of_images_in_it():
+    generator = np.random.default_rng(1)
+    estimates = []
+    for _ in range(400):
+        own_noise = 0.8 * generator.standard_normal((3, 501))  # images act on each seed on their own
+        by_seed = 70 + 0.5 * generator.standard_normal((3, 1)) + own_noise
+        estimates.append(own_seed_variance(MetricSamples(by_seed)).value)
+    # truncation at zero raises the mean a little above 0.25; the spread alone would be 0.25 + 0.64
+    assert 0.2 < np.mean(estimates) < 0.55
+
+
+def test_a_seed_variance_is_moderated_by_those_of_the_others():
+    records = {"a": {"ece": [5.0, 5.0, 5.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
+    samples = split_samples(records, image_sd=0.0)
+    seeds = SeedVariances.of(samples.records.values(), "ece")
+    assert seeds.pooled == Variance(8.0, 4.0)
+    assert seeds.by_record["a"] == Variance(pytest.approx(8.0 / 3), 3.0)
+    assert seeds.by_record["b"] == Variance(pytest.approx((2 * 16.0 + 8.0) / 3), 3.0)
+    assert seeds.of_mean(samples.records["a"]).value == pytest.approx(8.0 / 9)
+
+
+def test_a_record_of_one_seed_varies_as_the_others_do():
+    records = {"a": {"ece": [5.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
+    samples = split_samples(records, image_sd=0.0)
+    seeds = SeedVariances.of(samples.records.values(), "ece")
+    assert seeds.of_mean(samples.records["a"]) == Variance(16.0, 2.0)
+
+
+def test_a_deterministic_record_has_no_seed_variance():
+    records = {"a": {"ece": [1.0, 5.0, 9.0]}, "zero_shot": {"ece": [6.0]}}
+    samples = split_samples(records, image_sd=0.0, deterministic=["zero_shot"])
+    seeds = SeedVariances.of(samples.records.values(), "ece")
+    assert seeds.of_mean(samples.records["zero_shot"]) == Variance(0.0, 0.0)
+
+
+def test_a_lucky_seed_is_not_shown_as_a_gain():
+    # the accuracies of a real config over four seeds, and zero-shot (76.5); one seed alone looks certain
+    one_seed = split_samples({"a": {"accuracy": [70.1]}, "b": {"accuracy": [66.0]}}, image_sd=0.8)
+    three = split_samples({"a": {"accuracy": [70.1, 58.6, 60.0]}, "b": {"accuracy": [66.0, 65.0, 66.5]}}, image_sd=0.8)
+    (alone,) = compare(one_seed, [("a", "b")], ["accuracy"])
+    (with_seeds,) = compare(three, [("a", "b")], ["accuracy"])
+    assert alone.mark == "+"
+    assert with_seeds.mark == ""
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "mark"),
+    [("accuracy", (72.0, 70.0), "+"), ("accuracy", (70.0, 72.0), "-"), ("ece", (3.0, 6.0), "+"), ("ece", (6, 5.9), "")],
+)
+def test_marks_follow_the_metrics_goal(metric, values, mark):
+    records = {"a": {metric: [values[0]]}, "b": {metric: [values[1]]}}
+    (found,) = compare(split_samples(records, deterministic=["a", "b"]), [("a", "b")], [metric])
+    assert found.mark == mark
+
+
+def test_the_more_differences_a_family_has_the_larger_one_must_be():
+    family = [
+        Difference(first="a", second=f"b{number}", metric="ece", value=-1.0, standard_error=0.4,
+                   degrees_of_freedom=100, p_value=0.014)
+        for number in range(4)
+    ]  # fmt: skip
+    assert [found.mark for found in correct(family[:1])] == ["+"]
+    assert [found.mark for found in correct(family)] == [""] * 4
+    assert {found.family_size for found in correct(family)} == {4}
+
+
+def test_equal_records_differ_by_nothing_for_certain():
+    records = {"a": {"ece": [5.0, 6.0, 7.0]}}
+    samples = split_samples(records)
+    twin = RecordSamples("b", (0, 1, 2), False, samples.records["a"].metrics)
+    both = SplitSamples("test", samples.images, {**samples.records, "b": twin})
+    found = difference(both, "a", "b", "ece")
+    assert (found.value, found.standard_error, found.p_value) == (0.0, 0.0, 1.0)
+
+
+def test_differences_need_both_records_and_enough_images():
+    samples = split_samples({"a": {"ece": [5.0]}, "b": {"ece": [6.0]}}, images=MIN_IMAGES - 1)
+    assert difference(samples, "a", "b", "ece") is None
+    assert difference(split_samples({"a": {"ece": [5.0]}}), "a", "b", "ece") is None
+
+
+def test_an_interval_stays_in_the_range_of_its_metric():
+    samples = split_samples({"a": {"accuracy": [99.9]}, "b": {"brier": [0.001]}}, image_sd=5.0)
+    accuracy = metric_interval(samples, "a", "accuracy")
+    brier = metric_interval(samples, "b", "brier")
+    assert accuracy.high == 100.0
+    assert brier.low == 0.0
+
+
+def test_an_interval_contains_images_and_seeds():
+    apart = split_samples({"a": {"accuracy": [60.0, 65.0, 70.0]}}, image_sd=0.5)
+    together = split_samples({"a": {"accuracy": [65.0, 65.0, 65.0]}}, image_sd=0.5)
+    wide, narrow = (metric_interval(samples, "a", "accuracy") for samples in (apart, together))
+    assert narrow.high - narrow.low == pytest.approx(2 * 1.97 * 0.5 / math.sqrt(2), rel=0.02)
+    assert wide.high - wide.low > 10
+
+
+@pytest.mark.parametrize(
+    ("metric", "reason"),
+    [("mce", "cannot be computed from block statistics"), ("nll", "no block statistics of these images")],
+)
+def test_a_metric_without_an_interval_says_why(metric, reason):
+    assert reason in metric_interval(split_samples({"a": {"ece": [5.0]}}), "a", metric)
+
+
+def test_few_images_have_no_interval():
+    samples = split_samples({"a": {"accuracy": [100.0]}}, images=10)
+    assert metric_interval(samples, "a", "accuracy") == f"no interval: fewer than {MIN_IMAGES} images"
+
+
+def test_a_calibration_error_has_an_interval_above_one_threshold_for_all_records():
+    def record(name, value):
+        return RecordSamples(name, (0,), True, {"ece": metric_samples([value], NO_NOISE, calibrated_bias=2.0)})
+
+    records = {name: record(name, value) for name, value in (("far", 9.0), ("near", 2.5), ("at", 3.1))}
+    samples = SplitSamples("test", {"dtd": 1000}, records)
+    assert metric_interval(samples, "far", "ece").value == 9.0
+    assert metric_interval(samples, "at", "ece").value == 3.1
+    assert metric_interval(samples, "near", "ece").startswith("no interval: too near to 2.0")
+
+
+def test_intervals_cover_the_truth_over_images_and_seeds():
+    generator = np.random.default_rng(3)
+    covered = 0
+    cases = 0
+    for _ in range(250):
+        records = {}
+        for name in ("a", "b", "c", "d"):
+            shared = 0.4 * generator.standard_normal()
+            values = 70 + shared + 0.5 * generator.standard_normal(3)
+            noise = 0.4 * generator.standard_normal(500)
+            records[name] = RecordSamples(name, (0, 1, 2), False, {"accuracy": metric_samples(values, noise)})
+        samples = SplitSamples("test", {"dtd": 1000}, records)
+        for pair in (("a", "b"), ("c", "d")):
+            found = difference(samples, *pair, "accuracy")
+            covered += found.low <= 0 <= found.high
+            cases += 1
+    assert covered / cases > 0.93

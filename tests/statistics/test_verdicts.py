@@ -1,0 +1,98 @@
+"""The recommendation."""
+
+import pytest
+
+from fpp_sweep.statistics.paired import Difference
+from fpp_sweep.statistics.verdicts import Answer, best_baseline, margin_of, recommend
+
+METRICS = ("accuracy", "ece")
+BASELINES = ("baseline-zero_shot", "baseline-tpt", "baseline-fpp_code")
+REFERENCES = BASELINES[:2]
+
+
+def family(rows):
+    """Differences {(finalist, baseline, metric): (value, standard error, adjusted p)}; all others are near zero."""
+    differences = []
+    for finalist in {finalist for finalist, _, _ in rows}:
+        for baseline in BASELINES:
+            for metric in METRICS:
+                value, error, p_value = rows.get((finalist, baseline, metric), (0.0, 0.1, 1.0))
+                differences.append(
+                    Difference(
+                        first=finalist, second=baseline, metric=metric, value=value, standard_error=error,
+                        degrees_of_freedom=100, p_value=p_value, adjusted_p=p_value,
+                    )
+                )  # fmt: skip
+    return differences
+
+
+def recommended(rows, finalists=("trial-0001",), margins=None):
+    return recommend(family(rows), finalists, BASELINES, METRICS, margins or {}, references=REFERENCES)
+
+
+LOSS = ("trial-0001", "baseline-zero_shot", "accuracy"), (-0.2, 0.6, 0.9)
+GAIN = ("trial-0001", "baseline-zero_shot", "ece"), (-3.0, 0.5, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("rows", "margins", "chosen"),
+    [
+        (dict([GAIN]), {}, "trial-0001"),
+        # better than TPT only
+        ({("trial-0001", "baseline-tpt", "accuracy"): (2.0, 0.5, 0.01)}, {}, "trial-0001"),
+        # better than a baseline that is no reference
+        ({("trial-0001", "baseline-fpp_code", "accuracy"): (4.0, 0.5, 0.01)}, {}, None),
+        # a loss beyond the margin is not excluded
+        (dict([GAIN, LOSS]), {}, None),
+        (dict([GAIN, LOSS]), {"accuracy": 2.0}, "trial-0001"),
+        # a baseline beats it
+        (dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))]), {}, None),
+        # nothing is shown
+        ({("trial-0001", "baseline-zero_shot", "ece"): (-0.3, 0.2, 0.4)}, {}, None),
+    ],
+)  # fmt: skip
+def test_a_finalist_is_recommended_if_it_gains_without_a_loss(rows, margins, chosen):
+    assert recommended(rows, margins=margins)[0] == chosen
+
+
+def test_of_two_that_qualify_the_first_in_the_order_of_preference_is_recommended():
+    rows = dict([GAIN, (("trial-0002", "baseline-zero_shot", "ece"), (-4.0, 0.5, 0.001))])
+    assert recommended(rows, ("trial-0002", "trial-0001"))[0] == "trial-0002"
+    assert recommended(rows, ("trial-0001", "trial-0002"))[0] == "trial-0001"
+
+
+@pytest.mark.parametrize(
+    ("baselines", "metrics", "reason"),
+    [((), METRICS, "there are no baselines to compare with"), (BASELINES, (), "no objective can be resampled")],
+)
+def test_nothing_is_recommended_without_something_to_test(baselines, metrics, reason):
+    chosen, why = recommend([], ("trial-0001",), baselines, metrics, {}, references=baselines[:1])
+    assert chosen is None
+    assert reason in why
+
+
+def test_the_reason_names_the_gains():
+    _, reason = recommended(dict([GAIN]))
+    assert reason == "better in ece than zero_shot, no loss against zero_shot beyond the margins"
+
+
+@pytest.mark.parametrize(
+    ("metric", "margin"),
+    [("accuracy", 1.0), ("ece", 0.5), ("smooth_ece", 0.5), ("ece/dtd", 0.5), ("nll", 0.02), ("aurc", 0.5)],
+)
+def test_margins_have_defaults(metric, margin):
+    assert margin_of(metric, {}) == margin
+    assert margin_of(metric, {metric: 7.0}) == 7.0
+
+
+def test_the_best_baseline_is_not_dominated():
+    values = {"a": (70.0, 5.0), "b": (70.0, 4.0), "c": (69.0, 1.0)}
+    assert best_baseline(values, ["max", "min"]) == "b"
+    assert best_baseline({}, ["max", "min"]) is None
+
+
+def test_an_answer_says_on_how_many_seeds_and_images_it_rests():
+    assert Answer(split="test", images={"a": 200, "b": 200}, seeds=3).design == "3 seeds, 2 x 200 test images"
+    assert Answer(split="test", images={"a": 200, "b": 97}, seeds=1).design == (
+        "one seed, 2 datasets of 97 to 200 test images"
+    )
