@@ -26,6 +26,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep.checks.cache_entries import read_entry
 from fpp_sweep.core.datasets.custom import read_custom
 from fpp_sweep.core.datasets.split_files import names_by_label, read_split_file, read_variant_list, read_variants
 from fpp_sweep.core.images.chunks import Chunk, DamagedChunk
@@ -40,7 +41,6 @@ from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
 from fpp_sweep.spec.errors import LONGEST, InputError
 from fpp_sweep.tracking.sync import _Delivery, _read_front
-from fpp_sweep.trial.cache_entries import read_entry
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"

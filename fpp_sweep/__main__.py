@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
+
+from fpp_sweep.spec.errors import unknown
+from fpp_sweep.spec.version import VERSION
 
 COMMANDS = {
     "tune": "search for the best settings: begin a sweep, or resume one",
@@ -20,15 +25,12 @@ COMMANDS = {
 MODULES = {"reproduce": "reproduce.__main__"}  # of commands that are packages
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    from fpp_sweep.cli.command import typed_words, version_line  # after `command` has seen to interrupts
-    from fpp_sweep.spec.errors import unknown  # likewise
-
-    words = typed_words(argv)
+def main(words: Sequence[str]) -> None:
+    """Call the command that the first word names with the words after it."""
     if not words or words[0] in ("-h", "--help"):
         print(usage())
     elif words[0] == "--version":
-        print(version_line())
+        print(f"fpp_sweep {VERSION}")
     elif words[0] in COMMANDS:
         name = words[0]
         module = import_module(f"fpp_sweep.{MODULES.get(name, name)}")
@@ -47,12 +49,11 @@ def usage() -> str:
 
 def command() -> None:
     """Run the console script."""
-    # an interrupt ends the process quietly until `run` can report it in one line
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from fpp_sweep.cli.command import run  # after the line above
+    from fpp_sweep.cli.command import run  # an interrupt ends the process quietly until `run` can report it
 
     signal.signal(signal.SIGINT, handler)
-    run(main)
+    run(partial(main, sys.argv[1:]))
 
 
 if __name__ == "__main__":

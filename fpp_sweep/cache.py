@@ -9,19 +9,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fpp_sweep.cli.command import Parser, parser, run
 from fpp_sweep.core.images.cache import default_cache, readable_size
 from fpp_sweep.spec.errors import InputError
 
-if TYPE_CHECKING:
-    from fpp_sweep.trial.cache_entries import CacheEntry
-
-HEADINGS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 PRUNE = (
@@ -32,12 +26,12 @@ PRUNE = (
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep.trial import cache_entries  # loads numpy, which --help does without
+    from fpp_sweep.checks import cache_entries  # loads numpy, which --help does without
 
     root = args.cache or default_cache()
     entries = cache_entries.find_entries(root)
     if args.command == "list":
-        print(entry_table(root, entries))
+        print(cache_entries.entry_table(root, entries))
         return
     if not (args.damaged or args.all or args.older_than is not None or args.larger_than is not None):
         raise InputError("prune: nothing is selected; give --older-than, --larger-than, --damaged or --all")
@@ -78,20 +72,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     prune.add_argument("--damaged", action="store_true", help="only damaged files")
     prune.add_argument("--yes", action="store_true", help="remove without asking; without a terminal nothing else does")
     return options.parse_args(argv)
-
-
-def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
-    """Return a row for each entry, and the sum below."""
-    from fpp_sweep.report.tables import aligned  # reads records, which --help does without
-
-    now = time.time()
-    total = 0
-    rows: list[Sequence[str]] = [HEADINGS]
-    for entry in entries:
-        rows.append(entry.cells(now))
-        total += entry.size
-    lines = aligned(rows, words=range(len(HEADINGS)))
-    return "\n".join([*lines, f"{root}: {len(entries)} entries, {readable_size(total)}"])
 
 
 def print_selection(sizes: Mapping[Path, int]) -> None:

@@ -9,36 +9,32 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags
+from fpp_sweep.cli.names import find_sweep, is_sweep_or_path
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
-
-if TYPE_CHECKING:
-    from fpp_sweep.records.folder import SweepFolder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     plugins.load(plugins.read(args.plugin))
-    from fpp_sweep.cli import names  # reads records, which --help does without
-
     first, *others = args.names
-    folder = names.find_sweep(first)
+    sweep = find_sweep(first)
     if not others:
-        raise InputError(f"{folder.path.name} alone: give another sweep, or two or more of its trials and baselines")
-    are_sweeps = any(names.is_sweep_or_path(word) for word in others if word not in trial_names(folder))
-    folders = [folder]
+        raise InputError(f"{first} alone: give another sweep, or two or more of its trials and baselines")
+    trials = trial_names(sweep)
+    are_sweeps = any(is_sweep_or_path(word) for word in others if word not in trials)
+    sweeps = [sweep]
     if are_sweeps:
-        folders += [names.find_sweep(word) for word in others]
-    from fpp_sweep.report import comparison_files  # loads numpy, after sweeps that do not exist are reported
+        sweeps += [find_sweep(word) for word in others]
+    from fpp_sweep.report import comparison_files  # loads numpy, which --help does without
 
     if are_sweeps:
-        print(comparison_files.write_sweep_comparison(folders, args.target, args.out))
+        print(comparison_files.write_sweep_comparison(sweeps, args.target, args.out))
     else:
-        print(comparison_files.write_trial_comparison(folder, others, args.split, args.out))
+        print(comparison_files.write_trial_comparison(sweep, others, args.split, args.out))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -55,10 +51,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-def trial_names(folder: SweepFolder) -> set[str]:
+def trial_names(sweep: Path) -> set[str]:
     """Return the names of a sweep's trials and baselines, baselines also without their prefix."""
     names = set()
-    for file in folder.trial_files():
+    for file in sweep.glob("trials/[!.]*.json"):
         names |= {file.stem, file.stem.removeprefix("baseline-")}
     return names
 

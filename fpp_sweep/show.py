@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from fpp_sweep.cli import names
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags
 from fpp_sweep.spec import plugins
@@ -21,15 +22,15 @@ from fpp_sweep.spec.errors import InputError
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     plugins.load(plugins.read(args.plugin))
-    from fpp_sweep.cli import names  # reads records, which --help does without
-    from fpp_sweep.sweep import showing  # likewise
-
     path = names.SWEEPS
     if args.sweep is not None:
         path = names.find_folder(args.sweep)
     if args.page and names.is_reproduction(path):
         print(f"page: {write_reproduction_page(path).resolve().as_uri()}")
-    elif args.page:
+        return
+    from fpp_sweep.sweep import showing  # reads records, which --help does without
+
+    if args.page:
         print(f"page: {showing.write_sweep_page(path).resolve().as_uri()}")
     elif args.trial is not None:
         print(showing.trial_text(path, args.trial))

@@ -12,25 +12,24 @@ from collections.abc import Sequence
 
 from fpp_sweep.cli.command import Parser, parser, run
 from fpp_sweep.cli.flags import add_flags
+from fpp_sweep.cli.names import find_sweep
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import printable
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep.cli.names import find_sweep  # reads records, which --help does without
-    from fpp_sweep.sweep import steering  # likewise
+    sweep = find_sweep(args.sweep)
+    from fpp_sweep.sweep import steering  # reads records, which --help does without
 
-    folder = find_sweep(args.sweep)
     if args.command == "add":
         plugins.load(plugins.read(args.plugin))
-        values = steering.checked_point(folder, args.values)
+        text = steering.add_point(sweep, args.values)
     elif args.command == "stop":
-        values = steering.checked_trial(folder, args.trial)
+        text = steering.stop_trial(sweep, args.trial)
     else:
-        values = steering.checked_budget(folder, trials=args.trials, hours=args.hours, concurrency=args.concurrency)
-    command = folder.ask(args.command, values)
-    print(printable(f"{steering.command_text(command)}: {steering.next_step(folder)}"))
+        text = steering.change_budget(sweep, trials=args.trials, hours=args.hours, concurrency=args.concurrency)
+    print(printable(text))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -11,25 +11,16 @@ from collections.abc import Sequence
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags
-from fpp_sweep.spec.messages import note, printable
+from fpp_sweep.cli.names import find_sweep
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    from fpp_sweep import tracking  # loads what --help does without
-    from fpp_sweep.cli.names import find_sweep  # likewise
+    sweep = find_sweep(args.sweep)
+    from fpp_sweep.sweep.delivery import deliver  # loads what --help does without
 
-    folder = find_sweep(args.sweep)
-    uri = args.tracking_uri or tracking.recorded(folder.info().tracking_uri)
-    tracking.check_store(uri)
-    delivered = tracking.ship(folder, uri)
-    name = printable(folder.path.name)
-    print(f"{name}: {delivered.records} records brought up to date, {delivered.created} of them new")
-    if delivered.restored:
-        print(f"restored from MLflow's deleted runs: {printable(', '.join(delivered.restored))}")
-    if delivered.left_out:
-        note(f"{len(delivered.left_out)} links lead out of the folder and are left out: {delivered.left_out[0]}")
-    print("see them:", "\n          ".join(tracking.to_look(folder, uri)))
+    for line in deliver(sweep, args.tracking_uri):
+        print(line)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

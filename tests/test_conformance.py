@@ -52,9 +52,10 @@ def test_every_test_that_is_named_exists():
 def test_what_is_to_be_set_can_be_set():
     examples = re.findall(r"`--set ([^`]+)`", page())
     examples.remove("KEY=VALUE")
-    examples.remove("base.KEY=VALUE")
     assert len(examples) > 20
     for example in examples:
+        if example.startswith("preset="):
+            continue
         config = TrialConfig().replace(parse_settings(shlex.split(example)))
         assert config != TrialConfig(), example
         assert catalogue.method(config.method)

@@ -266,7 +266,7 @@ def test_processes_load_what_they_need_and_no_more(loaded):
     assert loaded["a trial's process"][1] == {"numpy"}
     assert loaded["the keeper"][1] == {"numpy"}
     assert loaded["the core"][1] == {"numpy", "torch"}
-    assert loaded["an evaluation in one process"][1] == {"numpy", "torch"}
+    assert loaded["an evaluation in one process"][1] == {"numpy"}  # until all names are checked
     assert loaded["one command"][1] == set()
 
 

@@ -38,7 +38,7 @@ def parser(module: str, description: str, usage: str | None = None) -> Parser:
         description=description.replace(f"python -m {module}", program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("--version", action="version", version=version_line())
+    options.add_argument("--version", action="version", version=f"{PACKAGE} {VERSION}")
     return options
 
 
@@ -47,10 +47,6 @@ def typed_words(argv: Sequence[str] | None) -> list[str]:
     if argv is None:
         return sys.argv[1:]
     return list(argv)
-
-
-def version_line() -> str:
-    return f"{PACKAGE} {VERSION}"
 
 
 def program_name(module: str, typed: str) -> str:

@@ -17,17 +17,18 @@ COMPARISONS = Path("comparisons")
 LONGEST_NAME = 150  # letters of a folder that is named after what is compared
 
 
-def write_trial_comparison(folder: SweepFolder, names: Sequence[str], split: str | None, out: Path | None) -> str:
+def write_trial_comparison(sweep: Path, names: Sequence[str], split: str | None, out: Path | None) -> str:
     """Compare trials of a sweep on a split; write the tables, and return them with the paths of the files."""
+    folder = SweepFolder.open(sweep)
     comparison = compare_trials(folder, names, split)
     labels = list(comparison.results)
     out = out or _default_folder([folder.path.name, *labels])
     return _write_tables(out, f"{folder.path.name}: {', '.join(labels)}", list(parts_of_trials(comparison)))
 
 
-def write_sweep_comparison(folders: Sequence[SweepFolder], targets: Sequence[float], out: Path | None) -> str:
+def write_sweep_comparison(sweeps: Sequence[Path], targets: Sequence[float], out: Path | None) -> str:
     """Compare sweeps; write tables, picture and page, and return the tables with the paths of the files."""
-    comparison = compare_sweeps(_by_label(folders))
+    comparison = compare_sweeps(_by_label([SweepFolder.open(sweep) for sweep in sweeps]))
     n_objectives = len(comparison.info.objectives)
     if len(targets) not in (0, n_objectives) or not all(math.isfinite(target) for target in targets):
         raise InputError(f"give a value of each of {comparison.info.goals}, got {list(targets)}", "--target")

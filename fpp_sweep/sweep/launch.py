@@ -18,7 +18,6 @@ from fpp_sweep.spec.messages import command_line, printable, runnable
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.sweep.api import Options, require_same, sweep_folder
 from fpp_sweep.sweep.display import heading, trial_line
-from fpp_sweep.sweep.summary import ending
 from fpp_sweep.sweep.trial_view import split_table
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
@@ -93,6 +92,8 @@ def settings_line(record: TrialRecord) -> str:
 
 
 def print_summary(folder: SweepFolder) -> None:
+    from fpp_sweep.sweep.summary import ending  # loads numpy, which the sweep is announced without
+
     print("\n".join(ending(folder)))
 
 

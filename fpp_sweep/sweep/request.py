@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.space.reading import load_space, read_config, space_from
 from fpp_sweep.space.space import Space
@@ -90,7 +91,7 @@ def _with_first_point(space: Space, point: Mapping[str, Any]) -> Space:
 
 def _with_front_of(name: str, space: Space) -> Space:
     """Return the space with the front of another sweep as its first points."""
-    folder = find_sweep(name)
+    folder = SweepFolder(find_sweep(name))
     front = front_of(folder.info(), folder.trials()).members
     where = f"--points-from {name}"
     unknown_keys: set[str] = set()

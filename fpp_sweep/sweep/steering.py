@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
@@ -21,6 +22,28 @@ from fpp_sweep.sweep.api import last_change
 SECONDS_PER_HOUR = 3600.0
 
 
+def add_point(sweep: Path, assignments: Sequence[str]) -> str:
+    """Ask a sweep to try a point, and return what happens next."""
+    folder = SweepFolder.open(sweep)
+    return _answer(folder, folder.ask("add", checked_point(folder, assignments)))
+
+
+def stop_trial(sweep: Path, name: str) -> str:
+    """Ask a sweep to stop a trial, and return what happens next."""
+    folder = SweepFolder.open(sweep)
+    state = folder.known_trial(name).state
+    if state in ENDED:
+        raise InputError(f"{name} is {state}; only a trial that has not ended can be stopped")
+    return _answer(folder, folder.ask("stop", {"trial": name}))
+
+
+def change_budget(sweep: Path, *, trials: str | None, hours: str | None, concurrency: str | None) -> str:
+    """Ask a sweep to keep to new limits, and return what happens next."""
+    folder = SweepFolder.open(sweep)
+    limits = checked_budget(folder, trials=trials, hours=hours, concurrency=concurrency)
+    return _answer(folder, folder.ask("budget", limits))
+
+
 def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[str, Any]:
     """Return the values of a point to be added, as the space takes them."""
     space = _require_search(folder)
@@ -34,14 +57,6 @@ def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[st
         return check_points([values], space.searched(), space.start())[0]
     except InputError as error:
         raise InputError(error.problem, error.key.removeprefix("0.")) from None
-
-
-def checked_trial(folder: SweepFolder, name: str) -> Mapping[str, Any]:
-    """Return the values of a command that stops a trial, which must not have ended."""
-    state = folder.known_trial(name).state
-    if state in ENDED:
-        raise InputError(f"{name} is {state}; only a trial that has not ended can be stopped")
-    return {"trial": name}
 
 
 def checked_budget(
@@ -113,16 +128,13 @@ def _require_search(folder: SweepFolder) -> Space:
     return space
 
 
-def command_text(command: Command) -> str:
-    return command.words.removesuffix(": waits for a driver")
-
-
-def next_step(folder: SweepFolder) -> str:
-    """Return when a command will be applied, or how to resume the sweep so that it is."""
+def _answer(folder: SweepFolder, command: Command) -> str:
+    """Return a command with when it is applied, or how to resume the sweep so that it is."""
     info = folder.info()
+    text = command.words.removesuffix(": waits for a driver")
     if info.state == "running":
-        return "the running sweep applies it within seconds; if it was killed, it is applied on --resume"
+        return f"{text}: the running sweep applies it within seconds; if it was killed, it is applied on --resume"
     resume = info.command or command_line("tune", [])
     if f"--name {info.name}" not in resume:
         resume += f" --name {info.name}"
-    return f"{info.name} is {info.state}; to have it applied: {runnable(resume)} --resume"
+    return f"{text}: {info.name} is {info.state}; to have it applied: {runnable(resume)} --resume"

@@ -13,6 +13,7 @@ from typing import Any
 
 from fpp_sweep.core.images.cache import MANIFEST, readable_size, unused
 from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk
+from fpp_sweep.report.tables import aligned
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.store import FORMAT, is_whole
@@ -20,6 +21,7 @@ from fpp_sweep.trial.store import FORMAT, is_whole
 TASKS = "tasks"  # folder of the results that all sweeps share
 FEATURES = "features"
 ENTRY_NAME = "[0-9a-f]{16}"
+HEADINGS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
 MANIFEST_KEYS = ("model", "dataset", "split", "seed", "dtype")
 
 
@@ -54,7 +56,7 @@ class CacheEntry:
         return replace(self, files=old_files, size=total_size(old_files))
 
     def cells(self, now: float) -> list[str]:
-        """Return name, model, dataset, seed, views, type, size and last use, as the command lists them."""
+        """Return the entry's row below `HEADINGS`."""
         use = [readable_size(self.size), age_text(now - self.last_used)]
         if self.holds_tasks:
             return [self.folder.name, "", "", "", f"{len(self.files)} finished tasks of sweeps", "", *use]
@@ -101,6 +103,18 @@ def read_entry(folder: Path) -> CacheEntry:
     else:
         files = tuple(sorted(folder.iterdir()))
     return CacheEntry(folder=folder, manifest=manifest, files=files, size=total_size(files), last_used=last_used)
+
+
+def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
+    """Return a row for each entry, and the sum below."""
+    now = time.time()
+    total = 0
+    rows: list[Sequence[str]] = [HEADINGS]
+    for entry in entries:
+        rows.append(entry.cells(now))
+        total += entry.size
+    lines = aligned(rows, words=range(len(HEADINGS)))
+    return "\n".join([*lines, f"{root}: {len(entries)} entries, {readable_size(total)}"])
 
 
 def select_entries(
