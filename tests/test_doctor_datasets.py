@@ -32,7 +32,7 @@ def outcome(*words: object) -> object:
 
 def rows(text: str) -> dict[str, list[str]]:
     """The cells of the table by the name of the dataset."""
-    lines = (line for line in text.splitlines() if not line.startswith(" "))
+    lines = (line for line in text.splitlines() if line and not line.startswith(" "))
     return {line.split()[0]: line.split()[1:] for line in lines}
 
 
@@ -115,7 +115,7 @@ def test_the_datasets_of_a_space_are_requested(tmp_path: Path, capsys: pytest.Ca
     space.write_text("params: {fpp.gamma1: [1, 2]}\nwork: {datasets: [dtd, scenes]}\n")
     build_coop(tmp_path, "pets")
     assert outcome("--space", space, "--data-root", tmp_path) == 1
-    assert list(rows(capsys.readouterr().out)) == ["data", "dataset", "dtd", "scenes", "node"]
+    assert list(rows(capsys.readouterr().out)) == ["data", "dataset", "dtd", "scenes"]
     assert outcome("--space", space, "--data-root", tmp_path, "--datasets", "pets") == 0
 
 

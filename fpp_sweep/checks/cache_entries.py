@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.core.images.cache import MANIFEST, readable_size, unused
 from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk
-from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.store import FORMAT, is_whole
@@ -109,12 +110,12 @@ def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
     """Return a row for each entry, and the sum below."""
     now = time.time()
     total = 0
-    rows: list[Sequence[str]] = [HEADINGS]
+    rows = []
     for entry in entries:
         rows.append(entry.cells(now))
         total += entry.size
-    lines = aligned(rows, words=range(len(HEADINGS)))
-    return "\n".join([*lines, f"{root}: {len(entries)} entries, {readable_size(total)}"])
+    table = Table.of_strings(HEADINGS, rows, text_columns=range(len(HEADINGS)))
+    return f"{to_text(table, terminal_width())}\n{root}: {len(entries)} entries, {readable_size(total)}"
 
 
 def select_entries(

@@ -20,11 +20,12 @@ from fpp_sweep.core.datasets import (
     read_custom,
     require_root,
 )
-from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.progress import Bar
 
-WIDTH = 100  # columns of a terminal
+WIDTH = 100  # columns of a terminal, for the problems
+ONE_LINE_PER_ROW = 10_000  # columns: rows are short, and problems stand below theirs
 IMAGES_AT_ONCE = 256  # that wait to be decoded; a queue of all of ImageNet's would fill the memory
 HEADINGS = ("dataset", "found", "classes", *SPLITS)
 
@@ -110,7 +111,8 @@ def dataset_table(surveys: Sequence[DatasetSurvey], root: str | None) -> str:
     for survey in surveys:
         for problem in survey.notes():
             datasets_by_problem.setdefault(problem, []).append(survey.name)
-    heading, *rows = aligned([HEADINGS, *(survey.cells() for survey in surveys)], words=(0, 1))
+    table = Table.of_strings(HEADINGS, [survey.cells() for survey in surveys], text_columns=(0, 1))
+    heading, *rows = to_text(table, ONE_LINE_PER_ROW).splitlines()
     lines = [heading]
     if root is not None:
         lines.insert(0, f"data root: {escaped(root)}")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fpp_sweep.checks.findings import Finding
-from fpp_sweep.report.tables import aligned
+from fpp_sweep.cli.terminal import terminal_width
+from fpp_sweep.report.table import Table, to_text
+
+HEADINGS = ("node", "what", "state", "found")
 
 
 def finding_table(findings: Iterable[Finding], n_nodes: int) -> str:
@@ -13,7 +16,7 @@ def finding_table(findings: Iterable[Finding], n_nodes: int) -> str:
     nodes_by_finding: dict[Finding, list[str]] = {}
     for finding in findings:
         nodes_by_finding.setdefault(finding._replace(node=""), []).append(finding.node)
-    rows = [["node", "what", "state", "found"]]
+    rows = []
     for finding, nodes in nodes_by_finding.items():
         names = ", ".join(nodes)
         if len(nodes) == n_nodes > 1:
@@ -21,4 +24,4 @@ def finding_table(findings: Iterable[Finding], n_nodes: int) -> str:
         rows.append([names, finding.what, finding.state, finding.found])
         if finding.state != "ok":
             rows.append(["", "", "", finding.remedy])
-    return "\n".join(aligned(rows, words=range(4)))
+    return to_text(Table.of_strings(HEADINGS, rows, text_columns=range(len(HEADINGS))), terminal_width())

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.rules import as_mapping
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
@@ -22,7 +23,7 @@ HEADINGS = ("sweep", "state", "trials", "front", "changed")
 
 def sweep_table(folders: Sequence[Path]) -> str:
     """Return a row for each sweep; one whose records cannot be read says so in its row."""
-    rows = [list(HEADINGS)]
+    rows = []
     for path in folders:
         folder = SweepFolder(path)
         changed = f"{duration(time.time() - last_change(folder))} ago"
@@ -31,7 +32,7 @@ def sweep_table(folders: Sequence[Path]) -> str:
         except InputError as error:
             cells = ["damaged", "", str(error)]
         rows.append([path.name, *cells, changed])
-    return "\n".join(aligned(rows, words=range(len(HEADINGS))))
+    return to_text(Table.of_strings(HEADINGS, rows, text_columns=range(len(HEADINGS))), terminal_width())
 
 
 def _sweep_cells(folder: SweepFolder) -> list[str]:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
+from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric, format_setting
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_lines
-from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
@@ -66,13 +67,14 @@ def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
 
 def split_table(split: str, result: SplitResult) -> str:
     """Return a table of a trial's numbers: a row for each dataset, then the averages."""
-    rows = [[split, *(_heading(metric) for metric in result.average)]]
+    heads = [split, *(_heading(metric) for metric in result.average)]
+    rows = []
     for name, values in (*result.datasets.items(), *averages_of(result).items()):
         cells = [name]
         for metric in result.average:
             cells.append(format_metric(metric, values.get(metric)))
         rows.append(cells)
-    return "\n".join(aligned(rows))
+    return to_text(Table.of_strings(heads, rows), terminal_width())
 
 
 def _heading(metric: str) -> str:
