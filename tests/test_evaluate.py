@@ -4,8 +4,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,6 +218,11 @@ def test_an_evaluation_is_delivered_to_mlflow_when_asked_for_and_by_sync(evaluat
     line = [sys.executable, "-m", "fpp_sweep.sync", "four"]
     done = subprocess.run(line, cwd=root, env=environment(root), capture_output=True, text=True, check=True)
     assert done.stdout.startswith("four: 5 records brought up to date, 5 of them new\n")
+    words = ["--datasets", "scenes", "--limit", "5", "--method", PLAIN, "--prompt", "a", "--name", "delivered"]
+    out, _ = finished(root, *words, "--tracking-uri", "sqlite:///own.db")
+    assert f"\nMLflow      mlflow ui --backend-store-uri sqlite:///{root}/own.db" in out
+    with closing(sqlite3.connect(root / "own.db")) as store:
+        assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 1,)
 
 
 @pytest.mark.slow

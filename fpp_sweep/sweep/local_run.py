@@ -24,7 +24,7 @@ from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep, require_same, sweep_folder
 from fpp_sweep.sweep.listed_trials import write_listed_trials
 from fpp_sweep.sweep.preflight import info_at_start, removed_if_refused, require_named
-from fpp_sweep.tracking import absolute, check_store, ship
+from fpp_sweep.tracking import absolute, check_store, recorded, ship
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 
@@ -43,11 +43,11 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     _require_listed(space)
     require_named(space, options)
     folder = sweep_folder(space, options)
-    uri = _tracking_uri(space, options)
     with folder.locked(), terminable():
         known = None
         if options.resume:
             known = _known_info(space, options, folder)
+        uri = _tracking_uri(space, options, known)
         with removed_if_refused(folder, known), _ended_in_order(folder):
             folder.write_info(info_at_start(known, space, options, folder, uri))
             if uri:
@@ -81,12 +81,14 @@ def _known_info(space: Space, options: Options, folder: SweepFolder) -> SweepInf
     return info
 
 
-def _tracking_uri(space: Space, options: Options) -> str:
+def _tracking_uri(space: Space, options: Options, known: SweepInfo | None) -> str:
     """Return the MLflow store that was asked for; without one nothing is delivered until `sync` is called."""
     uri = options.tracking_uri or space.work.tracking_uri
-    if uri is None:
-        return ""
-    return absolute(uri)
+    if uri is not None:
+        return absolute(uri)
+    if known is not None and known.tracking_uri:
+        return recorded(known.tracking_uri)
+    return ""
 
 
 def _open(space: Space, folder: SweepFolder, options: Options) -> TrialContext:
