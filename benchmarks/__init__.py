@@ -4,6 +4,6 @@
 and days. With `--quick` a benchmark is a test: it asserts that both sides give the same results, and never a time.
 """
 
-from fpp_sweep.spec.process import sleep_when_idle
+from fpp_sweep.spec.process import set_thread_defaults
 
-sleep_when_idle()  # before any benchmark loads torch: spinning threads would be measured too
+set_thread_defaults()  # before any benchmark loads torch: spinning threads would be measured too

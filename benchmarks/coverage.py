@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--mixed", type=int, default=12, help="mixtures of two trials")
     options.add_argument("--calibrated", action="store_true", help="with confidences that are nearly right")
     args = options.parse_args(argv)
-    sweeps = [path for path in args.results if (path / "sweep.json").is_file()]
-    results = [path for path in args.results if path not in sweeps]
+    results = [path for path in args.results if (path / "results.json").is_file()]
+    sweeps = [path for path in args.results if path not in results]
     if results:
         told(", ".join(path.name for path in results), with_mixtures(read(results, args.calibrated), args.mixed), args)
     for path in sweeps:
@@ -106,9 +106,9 @@ def read(results: Sequence[Path], calibration: bool) -> Pool:
         document = json.loads((folder / "results.json").read_text())
         for trial in document["trials"]:
             for dataset in trial["datasets"]:
-                name = f"{dataset}.seed{trial['seed']}.predictions.parquet"
-                file = folder / trial["files"] / document["split"] / name
-                pool.setdefault(dataset, []).append(by_image(dataset, file, calibration))
+                files = folder / trial["files"] / document["split"]
+                for file in sorted(files.glob(f"{dataset}.seed*.predictions.parquet")):
+                    pool.setdefault(dataset, []).append(by_image(dataset, file, calibration))
     return pool
 
 

@@ -26,9 +26,9 @@ from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.search.job import TrialContext
 from fpp_sweep.search.searcher import SweepSearcher, conduct
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.search.trial_runner import TrialContext
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys

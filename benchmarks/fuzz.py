@@ -26,7 +26,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cache import read_entry
+from fpp_sweep.checks.cache_entries import read_entry
 from fpp_sweep.core.datasets.custom import read_custom
 from fpp_sweep.core.datasets.split_files import names_by_label, read_split_file, read_variant_list, read_variants
 from fpp_sweep.core.images.chunks import Chunk, DamagedChunk
@@ -112,7 +112,7 @@ TARGETS = {
     "task": Target(_task, "bytes", f"00/{KEY}.task", 10),
     "sealed": Target(_task, "task", f"00/{KEY}.task", 10),
     "chunk": Target(Chunk.read, "safetensors", "00000-0.safetensors", 10, DamagedChunk),
-    "manifest": Target(lambda path: read_entry(path.parent).row(0.0), "json", "manifest.json", 10),
+    "manifest": Target(lambda path: read_entry(path.parent).cells(0.0), "json", "manifest.json", 10),
     "sweep": Target(lambda path: SweepFolder(path.parent).info(), "json", "sweep.json", 20),
     "trial": Target(lambda path: SweepFolder(path.parent.parent).trial("t"), "json", "trials/t.json", 20),
     "mlflow_sync": Target(_sync_state, "json", STATE_FILE, 20),

@@ -310,14 +310,14 @@ def commands(root: Path, folder: SweepFolder, uri: str) -> None:
             times.append(time.monotonic() - began)
         print(f"  {what}: {statistics.median(times):.1f} s", flush=True)
 
-    def typed(module: str) -> Any:
-        command = [sys.executable, "-m", module, str(folder.path)]
+    def typed(module: str, *words: str) -> Any:
+        command = [sys.executable, "-m", module, str(folder.path), *words]
         return lambda: subprocess.run(command, check=True, capture_output=True, cwd=root, env=environment(root))
 
     timed("records read", folder.trials)
     timed("Sweep.table", Sweep(folder).table)
     timed("Sweep.front", Sweep(folder).front)
-    timed("python -m fpp_sweep.report", typed("fpp_sweep.report"))
+    timed("python -m fpp_sweep.show --page", typed("fpp_sweep.show", "--page"))
     timed("python -m fpp_sweep.sync, nothing to do", typed("fpp_sweep.sync"))
     fresh = f"sqlite:///{root}/fresh.db"
     check_store(fresh)

@@ -4,7 +4,7 @@ In a notebook (docs/library.md):
 
     from fpp_sweep import load_space, run_sweep, Sweep
 
-    sweep = run_sweep(load_space("search_spaces/perturb.yaml", ["search.trials=8"]))
+    sweep = run_sweep(load_space("search_spaces/perturb.yaml", ["search.trials=8"]))  # on Ray
     sweep = Sweep.open("sweeps/perturb-20261120-185232")
     sweep.front(), sweep.best("knee"), sweep.table()
 
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from fpp_sweep.spec.plugins import penalty as penalty
     from fpp_sweep.sweep.api import Options as Options
     from fpp_sweep.sweep.api import Sweep as Sweep
+    from fpp_sweep.sweep.local_run import run_locally as run_locally
     from fpp_sweep.sweep.run import run_sweep as run_sweep
 
 
-_HOMES = {
+MODULES = {  # where each public name is defined
     "InputError": "spec.errors",
     "Options": "sweep.api",
     "Space": "space.space",
@@ -47,12 +48,14 @@ _HOMES = {
     "metric": "spec.plugins",
     "penalty": "spec.plugins",
     "preset": "spec.config",
+    "run_locally": "sweep.local_run",
     "run_sweep": "sweep.run",
 }
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    """Import a public name when it is first used."""
+    if name not in MODULES:
         raise AttributeError(f"module 'fpp_sweep' has no attribute {name!r}")
-    return getattr(import_module(f"fpp_sweep.{_HOMES[name]}"), name)
+    return getattr(import_module(f"fpp_sweep.{MODULES[name]}"), name)

@@ -5,46 +5,55 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
+from fpp_sweep.spec.errors import unknown
+from fpp_sweep.spec.version import VERSION
+
 COMMANDS = {
-    "tune": "search FPP's settings: begin a sweep, or go on with one",
-    "evaluate": "evaluate methods and prompts on this machine",
+    "tune": "search for the best settings: begin a sweep, or resume one",
+    "evaluate": "evaluate methods and prompts",
     "reproduce": "the paper's tables and figures",
-    "report": "make the page of a sweep or a reproduction again",
-    "show": "what a sweep, or one of its trials, looks like now",
-    "list": "the sweeps of a folder",
-    "compare": "sweeps against each other, or trials of one",
-    "steer": "add a point to a sweep, stop a trial, change its budget",
+    "show": "list sweeps, or show how one of them or one of its trials stands; write its page again",
+    "compare": "compare sweeps with each other, or trials of one",
+    "steer": "add a point to a sweep, stop a trial, change the budget",
     "sync": "bring MLflow up to date from a sweep's folder",
-    "datasets": "which datasets are there, and what is missing",
+    "doctor": "find what would break a sweep before it starts; which datasets are there",
     "cache": "list and prune the cache of image features and finished tasks",
-    "doctor": "what would break or spoil a sweep, before it does",
 }
-ELSEWHERE = {"reproduce": "reproduce.__main__", "report": "report.__main__", "list": "show"}  # than in its own module
+MODULES = {"reproduce": "reproduce.__main__"}  # of commands that are packages
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    words = list(sys.argv[1:] if argv is None else argv)
+def main(words: Sequence[str]) -> None:
+    """Call the command that the first word names with the words after it."""
     if not words or words[0] in ("-h", "--help"):
-        lines = (f"    {name:<10} {what}\n" for name, what in COMMANDS.items())
-        print(f"usage: fpp-sweep COMMAND ...\n\n{''.join(lines)}\nfpp-sweep COMMAND --help tells more of each")
-        return
-    if words[0] not in COMMANDS:
-        from fpp_sweep.spec.errors import unknown
-
+        print(usage())
+    elif words[0] == "--version":
+        print(f"fpp_sweep {VERSION}")
+    elif words[0] in COMMANDS:
+        name = words[0]
+        module = import_module(f"fpp_sweep.{MODULES.get(name, name)}")
+        module.main(words[1:])
+    else:
         raise unknown("command", words[0], COMMANDS)
-    module = import_module(f"fpp_sweep.{ELSEWHERE.get(words[0], words[0])}")
-    (module.list_sweeps if words[0] == "list" else module.main)(words[1:])
+
+
+def usage() -> str:
+    lines = ["usage: fpp-sweep COMMAND ...", ""]
+    for name, purpose in COMMANDS.items():
+        lines.append(f"    {name:<10} {purpose}")
+    lines += ["", "fpp-sweep COMMAND --help describes a command; fpp-sweep --version prints the version"]
+    return "\n".join(lines)
 
 
 def command() -> None:
-    """The console script."""
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # as long as nobody is there to say it in a line
-    from fpp_sweep.cli.command import run
+    """Run the console script."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from fpp_sweep.cli.command import run  # an interrupt ends the process quietly until `run` can report it
 
-    signal.signal(signal.SIGINT, before)
-    run(main)
+    signal.signal(signal.SIGINT, handler)
+    run(partial(main, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Sweeps against each other, or trials of one sweep, on the images that they share: from their folders alone.
+"""Compare sweeps with each other, or trials of one sweep, on the images that they share: from their folders alone.
 
-python -m fpp_sweep.compare sweeps/A sweeps/B ...                  one front of all, paired tests, what each cost
-python -m fpp_sweep.compare sweeps/A trial-0003 trial-0007 tpt     these against each other, by dataset and on average
+python -m fpp_sweep.compare SWEEP SWEEP ...                  one front of all, paired tests, what each cost
+python -m fpp_sweep.compare SWEEP trial-0003 trial-0007 tpt  trials and baselines, by dataset and on average
 """
 
 from __future__ import annotations
@@ -10,59 +10,53 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli.flags import add_flags
+from fpp_sweep.cli.names import find_sweep, is_sweep_or_path
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.process import sleep_when_idle
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    sleep_when_idle()
     plugins.load(plugins.read(args.plugin))
-    first, *others = (_sweep(word, args.sweeps) for word in args.names)
-    folder = first or SweepFolder.open(Path(args.names[0]))
-    rest = args.names[1:]
-    if not rest:
-        raise InputError(f"{folder.path.name} alone: give another sweep, or two or more of its trials and baselines")
-    known = {name for file in folder.trial_files() for name in (file.stem, file.stem.removeprefix("baseline-"))}
-    for word, other in zip(rest, others, strict=True):
-        if other is None and (any(others) or (word not in known and ("/" in word or Path(word).is_dir()))):
-            SweepFolder.open(Path(word))  # which tells that it is none
-    from fpp_sweep.report import comparison_files  # start-up time: loads numpy
+    first, *others = args.names
+    sweep = find_sweep(first)
+    if not others:
+        raise InputError(f"{first} alone: give another sweep, or two or more of its trials and baselines")
+    trials = trial_names(sweep)
+    are_sweeps = any(is_sweep_or_path(word) for word in others if word not in trials)
+    sweeps = [sweep]
+    if are_sweeps:
+        sweeps += [find_sweep(word) for word in others]
+    from fpp_sweep.report import comparison_files  # loads numpy, which --help does without
 
-    if not any(others):
-        print(comparison_files.write_trial_comparison(folder, rest, args.split, args.out))
+    if are_sweeps:
+        print(comparison_files.write_sweep_comparison(sweeps, args.target, args.out))
     else:
-        sweeps = [folder, *(other for other in others if other is not None)]
-        print(comparison_files.write_sweep_comparison(sweeps, args.reach, args.out))
+        print(comparison_files.write_trial_comparison(sweep, others, args.split, args.out))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("fpp_sweep.compare", __doc__ or "")
-    options.add_argument(
-        "names", nargs="+", metavar="SWEEP",
-        help="folders of sweeps, or their names; or one of them, and names of its trials and baselines",
-    )  # fmt: skip
-    options.add_argument(
-        "--sweeps", type=Path, default=Path("sweeps"), metavar="FOLDER", help="where names are looked for"
-    )
-    options.add_argument("--out", type=Path, metavar="FOLDER", help="default: comparisons/NAMES")
-    options.add_argument("--split", choices=("val", "test"), help="of trials; default: test where all were run there")
-    options.add_argument(
-        "--reach", nargs="+", type=float, default=[], metavar="VALUE",
-        help="of sweeps: a value of each objective, in their order; what it costs to get there is told",
-    )  # fmt: skip
-    options.add_argument(
-        "--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP
-    )
+    options = parser("fpp_sweep.compare", __doc__ or "", usage="SWEEP [SWEEP ... | TRIAL ...] [options]")
+    names = "names or folders of sweeps; or one of them, and names of its trials and baselines"
+    options.add_argument("names", nargs="+", metavar="SWEEP", help=names)
+    splits = ("train", "val", "test")
+    split = "of trials; default: test where all of them ran there"
+    options.add_argument("--split", choices=splits, help=split)
+    target = "of sweeps: a value of each objective, in their order; the table says what each sweep paid to reach them"
+    options.add_argument("--target", nargs="+", type=float, default=[], metavar="VALUE", help=target)
+    options.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison; default: comparisons/NAMES")
+    add_flags(options, "--plugin")
     return options.parse_args(argv)
 
 
-def _sweep(word: str, root: Path) -> SweepFolder | None:
-    """A sweep by its folder or by its name."""
-    return next((folder for folder in map(SweepFolder, (Path(word), root / word)) if folder.begun), None)
+def trial_names(sweep: Path) -> set[str]:
+    """Return the names of a sweep's trials and baselines, baselines also without their prefix."""
+    names = set()
+    for file in sweep.glob("trials/[!.]*.json"):
+        names |= {file.stem, file.stem.removeprefix("baseline-")}
+    return names
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Find what would break a sweep, or change its results, before it starts: `python -m fpp_sweep.doctor`.
+"""Find what would break a sweep or change its numbers, before it starts: `python -m fpp_sweep.doctor`.
 
-Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory and limits, disks,
-clocks and the cluster's token. With --space it also checks the model and the datasets. With --cluster-file it lists
-what is left to decide in that file, and nodes that have not joined. The exit status is 1 if something is wrong.
+Looks at this machine, or with --address at every node of a Ray cluster: versions and code, GPUs, memory and limits,
+disks, clocks, and the cluster's token. With --space also at the model and the datasets; with --cluster-file at values
+that are still to be decided there and at nodes that have not joined. With --data-root, --dataset-file, --datasets or
+--verify also at datasets: which are there, and what is missing.
 
     python -m fpp_sweep.doctor --space search_spaces/perturb.yaml
+    python -m fpp_sweep.doctor --data-root DATA
     python -m fpp_sweep.doctor --address auto --space search_spaces/perturb.yaml --cluster-file cluster.yaml
 """
 
@@ -15,43 +17,46 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
-from fpp_sweep.space.overrides import add_flags, from_flags
-from fpp_sweep.space.reading import load_space
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli.flags import add_flags, flags_in_errors, overrides
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.process import sleep_when_idle
+from fpp_sweep.spec.errors import InputError
+
+EXIT_STATUS = """\
+exit status: 0 if all is well; 1 if a finding is wrong, a requested dataset has no test split, or an image cannot be
+read; 2 for bad input. Requested are the datasets of --datasets, --dataset-file and --space."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    sleep_when_idle()
-    from fpp_sweep.checks import checks, finding_table  # load numpy, which --help does without
-    from fpp_sweep.sweep import inspection  # likewise
-
     files = plugins.read(args.plugin)
     plugins.load(files)
-    space = None
-    if args.space:
-        space = load_space(args.space, [*from_flags(args), *args.set])
-    target = inspection.target_of(space, files, args.tracking_uri)
-    facts = inspection.look_everywhere(target, args.address, args.cluster_file)
-    findings = checks.findings(facts)
-    print(finding_table.finding_table(findings, len(facts)))
-    if any(finding.state == "wrong" for finding in findings):
+    from fpp_sweep.sweep import inspection  # loads numpy, which --help does without
+
+    with flags_in_errors(args):
+        target = inspection.target_of(args.space, overrides(args), files, args.tracking_uri)
+    is_well = True
+    if args.address is None and (args.data_root or args.dataset_file or args.datasets or args.verify):
+        named = inspection.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
+        is_well = inspection.print_datasets(target.named_datasets or named, verify=args.verify)
+    is_well &= inspection.print_findings(target, args.address, args.cluster_file)
+    if not is_well:
         sys.exit(1)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("fpp_sweep.doctor", __doc__ or "")
-    add = options.add_argument
-    add("--space", type=Path, metavar="YAML", help="also check the model and the datasets of this space")
-    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the space file")
-    add_flags(options, "model", "data_root", "dataset_file", "datasets", "limit")
-    add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
-    add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: this machine alone")
-    add("--cluster-file", type=Path, metavar="YAML", help="such as cluster.yaml: list open values and missing nodes")
-    add("--tracking-uri", metavar="URI", help="of MLflow; default: the space's, if it has one")
-    return options.parse_args(argv)
+    options = parser("fpp_sweep.doctor", __doc__ or "", usage="[options]")
+    options.epilog = EXIT_STATUS
+    options.add_argument("--space", type=Path, metavar="YAML", help="look at the model and the datasets of a space")
+    add_flags(options, "--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--set", "--plugin")
+    options.add_argument("--verify", action="store_true", help="open every image, and name those that are damaged")
+    add_flags(options, "--address", "--tracking-uri")
+    cluster_file = "cluster file of Ray's launcher: what is undecided in it, and which nodes are missing"
+    options.add_argument("--cluster-file", type=Path, metavar="YAML", help=cluster_file)
+    args = options.parse_args(argv)
+    if args.space is None and (args.model or args.limit or args.set):
+        raise InputError("--model, --limit and --set: need --space, whose keys they change")
+    return args
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def command(folder, *words, space=SMALL):
 
 def environment(folder: Path) -> dict[str, str]:
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
+    return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path}
 
 
 def told(err):

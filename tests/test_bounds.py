@@ -1,4 +1,4 @@
-"""Numbers, names and files that no command can take: told at once, in one line that a terminal only shows."""
+"""Numbers, names and files that no command can take: refused at once, in one line that cannot control a terminal."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fpp_sweep import cache, datasets, evaluate, tune
+from fpp_sweep import cache, doctor, evaluate, tune
 from fpp_sweep.cli.command import run
 from fpp_sweep.reproduce import __main__ as reproduce
 from fpp_sweep.spec.errors import MAX_MESSAGE, escaped
@@ -15,21 +15,19 @@ from tests.drivers import ROOT, environment
 from tests.drivers import told as drivers_told
 
 HOSTILE = "\x1b[2Jgone\n\u202e\x9b31m"
-COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "datasets": datasets}
+COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "doctor": doctor}
 NEEDED = {"tune": ["--space", str(ROOT / "search_spaces/smoke.yaml")], "reproduce": ["--table", "main"]}
 FLAGS = {
-    "evaluate": ["--limit", "--seed", "--threads", "--loaders"],
-    "tune": ["--limit", "--seed", "--trials", "--wall-clock", "--workers"],
-    "reproduce": ["--limit", "--seeds", "--workers"],
+    "evaluate": ["--limit", "--seed", "--workers"],
+    "tune": ["--limit", "--seed", "--trials", "--workers"],
+    "reproduce": ["--limit", "--seed", "--workers"],
 }
 KEYS = ["search.trials", "search.wall_clock", "search.gpu_hours", "search.concurrency", "search.seed", "work.limit"]
 KEYS += ["search.max_failures", "work.shards", "work.workers", "work.gpus_per_worker", "work.cpus_per_worker"]
 KEYS += ["work.threads", "work.loaders", "work.attempts", "work.task_timeout"]
-NONE_BELOW_ONE = {"--limit", "--threads", "--trials", "--wall-clock", "--workers", *KEYS} - {
-    *("search.seed", "work.loaders", "work.gpus_per_worker")
-}
-REAL = {"--wall-clock", "search.wall_clock", "search.gpu_hours", "work.task_timeout", "work.gpus_per_worker"}
-REAL |= {"work.cpus_per_worker"}  # of these 1e30 may be; it never comes
+NONE_BELOW_ONE = {"--limit", "--trials", "--workers", *KEYS} - {"search.seed", "work.loaders", "work.gpus_per_worker"}
+# keys that may be 1e30, which never comes
+REAL = {"search.wall_clock", "search.gpu_hours", "work.task_timeout", "work.gpus_per_worker", "work.cpus_per_worker"}
 
 
 def told(capsys, command, *words):
@@ -48,6 +46,7 @@ def told(capsys, command, *words):
 
 NUMBERS = [(command, [flag], flag) for command, flags in FLAGS.items() for flag in flags]
 NUMBERS += [("tune", ["--set", f"{key}="], key) for key in KEYS]
+NUMBERS += [("evaluate", ["--set", f"{key}="], key) for key in ("work.threads", "work.loaders")]
 WRONG = ["-1", "0", "1e30", "nan", "inf", "-inf", "1" + 40 * "0", "", "0x10", "1" * 9999]
 
 
@@ -61,6 +60,8 @@ def test_a_number_that_cannot_be_is_refused_by_its_flag(capsys, tmp_path, comman
         given = [*flag, last + value] if "=" in last else [f"{last}={value}"]
         line = told(capsys, command, *given, "--out", str(tmp_path / "out"), "--datasets", "nope")
         assert "nope" not in line, (name, value)  # it was this number, and not what comes after
+        if name.startswith("--") and 0 < len(value) < 100:
+            assert line.startswith(f"error: {name} {value}: "), line
         assert not (tmp_path / "out").exists()
 
 
@@ -79,19 +80,21 @@ def test_ages_and_sizes_of_the_cache_have_their_form(capsys, tmp_path, value):
         ("tune", ["--plugin", HOSTILE]),
         ("tune", ["--config", HOSTILE]),
         ("tune", ["--datasets", HOSTILE]),
+        ("tune", ["--points-from", HOSTILE]),
         ("evaluate", ["--data-root", HOSTILE, "--datasets", "dtd"]),
+        ("evaluate", ["--method", HOSTILE]),
         ("evaluate", ["--prompt", f"{HOSTILE}/x.pt".replace(" ", "")]),
         ("evaluate", ["--model", HOSTILE]),
         ("evaluate", ["--" + HOSTILE]),
         ("reproduce", ["--table", HOSTILE]),
         ("reproduce", ["--coop", HOSTILE]),
         ("cache", ["list", "--cache", HOSTILE]),
-        ("datasets", ["--data-root", HOSTILE]),
-        ("datasets", ["--dataset-file", HOSTILE]),
-        ("datasets", ["--datasets", "x" * 100_000]),
+        ("doctor", ["--data-root", HOSTILE]),
+        ("doctor", ["--dataset-file", HOSTILE]),
+        ("doctor", ["--datasets", "x" * 100_000]),
     ],
 )
-def test_what_controls_a_terminal_is_written_out(capsys, command, words):
+def test_characters_that_control_a_terminal_are_escaped(capsys, command, words):
     told(capsys, command, *words)
 
 
@@ -119,8 +122,8 @@ def test_a_datasets_own_names_make_one_row_each(capsys, tmp_path):
     file.write_text("zoo: {layout: folders, images: linked}")
     (tmp_path / "linked").symlink_to(images)
     with pytest.raises(SystemExit):
-        run(lambda: datasets.main(["--dataset-file", str(file), "--datasets", "zoo"]))
-    rows = capsys.readouterr().out.splitlines()
+        run(lambda: doctor.main(["--dataset-file", str(file), "--datasets", "zoo"]))
+    rows = capsys.readouterr().out.partition("\nnode ")[0].splitlines()
     assert all(map(str.isprintable, rows))
     assert [row.split()[0] for row in rows if not row.startswith(" ")] == ["dataset", "zoo"]
 
@@ -134,7 +137,7 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("zoo: {layout: split_json, images: ., split_file: /dev/zero}")
     with pytest.raises(SystemExit):
-        run(lambda: datasets.main(["--dataset-file", str(file)]))
+        run(lambda: doctor.main(["--dataset-file", str(file)]))
     assert "larger than 256 MiB" in " ".join(capsys.readouterr().out.split())
 
 
@@ -153,11 +156,16 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
         ("evaluate", ["--datasets", "dtd"], "dtd: needs --data-root"),
         ("evaluate", ["--prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
         ("evaluate", ["--anchor-prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+        ("evaluate", ["--method", "tptt"], "--method tptt: unknown method 'tptt'"),
+        ("evaluate", ["--set", "method=tpt"], "--set method=tpt: give --method instead"),
+        ("evaluate", ["--set", "search.race=true"], "search.race: needs workers on Ray"),
+        ("evaluate", ["--workers", "2", "--set", "work.device=cuda:1"], "work.device: cuda:1 is one device"),
+        ("tune", ["--set", "fpp.gama2=1"], "--set fpp.gama2=1: base.fpp.gama2: unknown config key 'fpp.gama2'"),
         ("reproduce", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
         ("reproduce", ["--data-root", "/nowhere", "--datasets", "dtd"], "dtd: data root /nowhere is not there"),
     ],
 )
-def test_what_is_not_there_is_told_before_ray_or_torch_is_loaded(tmp_path, command, words, complaint):
+def test_names_that_do_not_exist_are_refused_before_ray_or_torch_is_loaded(tmp_path, command, words, complaint):
     """With a model whose weights would be fetched first."""
     shown = "print(*(name for name in ('ray', 'torch', 'open_clip') if name in sys.modules))"
     code = f"import sys, atexit; atexit.register(lambda: {shown}); from fpp_sweep.cli.command import run\n"

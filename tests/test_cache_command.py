@@ -109,7 +109,7 @@ def test_the_environment_names_the_folder(cache, capsys, monkeypatch):
 
 
 def test_no_cache_is_one_clear_line(tmp_path):
-    with pytest.raises(InputError, match=r"nothing: there is no cache here"):
+    with pytest.raises(InputError, match=r"nothing: there is no cache here; give its folder with --cache"):
         main(["list", "--cache", str(tmp_path / "nothing")])
 
 
@@ -158,7 +158,7 @@ def test_prune_wants_to_know_what(cache):
 
 @pytest.mark.parametrize("words", [["--older-than", "soon"], ["--larger-than", "big"], ["--older-than", "5"]])
 def test_ages_and_sizes_need_their_form(cache, words):
-    with pytest.raises(InputError, match="such as"):
+    with pytest.raises(InputError, match="use for example"):
         main(["prune", "--cache", str(cache), *words])
 
 

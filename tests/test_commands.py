@@ -1,5 +1,7 @@
-"""One command for all: `fpp-sweep COMMAND`, as `python -m fpp_sweep COMMAND`, with what each command says itself."""
+"""What all commands share: names, help texts, versions, exit statuses, and printed commands that can be run."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,9 +10,18 @@ from importlib import import_module
 
 import pytest
 
-from fpp_sweep import __main__ as one
+from fpp_sweep import __main__ as console
+from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import command_line, runnable
+from fpp_sweep.spec.version import VERSION
 from tests.drivers import ROOT, environment
+
+RUNNING = ("tune", "evaluate", "reproduce")  # commands that run trials
+
+
+def module_of(command):
+    return import_module(f"fpp_sweep.{console.MODULES.get(command, command)}")
 
 
 def printed(capsys, main, words):
@@ -20,29 +31,109 @@ def printed(capsys, main, words):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [name for name in one.COMMANDS if name != "list"])
-def test_each_command_has_the_same_help_behind_the_one_name(capsys, name):
-    module = f"fpp_sweep.{name}" + (".__main__" if name in ("reproduce", "report") else "")
-    own = printed(capsys, import_module(module).main, ["--help"])
-    assert own.startswith(f"usage: python -m fpp_sweep.{name} ")
-    assert printed(capsys, one.main, [name, "--help"]) == own
+def test_there_are_nine_commands_and_each_has_a_module_of_its_name():
+    assert list(console.COMMANDS) == [
+        "tune",
+        "evaluate",
+        "reproduce",
+        "show",
+        "compare",
+        "steer",
+        "sync",
+        "doctor",
+        "cache",
+    ]
+    at_the_top = {path.stem for path in (ROOT / "fpp_sweep").glob("[a-z]*.py")} | {"reproduce"}
+    assert at_the_top == {*console.COMMANDS}
+
+
+@pytest.mark.parametrize("command", console.COMMANDS)
+def test_help_is_the_same_behind_both_names_of_a_command_and_names_it_as_typed(capsys, monkeypatch, command):
+    main = module_of(command).main
+    own = printed(capsys, main, ["--help"])
+    assert own.startswith(f"usage: python -m fpp_sweep.{command} ")
+    assert printed(capsys, console.main, [command, "--help"]) == own
+    monkeypatch.setattr("sys.argv", ["/env/bin/fpp-sweep", command])
+    as_script = printed(capsys, console.main, [command, "--help"])
+    assert as_script.startswith(f"usage: fpp-sweep {command} ")
+    assert "python -m" not in as_script
+
+
+@pytest.mark.parametrize("command", console.COMMANDS)
+def test_every_command_prints_the_version(capsys, command):
+    console.main(["--version"])
+    assert capsys.readouterr().out == f"fpp_sweep {VERSION}\n"
+    assert printed(capsys, console.main, [command, "--version"]) == f"fpp_sweep {VERSION}\n"
+
+
+@pytest.mark.parametrize("command", RUNNING)
+def test_commands_that_run_trials_share_one_block_of_flags(capsys, command):
+    text = printed(capsys, module_of(command).main, ["--help"])
+    for name in RUN_FLAGS:
+        flag = FLAGS[name]
+        assert f"\n  {name}" in text
+        start = flag.help.partition(";")[0].split(", ")[0]
+        assert start in " ".join(text.split())
+    for heading in ("model and data", "settings", "machines", "results"):
+        assert f"\n{heading}:\n" in text
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_without_a_command_all_are_listed(capsys, words):
-    one.main(words)
+    console.main(words)
     listed = capsys.readouterr().out
-    assert all(f"\n    {name} " in listed for name in one.COMMANDS)
+    assert all(f"\n    {name} " in listed for name in console.COMMANDS)
 
 
-def test_a_command_that_does_not_exist_is_told_with_the_nearest():
+def test_an_unknown_command_is_refused_with_the_nearest_one():
     with pytest.raises(InputError, match=r"unknown command 'tunes', did you mean 'tune'\?"):
-        one.main(["tunes"])
+        console.main(["tunes"])
 
 
 def test_the_console_script_is_the_same_function():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"fpp-sweep": f"{one.__name__}:{one.command.__name__}"}
+    assert scripts == {"fpp-sweep": f"{console.__name__}:{console.command.__name__}"}
+
+
+# --- as typed in a shell ------------------------------------------------------------------------------
+
+
+def readme_commands():
+    """The commands of the README that start `tune`, as words after the interpreter."""
+    text = (ROOT / "README.md").read_text()
+    return {match.split("#")[0].strip() for match in re.findall(r"python (-m fpp_sweep\.tune [^\\\n]*)", text)}
+
+
+def test_tune_runs_as_the_readme_writes_it(tmp_path):
+    words = "-m fpp_sweep.tune --space search_spaces/perturb.yaml"
+    assert words in readme_commands()
+    line = [sys.executable, *words.split(), "--dry-run", "--limit", "5", "--set", "fpp.steps=1", "views.count=2"]
+    done = subprocess.run(line, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "trial-0000" in done.stdout
+    assert not list(tmp_path.glob("sweeps"))
+
+
+def test_a_printed_command_runs_in_the_shell_that_it_is_printed_in(tmp_path):
+    """Without `fpp-sweep` on the PATH the interpreter is named; with it, the script."""
+    code = (
+        "from fpp_sweep.spec.messages import command_line, runnable; print(runnable(command_line('cache', ['list'])))"
+    )
+    scripts = os.path.dirname(sys.executable)
+    for path in ("/usr/bin:/bin", f"{scripts}:/usr/bin:/bin"):
+        env = environment(tmp_path) | {"PATH": path}
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        line = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+        assert line.startswith("fpp-sweep " if scripts in path else sys.executable)
+        done = subprocess.run(line, shell=True, env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "0 entries" in done.stdout
+
+
+def test_a_recorded_command_names_no_interpreter_and_no_secret():
+    recorded = command_line("tune", ["--tracking-uri", "https://me:secret@host", "--name", "a b"])
+    assert recorded == "fpp-sweep tune --tracking-uri 'https://***@host' --name 'a b'"
+    assert runnable(recorded).endswith(recorded.removeprefix("fpp-sweep"))
 
 
 INTERRUPTED = """
@@ -61,10 +152,10 @@ __main__.command()
 
 
 @pytest.mark.parametrize(
-    ("module", "code", "said"),
+    ("module", "code", "message"),
     [("fpp_sweep.cli.command", -signal.SIGINT, ""), ("fpp_sweep.tune", 130, "interrupted\n")],
 )
-def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, code, said):
+def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, code, message):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED.format(module=module)],
         env=environment(tmp_path),
@@ -72,4 +163,17 @@ def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, c
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    assert (done.returncode, done.stderr) == (code, said)
+    assert (done.returncode, done.stderr) == (code, message)
+
+
+def test_commands_and_tests_set_how_threads_wait(tmp_path):
+    """Spinning threads made the README's test command ten times slower on a busy machine."""
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"  # by conftest.py
+    code = (
+        "import os, sys; from fpp_sweep.cli.command import run; run(lambda: print(os.environ.get('OMP_WAIT_POLICY')))"
+    )
+    env = {name: value for name, value in environment(tmp_path).items() if not name.startswith("OMP_")}
+    for wish, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        own = env if wish is None else env | {"OMP_WAIT_POLICY": wish}
+        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
+        assert done.stdout == f"{expected}\n"

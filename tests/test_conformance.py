@@ -56,9 +56,10 @@ def test_every_named_test_exists():
 def test_every_set_example_is_valid():
     examples = re.findall(r"`--set ([^`]+)`", page())
     examples.remove("KEY=VALUE")
-    examples.remove("base.KEY=VALUE")
     assert len(examples) > 20
     for example in examples:
+        if example.startswith("preset="):
+            continue
         config = TrialConfig().replace(parse_settings(shlex.split(example)))
         assert config != TrialConfig(), example
         assert catalogue.method(config.method)

@@ -1,11 +1,14 @@
-"""The command itself, in a process of its own, as a user types it."""
+"""`evaluate`: a sweep without a search, in this process or on Ray; as a user types it, where that matters."""
 
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,235 +16,415 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from fpp_sweep import evaluate
+from fpp_sweep import compare, evaluate, show, steer
 from fpp_sweep.cli.command import run
-from fpp_sweep.spec import keys
+from fpp_sweep.cli.flags import overrides
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.local_run import run_locally
+from fpp_sweep.sweep.local_worker import local_worker_spec
+from fpp_sweep.sweep.request import space_to_evaluate
 from tests.builders import build_coop, jpeg
 from tests.disks import mounted
+from tests.drivers import environment
+from tests.names import PLAIN, TPT
 from tests.waiting import LONG, wait_for
 
-TINY = ["--datasets", "digits", "scenes", "--limit", "12", "--set", "fpp.steps=3", "views.count=8"]
+FAST = ["fpp.steps=3", "views.count=8"]
+SMALL = ["--datasets", "digits", "scenes", "--limit", "12", "--set", *FAST]
 
 
-def command(*words, folder):
-    cache = ["--cache", str(folder / "cache")]
-    line = [sys.executable, "-m", "fpp_sweep.evaluate", *map(str, words), *cache]
-    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
+def space_of(*words):
+    """The space of a command line, as `main` builds it."""
+    args = evaluate.parse([str(word) for word in words])
+    trials = {"config": args.config, "methods": args.method, "prompts": args.prompt}
+    return space_to_evaluate(overrides(args), [], **trials, anchor_prompt=args.anchor_prompt)
 
 
-def told(*words, folder):
-    """The one line of an error, after checking that there is one and nothing else."""
-    done = command(*words, folder=folder)
-    assert done.returncode == 2, done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("error: ")
-    return lines[0]
+def configs_of(*words):
+    space = space_of(*words)
+    return [space.resolve(values) for _, values in space.queue()]
 
 
-@pytest.mark.slow
-def test_a_run_prints_tables_and_writes_everything_that_it_names(tmp_path):
-    out = tmp_path / "out"
-    done = command(*TINY, "--out", out, "--seed", 0, 1, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "tpt from fpp, seed 1" in done.stdout
-    assert "mean over 2 seeds" in done.stdout
-    assert len(re.findall("from .*: .*(better|worse|not told apart).* than|not told apart from", done.stdout)) >= 3
-    results = json.loads((out / "results.json").read_text())
-    assert len(results["trials"]) == 8
-    for trial in results["trials"]:
-        assert set(trial["datasets"]) == {"digits", "scenes"}
-        for name, found in trial["datasets"].items():
-            low, high = found["intervals"]["accuracy"].values()
-            assert low <= found["metrics"]["accuracy"] <= high
-            assert found["intervals"]["ece"].startswith("no interval: biased by few images (12 of a dataset")
-            folder = out / trial["files"]
-            seeded = f"{name}.seed{trial['seed']}"
-            rows = parquet.read_table(folder / "test" / f"{seeded}.predictions.parquet").to_pydict()
-            assert len(set(rows["id"])) == found["samples"] == 12
-            right = [label == predicted for label, predicted in zip(rows["label"], rows["predicted"], strict=True)]
-            assert found["metrics"]["accuracy"] == pytest.approx(100 * sum(right) / 12)
-            with Image.open(folder / "test" / "reliability.png") as picture:
-                assert picture.size[0] > 400
-            pretrained = trial["config"]["prompt"] == "fpp"
-            assert (folder / "prompts" / f"{seeded}.safetensors").exists() == pretrained
-        average = sum(found["metrics"]["ece"] for found in trial["datasets"].values()) / 2
-        assert trial["averages"]["average"]["metrics"]["ece"] == pytest.approx(average)
-
-
-@pytest.mark.slow
-def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    words = ["--datasets", "digits", "--limit", 12, "--method", "tpt", "--set", "views.count=8", "fpp.steps=3"]
-    assert command(*words, "--prompt", "fpp", "--out", first, folder=tmp_path).returncode == 0
-    (prompt,) = first.rglob("prompts/digits.seed0.safetensors")
-    assert command(*words, "--prompt", prompt, "--out", second, folder=tmp_path).returncode == 0
-
-    def metrics(out):
-        return json.loads((out / "results.json").read_text())["trials"][0]["datasets"]["digits"]["metrics"]
-
-    assert metrics(first) == metrics(second)
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_names_the_folder(tmp_path):
-    with mounted(tmp_path / "small", "size=16k") as small:
-        words = [*TINY, "--method", "zero_shot", "--prompt", "a photo of a", "--out", small / "out"]
-        assert f"--out {small / 'out'}: No space left" in told(*words, folder=tmp_path)
-
-
-@pytest.mark.slow
-def test_a_dataset_without_a_readable_image_is_told(tmp_path):
-    build_coop(tmp_path / "data", "eurosat")
-    for path in (tmp_path / "data").rglob("*.jpg"):
-        path.write_bytes(b"")
-    words = [
-        "--data-root",
-        tmp_path / "data",
-        "--datasets",
-        "eurosat",
-        "--method",
-        "zero_shot",
-        "--on-bad-image",
-        "skip",
-    ]
-    done = command(*words, "--prompt", "a photo of a", "--out", tmp_path / "out", folder=tmp_path)
-    assert done.returncode == 2
-    assert "eurosat: none of its" in done.stderr
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_run_and_its_workers_quietly(tmp_path):
-    words = ["--datasets", "scenes", "--limit", "2000", "--loaders", "1", "--out", str(tmp_path / "out")]
-    line = [sys.executable, "-m", "fpp_sweep.evaluate", *words, "--cache", str(tmp_path / "cache")]
-    run = subprocess.Popen(
-        line,
+def started(folder, *words):
+    """The command in a process of its own, in a folder whose `sweeps` it writes to."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fpp_sweep.evaluate", *map(str, words)],
+        cwd=folder,
+        env=environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background has it ignored
     )
-    wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 shards
-    os.killpg(run.pid, signal.SIGINT)
-    _, told = run.communicate(timeout=LONG)
-    assert run.returncode == 130
-    assert told.strip().splitlines()[-1] == "interrupted"
-    assert "Traceback" not in told
+
+
+def finished(folder, *words, code=0):
+    process = started(folder, *words)
+    out, err = process.communicate(timeout=LONG)
+    assert process.returncode == code, out + err
+    return out, err
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+# --- the trials that a command line asks for ----------------------------------------------------------
+
+
+def test_trials_are_every_combination_with_the_preset_of_the_model():
+    words = ["--method", TPT, "otpt", "--prompt", "fpp", "a", "--seed", "0", "1"]
+    assert [(config.method, config.prompt) for config in configs_of(*words)] == [
+        (TPT, "fpp"),
+        ("otpt", "fpp"),
+        (TPT, "a"),
+        ("otpt", "a"),
+    ]
+    assert space_of(*words).work.seeds == (0, 1)
+    assert {config.fpp.steps for config in configs_of(*words)} == {60}
+    assert {config.fpp.steps for config in configs_of("--model", "ViT-B-16/openai")} == {1000}
+    assert {config.fpp.gamma2 for config in configs_of("--set", "preset=paper", "fpp.gamma1=2")} == {0.15}
+
+
+def test_an_evaluation_searches_nothing_and_looks_at_one_split():
+    space = space_of()
+    assert (space.search.split, space.search.evaluate_only, space.search.trials) == ("test", True, 4)
+    assert space.baselines() == {}
+    assert space_of("--set", "search.split=train").search.split == "train"
+
+
+def test_a_config_file_gives_the_settings_unless_the_command_line_says_otherwise(tmp_path):
+    file = tmp_path / "knee.yaml"
+    file.write_text(
+        "config: {method: otpt, prompt: fpp, anchor_prompt: a, fpp.gamma2: 3.5, adapt.penalty_weight: null}\n"
+    )
+    (config,) = configs_of("--config", file, "--set", "fpp.steps=7")
+    assert (config.method, config.prompt, config.anchor_prompt) == ("otpt", "fpp", "a")
+    assert (config.fpp.gamma2, config.fpp.steps) == (3.5, 7)
+    assert [config.method for config in configs_of("--config", file, "--method", TPT, "ctpt")] == [TPT, "ctpt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
+        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("config: {fpp.steps: -1}\n", "fpp.steps must be >= 0"),
+        ("{}\n", "has no `config:`"),
+    ],
+)
+def test_a_config_file_that_cannot_be_used_is_refused_with_its_name(tmp_path, text, complaint):
+    file = tmp_path / "knee.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=re.escape(complaint)) as error:
+        space_of("--config", file)
+    assert str(file) in str(error.value)
+
+
+def test_sharpness_is_refused_for_a_method_without_a_prompt_for_each_sample():
+    with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it looks at 1 of"):
+        space_of("--set", "work.columns=[logits, product]")
+    methods = {config.method for config in configs_of("--set", "work.columns=[product]", "--method", TPT, "tpt_sam")}
+    assert methods == {TPT, "tpt_sam"}
+
+
+def test_the_worker_of_this_process_has_the_machine_and_keys_decide_how_it_computes():
+    words = ["work.on_bad_image=skip", "work.float32_cache=true", "work.compile=true", "work.cache=here"]
+    spec = local_worker_spec(space_of("--model", "ViT-B-16/openai", "--set", *words), ())
+    assert (spec.on_bad_image, spec.exact_cache, spec.compile, spec.cache) == ("skip", True, True, "here")
+    assert (spec.device, spec.share) == ("auto", 1.0)
+    tiny = local_worker_spec(space_of(), ())
+    assert (tiny.threads, tiny.loaders) == (1, 0)
+    chosen = local_worker_spec(space_of("--set", "work.threads=3", "work.loaders=2", "work.device=cuda:1"), ())
+    assert (chosen.threads, chosen.loaders, chosen.device) == (3, 2, "cuda:1")
+    assert local_worker_spec(space_of("--set", "work.gpus_per_worker=0"), ()).device == "cpu"
+
+
+def test_an_option_that_argparse_refuses_is_bad_input_too():
+    with pytest.raises(InputError, match="unrecognized arguments: --methods"):
+        evaluate.parse(["--methods", TPT])
+
+
+# --- one evaluation, looked at from all sides ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A folder with an evaluation of four trials with two seeds, and what was printed."""
+    root = tmp_path_factory.mktemp("evaluated")
+    out, err = finished(root, *SMALL, "--seed", 0, 1, "--name", "four")
+    return SweepFolder(root / "sweeps" / "four"), out, err
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_while_it_decodes_is_one_line_and_what_was_whole_stays(tmp_path):
-    words = ["--datasets", "scenes", "--limit", "2000", "--loaders", "1", "--prompt", "a photo of a"]
-    line = [sys.executable, "-m", "fpp_sweep.evaluate", *words, "--cache", str(tmp_path / "cache")]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    run = subprocess.Popen([*line, "--method", "tpt", "--out", str(tmp_path / "out")], **pipes)
-    whole = wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 shards
-    os.kill(reading(run.pid), signal.SIGKILL)
-    _, told = run.communicate(timeout=LONG)
-    assert run.returncode in (1, 2), told
-    (error,) = (line for line in told.splitlines() if line.startswith("error:"))
-    assert "a process that reads images has died (DataLoader worker" in error
-    assert "--loaders" in error
-    assert "Traceback" not in told
+def test_a_run_prints_tables_and_writes_everything_that_it_names(evaluated):
+    folder, out, err = evaluated
+    assert [record.state for record in folder.trials()] == ["complete"] * 4
+    assert folder.info().state == "finished"
+    for number in range(4):
+        assert f"\ntrial-{number:04d}: prompt=" in out
+        assert f"\ntrial-{number:04d}  accuracy " in err
+    assert out.index("trial-0003: prompt=fpp, method=tpt") < out.index("four is finished; trials: 4 complete.")
+    assert out.index("front of four: ") < out.index("\npage        file://") < out.index("\nresults     ")
+    assert (folder.report / "sweep.html").is_file()
+    results = results_of(folder.path)
+    assert len(results["trials"]) == 4
+    for trial in results["trials"]:
+        assert set(trial["datasets"]) == {"digits", "scenes"}
+        assert set(trial["by_seed"]) == {"0", "1"}
+        files = folder.path / trial["files"]
+        for name, metrics in trial["datasets"].items():
+            interval = trial["intervals"][f"accuracy/{name}"]
+            assert interval["low"] <= metrics["accuracy"] <= interval["high"]
+            assert trial["intervals"][f"ece/{name}"].startswith("no interval: ")
+            for seed, by_dataset in trial["by_seed"].items():
+                rows = parquet.read_table(files / f"test/{name}.seed{seed}.predictions.parquet").to_pydict()
+                assert len(set(rows["id"])) == 12
+                right = [label == predicted for label, predicted in zip(rows["label"], rows["predicted"], strict=True)]
+                assert by_dataset[name]["accuracy"] == pytest.approx(100 * sum(right) / 12)
+                pretrained = trial["config"]["prompt"] == "fpp"
+                assert (files / f"prompts/{name}.seed{seed}.safetensors").exists() == pretrained
+        with Image.open(files / "test" / "reliability.png") as picture:
+            assert picture.size[0] > 400
+        mean = sum(metrics["ece"] for metrics in trial["datasets"].values()) / 2
+        assert trial["average"]["ece"] == pytest.approx(mean)
+
+
+@pytest.mark.slow
+def test_show_compare_and_steer_take_an_evaluation_as_they_take_a_sweep(evaluated, monkeypatch, capsys):
+    folder, _, _ = evaluated
+    monkeypatch.chdir(folder.path.parent.parent)
+    show.main(["four"])
+    table = capsys.readouterr().out.partition("front of four")[2]
+    assert {f"trial-{number:04d}" for number in range(4)} <= set(table.split())  # also those that are not on the front
+    compare.main(["four", "trial-0000", "trial-0003"])
+    assert "trial-0000 less trial-0003" in capsys.readouterr().out
+    show.main(["four", "--page"])
+    assert "sweep.html" in capsys.readouterr().out
+    with pytest.raises(InputError, match="was run by `evaluate` in one process, which takes no points"):
+        steer.main(["four", "add", "method=tpt"])
+
+
+@pytest.mark.slow  # imports MLflow
+def test_an_evaluation_is_delivered_to_mlflow_when_asked_for_and_by_sync(evaluated):
+    folder, out, _ = evaluated
+    root = folder.path.parent.parent
+    assert "\nMLflow      " in out
+    assert not (root / "mlflow.db").exists()
+    line = [sys.executable, "-m", "fpp_sweep.sync", "four"]
+    done = subprocess.run(line, cwd=root, env=environment(root), capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("four: 5 records brought up to date, 5 of them new\n")
+    words = ["--datasets", "scenes", "--limit", "5", "--method", PLAIN, "--prompt", "a", "--name", "delivered"]
+    out, _ = finished(root, *words, "--tracking-uri", "sqlite:///own.db")
+    assert f"\nMLflow      mlflow ui --backend-store-uri sqlite:///{root}/own.db" in out
+    with closing(sqlite3.connect(root / "own.db")) as store:
+        assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 1,)
+
+
+@pytest.mark.slow
+def test_numbers_are_the_same_bits_in_this_process_and_on_ray(evaluated):
+    """Also the folder's form; on Ray it is searched by nothing either, and no other split is looked at."""
+    folder, _, _ = evaluated
+    root = folder.path.parent.parent
+    words = ["--workers", "2", "--set", *FAST, "work.reuse_results=false"]
+    finished(root, *SMALL, *words, "--seed", 0, 1, "--name", "on_ray")
+    there = SweepFolder(root / "sweeps" / "on_ray")
+    for own, other in zip(folder.trials(), there.trials(), strict=True):
+        assert (own.name, own.key, own.state) == (other.name, other.key, other.state)
+        assert dict(own.results["test"].by_seed) == dict(other.results["test"].by_seed)
+        assert list(other.results) == ["test"]
+    assert (there.path / "results.json").is_file()
+
+
+# --- runs that go wrong, and runs that are continued --------------------------------------------------
+
+
+def small_space(*assignments):
+    """One trial of zero-shot and one of TPT on ten images."""
+    words = ["--prompt", "a photo of a", "--datasets", "scenes", "--limit", "10", "--set", *FAST, *assignments]
+    return space_of(*words)
+
+
+@pytest.fixture
+def options(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path / "cache"))
+    return Options(root=tmp_path / "sweeps", name="small")
+
+
+def test_evaluation_in_this_process_starts_no_ray_and_one_split_is_run(options):
+    ended = []
+    sweep = run_locally(small_space("search.split=val"), options, lambda folder, record: ended.append(record.name))
+    assert ended == ["trial-0000", "trial-0001"]
+    assert [list(record.results) for record in sweep.trials()] == [["val"], ["val"]]
+    assert sweep.info.state == "finished"
+    assert not sweep.folder.study_file.exists()
+    assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+    rows = [record.name for record in front_of(sweep.info, sweep.trials()).compared]
+    assert sorted(rows) == ["trial-0000", "trial-0001"]  # all trials are shown, also those off the front
+
+
+def test_an_interrupted_evaluation_continues_where_it_stopped(options):
+    def interrupt(folder, record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_locally(small_space(), options, interrupt)
+    folder = SweepFolder(options.root / "small")
+    assert folder.info().state == "interrupted"
+    first, second = folder.trials()
+    assert (first.state, second.state) == ("complete", "waiting")
+    with pytest.raises(InputError, match=r"small cannot be resumed, .*: base\.views\.count: 8 -> 4"):
+        run_locally(small_space("views.count=4"), replace(options, resume=True))
+    run_locally(small_space(), replace(options, resume=True))
+    assert folder.trial(first.name) == first
+    assert [record.state for record in folder.trials()] == ["complete", "complete"]
+    assert folder.info().state == "finished"
+    damaged, numbers = folder.trial_file(second.name), folder.trial(second.name).values
+    damaged.write_text("{")
+    run_locally(small_space(), replace(options, resume=True))
+    assert folder.trial(second.name).values == numbers
+    assert list(damaged.parent.glob(f"{damaged.name}.damaged-*"))
+
+
+def test_a_trial_that_fails_leaves_the_others_and_its_reason(options, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["--method", TPT, PLAIN, "--prompt", "fpp", "--datasets", "scenes", "--limit", "5", "--name", "bad"]
+    with pytest.raises(SystemExit) as ended:
+        evaluate.main([*words, "--set", "fpp.lr=1e38", "fpp.steps=2", "views.count=4"])
+    assert ended.value.code == 1
+    folder = SweepFolder(tmp_path / "sweeps" / "bad")
+    assert [record.state for record in folder.trials()] == ["failed", "failed"]
+    assert folder.info().state == "failed"
+    out = capsys.readouterr().out
+    assert re.search(r"trial-0000 failed: scenes, pretraining, seed 0, .*finite", out)
+    assert "\n    repeat      " in out
+
+
+def test_many_failures_in_a_row_end_the_run(options, capsys):
+    words = ["--method", TPT, PLAIN, "ctpt", "--prompt", "fpp", "--datasets", "scenes", "--limit", "5"]
+    sweep = run_locally(space_of(*words, "--set", *FAST, "fpp.lr=1e38", "search.max_failures=1"), options)
+    assert [record.state for record in sweep.trials()] == ["failed", "waiting", "waiting"]
+    assert "note: 1 trial in a row failed; the others are not begun" in capsys.readouterr().err
+
+
+def test_a_name_that_is_taken_is_refused_and_the_folder_stays(options):
+    run_locally(small_space(), options)
+    results = (options.root / "small" / "sweep.json").read_text()
+    with pytest.raises(InputError, match="small exists; --resume goes on with it"):
+        run_locally(small_space(), options)
+    assert (options.root / "small" / "sweep.json").read_text() == results
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_and_its_processes_and_prints_how_to_continue(tmp_path):
+    words = ["--datasets", "scenes", "--limit", "2000", "--set", "work.loaders=1"]
+    process = started(tmp_path, *words)
+    wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 chunks
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=LONG)
+    assert process.returncode == 130
+    (folder,) = (tmp_path / "sweeps").glob("evaluate-*")
+    title, command = err.splitlines()[-2:]
+    assert title == "interrupted; to continue:"
+    assert command.endswith(f" evaluate {' '.join(words)} --name {folder.name} --resume")
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_decodes_is_one_line_and_finished_chunks_stay(tmp_path):
+    words = ["--datasets", "scenes", "--limit", "2000", "--prompt", "a photo of a", "--method", TPT]
+    process = started(tmp_path, *words, "--set", "work.loaders=1")
+    whole = wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 chunks
+    os.kill(reading(process.pid), signal.SIGKILL)
+    out, err = process.communicate(timeout=LONG)
+    assert process.returncode == 1, err
+    assert "a process that reads images has died (DataLoader worker" in out + err
+    assert "--set work.loaders=N" in out + err
+    assert "Traceback" not in err
     assert all(path.exists() for path in whole)
 
 
 def reading(parent):
     """The process of a run that reads images."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    (found,) = (int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
-    return found
+    (child,) = (int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return child
 
 
 def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("fpp_sweep.trial.worker.load", lambda *asked: torch.empty(1 << 50))
-    words = ["--device", "cpu", "--datasets", "digits", "--limit", "2", "--out", str(tmp_path / "out")]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fpp_sweep.trial.worker.load", lambda *model_and_device: torch.empty(1 << 50))
+    words = ["--datasets", "digits", "--limit", "2", "--set", "work.device=cpu"]
     with pytest.raises(SystemExit) as ended:
         run(lambda: evaluate.main(words))
     assert ended.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; use a larger device .*", line)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it a larger device, .*", line)
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_with_the_command_that_continues_it(tmp_path):
+    with mounted(tmp_path / "small", "size=16k") as small:
+        words = [*SMALL, "--method", PLAIN, "--prompt", "a photo of a", "--out", small]
+        _, err = finished(tmp_path, *words, code=1)
+        assert re.search(rf"error: {small}/.*No space left on device; make room, then go on with --resume", err)
+
+
+# --- images and prompts -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
+    words = ["--datasets", "digits", "--limit", 12, "--method", TPT, "--set", *FAST]
+    finished(tmp_path, *words, "--prompt", "fpp", "--name", "first")
+    (prompt,) = (tmp_path / "sweeps" / "first").rglob("prompts/digits.seed0.safetensors")
+    finished(tmp_path, *words, "--prompt", prompt, "--name", "second")
+    first, second = (results_of(tmp_path / "sweeps" / name)["trials"][0] for name in ("first", "second"))
+    assert first["datasets"] == second["datasets"]
+
+
+def test_a_dataset_without_a_readable_image_fails_the_trial_with_its_name(options, tmp_path):
+    build_coop(tmp_path / "data", "eurosat")
+    for path in (tmp_path / "data").rglob("*.jpg"):
+        path.write_bytes(b"")
+    words = ["--data-root", tmp_path / "data", "--datasets", "eurosat", "--method", PLAIN, "--prompt", "a photo of a"]
+    sweep = run_locally(space_of(*words, "--set", "work.on_bad_image=skip"), options)
+    (record,) = sweep.trials()
+    assert record.state == "failed"
+    assert record.reason.startswith("eurosat: none of its")
+
+
+def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "data"
+    build_coop(root, "eurosat")
+    broken = sorted((root / "eurosat" / "2750").rglob("*.jpg"))[-1]
+    broken.write_bytes(jpeg()[:200])
+    words = ["--data-root", str(root), "--datasets", "eurosat", "--method", PLAIN, "--prompt", "a photo of a"]
+    splits = {}
+    for split in ("train", "val", "test"):
+        sweep = run_locally(space_of(*words, "--set", f"search.split={split}"), replace(options, name=split))
+        splits[split] = sweep.trials()[0]
+    (failed,) = [split for split, record in splits.items() if record.state == "failed"]
+    assert broken.name in splits[failed].reason
+    evaluate.main([*words, "--name", "skip", "--set", f"search.split={failed}", "work.on_bad_image=skip"])
+    assert "\nskipped eurosat: 1 image, such as " in capsys.readouterr().out
+    (trial,) = results_of(tmp_path / "sweeps" / "skip")["trials"]
+    assert [(image["dataset"], image["image"].split("/")[-1]) for image in trial["skipped"]] == [
+        ("eurosat", broken.name)
+    ]
 
 
 @pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
-    words = [*TINY, "precision=fp16", "--method", "tpt", "--prompt", "a photo of a"]
-    done = command(*words, "--out", tmp_path / "out", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (trial,) = json.loads((tmp_path / "out" / "results.json").read_text())["trials"]
+    words = [*SMALL, "precision=fp16", "--method", TPT, "--prompt", "a photo of a", "--name", "half"]
+    finished(tmp_path, *words)
+    (trial,) = results_of(tmp_path / "sweeps" / "half")["trials"]
     assert trial["config"]["precision"] == "fp16"
-
-
-@pytest.mark.slow
-def test_a_corrupt_image_fails_the_run_or_is_skipped_and_counted(tmp_path):
-    root = tmp_path / "data"
-    build_coop(root, "eurosat")
-    broken = sorted((root / "eurosat" / "2750").rglob("*.jpg"))
-    broken[-1].write_bytes(jpeg()[:200])
-    words = ["--data-root", root, "--datasets", "eurosat", "--method", "zero_shot", "--prompt", "a photo of a"]
-    splits = []
-    for split in ("train", "val", "test"):
-        done = command(*words, "--split", split, "--out", tmp_path / f"fail-{split}", folder=tmp_path)
-        splits.append(done.returncode)
-        if done.returncode:
-            (error,) = (line for line in done.stderr.splitlines() if line.startswith("error:"))
-            assert broken[-1].name in error
-            again = [*words, "--split", split, "--out", tmp_path / "skip", "--on-bad-image", "skip"]
-            skipped = command(*again, folder=tmp_path)
-            assert skipped.returncode == 0, skipped.stderr
-            assert "skipped eurosat: 1 images" in skipped.stdout
-    assert sorted(splits) == [0, 0, 2]
-
-
-@pytest.mark.slow
-def test_bad_input_is_one_clear_line(tmp_path):
-    def line(*words):
-        return told(*words, "--out", tmp_path / "out", folder=tmp_path)
-
-    assert "did you mean 'ViT-B-16'" in line("--model", "ViT-B-61/openai")
-    assert "openai" in line("--model", "ViT-B-16/opnai")
-    assert "did you mean 'eurosat'" in line("--datasets", "eurosta")
-    assert "did you mean 'ctpt'" in line("--method", "ctp")
-    assert "did you mean 'fpp.gamma2'" in line("--set", "fpp.gama2=1")
-    assert "nowhere" in line("--data-root", tmp_path / "nowhere", "--datasets", "dtd")
-    assert "--limit: must be >= 1 (0)" in line("--limit", 0)
-    assert "must be >= 0 (-1.0)" in line("--set", "fpp.class_var=-1")
-    assert "invalid int value: 'one'" in line("--seed", "one")
-    assert "--seed.1: must be >= 0 (-1)" in line("--seed", "0", "-1")
-    assert "device 'meta' cannot be used" in line("--device", "meta")
-    assert "device 'cuda:99' cannot be used: " in line("--device", "cuda:99")
-    assert "precision tf32: needs a GPU with" in line("--device", "cpu", "--set", "precision=tf32")
-    assert "--anchor-prompt fpp" in line("--anchor-prompt", "fpp")
-    assert "use --method" in line("--set", "method=otpt")
-    assert "needs 78 tokens" in line("--prompt", "x " * 73)
-    assert "has no words" in line("--prompt", "")
-    assert "does not exist" in line("--prompt", tmp_path / "no.safetensors")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_with_results_is_never_written_to(tmp_path):
-    (tmp_path / "results.json").write_text("precious")
-    with pytest.raises(InputError, match="not empty"):
-        evaluate.new_folder(tmp_path)
-    assert (tmp_path / "results.json").read_text() == "precious"
-    with pytest.raises(InputError, match="out"):
-        evaluate.new_folder(tmp_path / "results.json")
-
-
-def test_the_trials_are_every_combination_with_the_models_own_preset():
-    args = evaluate.parse(["--method", "tpt", "otpt", "--prompt", "fpp", "a", "--seed", "0", "1"])
-    trials = evaluate.trials_of(args)
-    assert len({(keys.of_config(config), seed) for config, seed in trials}) == 8
-    assert {config.fpp.steps for config, _ in trials} == {60}
-    code = evaluate.trials_of(evaluate.parse(["--model", "ViT-B-16/openai"]))
-    assert {config.fpp.steps for config, _ in code} == {1000}
-
-
-def test_an_option_that_argparse_refuses_is_bad_input_too():
-    with pytest.raises(InputError, match="unrecognized arguments: --methods"):
-        evaluate.parse(["--methods", "tpt"])
 
 
 @pytest.mark.gpu
@@ -250,56 +433,45 @@ def test_the_same_numbers_come_out_on_a_gpu(tmp_path, precision, most):
     assert torch.cuda.is_available()
     metrics = {}
     for device, setting in (("cpu", "float32"), ("cuda", precision)):
-        words = (*TINY, f"precision={setting}", "--device", device, "--loaders", 2, "--out", tmp_path / device)
-        done = command(*words, folder=tmp_path / device)
-        assert done.returncode == 0, done.stderr
-        trials = json.loads((tmp_path / device / "results.json").read_text())["trials"]
-        metrics[device] = [found["metrics"]["nll"] for trial in trials for found in trial["datasets"].values()]
+        words = [*SMALL, f"precision={setting}", f"work.device={device}", "work.loaders=2", "--name", device]
+        finished(tmp_path, *words)
+        trials = results_of(tmp_path / "sweeps" / device)["trials"]
+        metrics[device] = [values["nll"] for trial in trials for values in trial["datasets"].values()]
     # other kernels, and features in half precision: NLL agrees to a few thousandths
     assert metrics["cpu"] == pytest.approx(metrics["cuda"], abs=most)
 
 
-def test_a_config_file_is_what_trials_are_unless_the_command_line_says_otherwise(tmp_path):
-    file = tmp_path / "knee.yaml"
-    file.write_text(
-        "config: {method: otpt, prompt: fpp, anchor_prompt: a, fpp.gamma2: 3.5, adapt.penalty_weight: null}\n"
-    )
-    ((config, seed),) = evaluate.trials_of(evaluate.parse(["--config", str(file), "--set", "fpp.steps=7"]))
-    assert (config.method, config.prompt, config.anchor_prompt, config.fpp.gamma2, config.fpp.steps) == (
-        "otpt",
-        "fpp",
-        "a",
-        3.5,
-        7,
-    )
-    assert seed == 0
-    methods = [
-        config.method
-        for config, _ in evaluate.trials_of(evaluate.parse(["--config", str(file), "--method", "tpt", "ctpt"]))
-    ]
-    assert methods == ["tpt", "ctpt"]
+BAD_INPUT = [
+    (["--model", "ViT-B-61/openai"], "did you mean 'ViT-B-16'"),
+    (["--model", "ViT-B-16/opnai"], "openai"),
+    (["--datasets", "eurosta"], "did you mean 'eurosat'"),
+    (["--method", "ctp"], "--method ctp: unknown method 'ctp', did you mean 'ctpt'"),
+    (["--set", "fpp.gama2=1"], "did you mean 'fpp.gamma2'"),
+    (["--data-root", "/nowhere", "--datasets", "dtd"], "/nowhere"),
+    (["--limit", "0"], "--limit 0: work.limit: must be >= 1, got 0"),
+    (["--set", "fpp.class_var=-1"], "must be >= 0, got -1"),
+    (["--set", "work.device=meta"], "device 'meta' cannot be used"),
+    (["--set", "work.device=cuda:99"], "device 'cuda:99' cannot be used: "),
+    (["--set", "precision=tf32", "work.device=cpu"], "precision tf32: needs a GPU with"),
+    (["--anchor-prompt", "fpp"], "--anchor-prompt fpp: FPP needs words or a prompt file"),
+    (["--set", "method=otpt"], "give --method instead"),
+    (["--prompt", "x " * 73], "needs 78 tokens"),
+    (["--prompt", ""], "has no words"),
+    (["--prompt", "/no.safetensors"], "does not exist"),
+    (["--resume"], "nothing to resume: sweeps has no sweep evaluate-<time>"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
-        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown setting 'fpp.gama2', did you mean 'fpp.gamma2'"),
-        ("config: {fpp.steps: -1}\n", "config.fpp.steps: must be >= 0 (-1)"),
-        ("{}\n", "has no `config:`"),
-    ],
-)
-def test_a_config_file_that_is_none_is_refused_with_its_name(tmp_path, text, complaint):
-    file = tmp_path / "knee.yaml"
-    file.write_text(text)
-    with pytest.raises(InputError, match=re.escape(complaint)) as error:
-        evaluate.trials_of(evaluate.parse(["--config", str(file)]))
-    assert str(file) in str(error.value)
-
-
-def test_sharpness_is_refused_before_anything_is_loaded_where_a_method_has_no_prompt_for_each_sample():
-    args = evaluate.parse(["--columns", "logits", "product"])
-    with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it uses 1 of"):
-        evaluate.trials_of(args)
-    trials = evaluate.trials_of(evaluate.parse(["--columns", "product", "--method", "tpt", "tpt_sam"]))
-    assert {config.method for config, _ in trials} == {"tpt", "tpt_sam"}
+@pytest.mark.parametrize(("words", "complaint"), BAD_INPUT)
+def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, words, complaint):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: evaluate.main(words))
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    announced = [line for line in err.splitlines() if re.match(r"(sweep|searches|work|budget|folder|page) ", line)]
+    (line,) = [line for line in err.splitlines() if line not in announced]
+    assert line.startswith("error: ")
+    assert complaint in line
+    assert out == ""
+    assert not list((tmp_path / "sweeps").glob("*"))

@@ -27,7 +27,7 @@ LAYERS = (
     ("tracking", "checks"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "show", "compare", "steer", "sync", "doctor", "cache", "datasets", "report.__main__", ""),
+    ("tune", "evaluate", "show", "compare", "steer", "sync", "doctor", "cache", ""),
     ("__main__",),
 )
 LAYER = {f"fpp_sweep.{package}".rstrip("."): layer for layer, packages in enumerate(LAYERS) for package in packages}
@@ -38,19 +38,7 @@ LIBRARIES = {  # packages that may import what is slow to load, or belongs to a 
     "torch": {"core", "tiny", "trial", "sweep", "reproduce"},
     "open_clip": {"core", "tiny"},
 }
-COMMANDS = (
-    "tune",
-    "evaluate",
-    "datasets",
-    "cache",
-    "sync",
-    "doctor",
-    "reproduce",
-    "report",
-    "show",
-    "steer",
-    "compare",
-)
+COMMANDS = ("tune", "evaluate", "reproduce", "show", "compare", "steer", "sync", "doctor", "cache")
 HEAVY = [
     "torch",
     "open_clip",
@@ -247,7 +235,8 @@ def loaded():
     imported = {
         "a trial's process": "import fpp_sweep.trial.trial, fpp_sweep.trial.artifacts, fpp_sweep.records.folder",
         "the scheduler": "import fpp_sweep.workers.scheduler",
-        "the core": "import fpp_sweep.trial.worker, fpp_sweep.report.evaluation",
+        "the core": "import fpp_sweep.trial.worker",
+        "an evaluation in one process": "import fpp_sweep.sweep.local_run",
         "the header": HEADER,
         "one command": ONE,
     }
@@ -279,6 +268,7 @@ def test_processes_load_what_they_need_and_no_more(loaded):
     assert loaded["a trial's process"][1] == {"numpy"}
     assert loaded["the scheduler"][1] == {"numpy"}
     assert loaded["the core"][1] == {"numpy", "torch"}
+    assert loaded["an evaluation in one process"][1] == {"numpy"}  # until all names are checked
     assert loaded["one command"][1] == set()
 
 

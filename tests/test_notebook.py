@@ -26,7 +26,7 @@ samples = len(predictions)
 assert samples == best.record.results["val"].samples, samples
 hit = 100 * (predictions.label == predictions.predicted).groupby(predictions.dataset).mean().mean()
 assert abs(hit - best.record.results["val"].average["accuracy"]) < 1e-9
-assert len(list(Path("results/mine").rglob("*.parquet"))) == 1
+assert len(list(Path("sweeps").glob("evaluate-*/**/*.parquet"))) == 1
 """
 
 

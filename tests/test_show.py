@@ -1,4 +1,4 @@
-"""`show` and `list`: what a sweep looks like, from its folder alone."""
+"""`show`: sweeps, one of them, or one of its trials, from their folders alone."""
 
 import shutil
 from dataclasses import replace
@@ -8,6 +8,7 @@ import pytest
 from fpp_sweep import show
 from fpp_sweep.cli.command import run
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import runnable
 from tests.sweeps import build_sweep
 
 
@@ -21,13 +22,13 @@ def folder(tmp_path):
     return type(made)(tmp_path / "here")
 
 
-def shown(capsys, main, *words):
-    main([str(word) for word in words])
+def shown(capsys, *words):
+    show.main([str(word) for word in words])
     return capsys.readouterr().out
 
 
 def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
-    text = shown(capsys, show.main, folder.path)
+    text = shown(capsys, folder.path)
     lines = text.splitlines()
     assert lines[:3] == ["sweep     here", "question  How much noise?", "searches  accuracy (max) and ece (min) on val"]
     assert "budget    6 trials" in lines
@@ -41,38 +42,27 @@ def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
 
 def test_a_running_sweep_says_when_it_last_changed(capsys, folder):
     folder.write_info(replace(folder.info(), state="running", finished=None))
-    with folder.locked():
-        text = shown(capsys, show.main, folder.path)
+    text = shown(capsys, folder.path)
     assert "\nperturb-1 is running; trials: " in text
     assert "\nchanged   " in text
-    assert "\ncontinue    " not in text
-
-
-def test_a_sweep_whose_driver_was_killed_says_so_and_how_to_continue_it(capsys, folder):
-    command = "python -m fpp_sweep.tune --space perturb.yaml"
-    folder.write_info(replace(folder.info(), state="running", finished=None, command=command))
-    text = shown(capsys, show.main, folder.path)
-    assert "\nperturb-1 stopped without notice " in text
-    assert f"\ncontinue    {command} --name here --resume\n" in text
 
 
 def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_it(capsys, folder):
-    text = shown(capsys, show.main, folder.path, "trial-0005")
+    text = shown(capsys, folder.path, "trial-0005")
     assert text.startswith("trial-0005  complete, begun 2026-11-20 ")
     assert "\n    fpp.class_var = 0.006\n" in text
     assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/tiny_shapes-0.safetensors\n" in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["val", "accuracy", "ece", "sce", "brier"] in rows
+    assert ["val", "acc", "ECE", "SCE", "Brier"] in rows
     assert ["tiny_digits", "58.00", "8.00", "2.1500", "0.4100"] in rows
     assert ["average", "58.00", "8.00", "2.1500", "0.4100"] in rows
-    assert ["test", "accuracy", "ece", "sce", "brier"] in rows
-    command = text.splitlines()[-1]
-    assert command.startswith("repeat      python -m fpp_sweep.evaluate --config ")
-    assert f" --config {folder.path}/trials/trial-0005.json --model tiny " in command
+    assert ["test", "acc", "ECE", "SCE", "Brier"] in rows
+    command = runnable(f"fpp-sweep evaluate --config {folder.path}/trials/trial-0005.json --model tiny ")
+    assert text.splitlines()[-1].startswith(f"repeat      {command}")
 
 
 def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(capsys, folder):
-    lines = shown(capsys, show.main, folder.path, "trial-0003").splitlines()
+    lines = shown(capsys, folder.path, "trial-0003").splitlines()
     assert "reason      FloatingPointError: non-finite objectives ['ece']" in lines
     assert [line for line in lines if "line" in line] == [f"    line {number}" for number in range(4, 9)]
 
@@ -80,9 +70,9 @@ def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(cap
 def test_what_a_trial_that_lost_a_race_would_have_broken_is_told_as_expected(capsys, folder):
     broken = replace(folder.trial("trial-0005"), constraints={"accuracy": 1.5}, fidelity=0.25)
     folder.write_trial(broken)
-    assert "breaks      accuracy, by 1.5\n" in shown(capsys, show.main, folder.path, "trial-0005")
+    assert "breaks      accuracy, by 1.5\n" in shown(capsys, folder.path, "trial-0005")
     folder.write_trial(replace(broken, state="stopped", values=None, results={}, estimate=[60.0, 9.0]))
-    text = shown(capsys, show.main, folder.path, "trial-0005")
+    text = shown(capsys, folder.path, "trial-0005")
     assert "breaks      accuracy, by 1.5, as expected after 25% of the images\n" in text
 
 
@@ -92,19 +82,21 @@ def test_what_is_in_a_folder_cannot_steer_the_terminal(capsys, folder):
     folder.write_trial(replace(folder.trial("trial-0003"), reason=hostile, params={hostile: hostile}))
     (folder.artifacts("trial-0003") / "log.txt").write_text(hostile)
     for words in ([], ["trial-0003"]):
-        assert "\033" not in shown(capsys, show.main, folder.path, *words)
+        assert "\033" not in shown(capsys, folder.path, *words)
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["."], r"\. is not a sweep's folder \(it has no sweep\.json\)"),
-        (["nowhere"], "nowhere is not a sweep's folder"),
-        (["here", "trial-0050"], r"unknown trial of here 'trial-0050', did you mean 'trial-000"),
+        (["nowhere"], r"nowhere: neither a sweep \(it has no sweep\.json\), nor a reproduction"),
+        (["./nowhere"], r"\./nowhere: neither a sweep"),
+        (["here", "--page", "trial-0005"], "--page: needs a sweep or a reproduction, without a trial"),
+        (["--page"], "--page: needs a sweep or a reproduction, without a trial"),
+        (["here", "trial-0050"], r"unknown trial of here 'trial-0050', did you mean 'trial-000\d'\? known: baseline-"),
         (["here", "../sweep"], "unknown trial of here '../sweep'"),
     ],
 )
-def test_what_is_not_there_is_told_in_a_line(capsys, monkeypatch, folder, words, complaint):
+def test_names_that_do_not_exist_are_refused_in_a_line(capsys, monkeypatch, folder, words, complaint):
     monkeypatch.chdir(folder.path.parent)
     with pytest.raises(InputError, match=complaint):
         show.main(words)
@@ -121,13 +113,12 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     build_sweep(tmp_path / "empty", trials=0, baselines=(), state="interrupted")
     (build_sweep(tmp_path / "old", trials=1).info_file).write_text("not JSON\033[2J")
     (tmp_path / "other").mkdir()
-    text = shown(capsys, show.list_sweeps, tmp_path)
+    text = shown(capsys, tmp_path)
     assert "\033" not in text
     header, *rows = ([cell.strip() for cell in line.split("  ") if cell] for line in text.splitlines())
     assert header == ["sweep", "state", "trials", "front", "changed"]
-    assert rows[0][1].startswith("stopped without notice ")  # no driver holds its lock
-    assert [[row[0], *row[2:4]] for row in rows[:1]] + [row[:4] for row in rows[1:2]] == [
-        ["a", "2/6", "1 trial, knee accuracy 54.00, ece 10.80"],
+    assert [row[:4] for row in rows[:2]] == [
+        ["a", "running", "2/6", "1 trial, knee accuracy 54.00, ece 10.80"],
         ["b", "finished", "2/6, 1 failed, 1 stopped", "1 trial, knee accuracy 56.00, ece 9.40"],
     ]
     assert rows[2][:4] == ["empty", "interrupted", "0/6", "0 trials"]
@@ -135,6 +126,26 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     assert all(row[-1].endswith(" ago") for row in rows)
 
 
-def test_a_folder_without_sweeps_is_told(tmp_path):
-    with pytest.raises(InputError, match="has no sweeps; give the folder that --out named"):
-        show.list_sweeps([str(tmp_path)])
+def test_without_arguments_the_sweeps_of_this_folder_are_listed(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="sweeps: has no sweeps; give the folder that --out named"):
+        show.main([])
+    build_sweep(tmp_path / "sweeps" / "a", trials=3)
+    assert [line.split()[0] for line in shown(capsys).splitlines()] == ["sweep", "a"]
+
+
+def test_a_sweep_is_found_by_its_name_and_a_mistyped_name_is_told_with_the_nearest(capsys, monkeypatch, tmp_path):
+    build_sweep(tmp_path / "sweeps" / "perturb-1", trials=3)
+    monkeypatch.chdir(tmp_path)
+    assert shown(capsys, "perturb-1") == shown(capsys, "sweeps/perturb-1")
+    with pytest.raises(InputError, match="unknown sweep 'pertrub-1', did you mean 'perturb-1'"):
+        show.main(["pertrub-1"])
+
+
+def test_the_page_of_a_sweep_is_written_again_by_its_name(capsys, monkeypatch, tmp_path):
+    folder = build_sweep(tmp_path / "sweeps" / "perturb-1", trials=3)
+    page = folder.report / "sweep.html"
+    page.write_text("old")
+    monkeypatch.chdir(tmp_path)
+    assert shown(capsys, "perturb-1", "--page") == f"page: {page.as_uri()}\n"
+    assert "trial-0002" in page.read_text()

@@ -58,7 +58,7 @@ def test_it_is_bash_and_what_is_the_users_is_marked():
 def submit(there, name, *words):
     """Submit the script as it is shipped: two nodes, a core of each."""
     # of no concern to the script, which has variables of such names
-    environment = "FPP_SWEEP_CACHE=$PWD/cache OMP_WAIT_POLICY=PASSIVE folder=$PWD/data resume=--verbose"
+    environment = "FPP_SWEEP_CACHE=$PWD/cache folder=$PWD/data resume=--verbose"
     options = f"--parsable --job-name={name} --output={name}.log --gpus-per-node=0 --cpus-per-task=1"
     return there.run(f"{environment} sbatch {options} {SCRIPT} --space small.yaml {' '.join(words)}")
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep import tune
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
+from fpp_sweep.sweep.request import space_to_tune
 from tests.drivers import SMALL, ended, environment, kill, only_sweep, started
 from tests.sweeps import CREATED, build_sweep
 from tests.test_tune import tune as run_tune
@@ -32,7 +33,7 @@ def folder(tmp_path):
     [
         (["stop", "trial-0009"], "unknown trial of made 'trial-0009'; choose from"),
         (["stop", "trial-0003"], "trial-0003 is failed; only a trial that has not ended can be stopped"),
-        (["budget"], "budget: say what with --trials, --hours or --concurrency"),
+        (["budget"], "budget: nothing to change; give --trials, --hours or --concurrency"),
         (["budget", "--trials", "5"], "--trials 5: 6 have begun already; give no fewer"),
         (["budget", "--trials", "many"], "search.trials: must be a whole number ('many')"),
         (["budget", "--hours", "0.9"], "--hours 0.9: 1 are spent already; give more"),
@@ -60,6 +61,13 @@ def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
         main([str(tmp_path), "stop", "trial-0001"])
 
 
+def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
+    made = build_sweep(tmp_path / "sweeps" / "made", running=(5,), state="interrupted", report=False)
+    monkeypatch.chdir(tmp_path)
+    main(["made", "stop", "trial-0005"])
+    assert [command.kind for command in made.commands()] == ["stop"]
+
+
 def test_what_a_running_sweep_has_spent_counts_from_its_lock_on(folder):
     folder.write_info(replace(folder.info(), state="running"))
     (folder.path / "lock").touch()
@@ -74,10 +82,10 @@ def test_what_is_asked_for_is_kept_and_who_will_do_it_is_said(folder, capsys):
     folder.write_info(replace(folder.info(), state="running"))
     main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
     first, second, third = capsys.readouterr().out.splitlines()
-    go_on = "made is interrupted; to have it done: python -m fpp_sweep.tune --name made --resume"
+    go_on = f"made is interrupted; to have it applied: {runnable('fpp-sweep tune --name made --resume')}"
     assert first == f"add fpp.gamma2=2 fpp.class_var=0.01: {go_on}"
     assert second == f"stop trial=trial-0005: {go_on}"
-    assert third.startswith("budget trials=none wall_clock=7200: its driver takes it up")
+    assert third.startswith("budget trials=none wall_clock=7200: the running sweep applies it within seconds")
     assert [(one.kind, dict(one.values)) for one in folder.commands()] == [
         ("add", {"fpp.gamma2": 2.0, "fpp.class_var": 0.01}),
         ("stop", {"trial": "trial-0005"}),
@@ -90,22 +98,22 @@ def test_hours_are_said_as_in_a_space_file(folder):
     assert folder.commands()[0].values == {"wall_clock": 5400.0}
 
 
-def asked(tmp_path, *words, space=SMALL):
+def requested(tmp_path, space=SMALL, **points):
     (tmp_path / "small.yaml").write_text(space)
-    return tune.read_space(tune.parse(["--space", str(tmp_path / "small.yaml"), *words]))
+    return space_to_tune(tmp_path / "small.yaml", [], [], **points)
 
 
 def test_a_config_is_the_first_point_as_far_as_it_is_searched(tmp_path, capsys):
     file = tmp_path / "knee.yaml"
     file.write_text(dump({"config": {"fpp.gamma1": 3.0, "views.count": 8}}))
-    space = asked(tmp_path, "--config", str(file))
+    space = requested(tmp_path, config=file)
     assert space.queue()[0] == ("point", {"fpp.gamma1": 3.0})
     assert space.base["views.count"] == 8
     file.write_text(dump({"config": {"fpp.gamma1": 30.0, "views.count": 8}}))
-    space = asked(tmp_path, "--config", str(file))
+    space = requested(tmp_path, config=file)
     assert (space.points, space.base["views.count"]) == ((), 8)
-    told = f"note: {file} is not tried first: 30 is outside 0.1..10"
-    assert capsys.readouterr().err.splitlines() == [told]
+    note = f"note: {file}: its point is not tried first: 30 is outside 0.1..10"
+    assert capsys.readouterr().err.splitlines() == [note]
 
 
 FOR_MADE = SMALL.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
@@ -114,7 +122,7 @@ BOTH = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.0
 
 def test_the_front_of_another_sweep_is_tried_first(tmp_path):
     made = build_sweep(tmp_path / "made", report=False)
-    space = asked(tmp_path, "--points-from", str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    space = requested(tmp_path, points_from=str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
     members = [record for record in made.trials() if record.name == "trial-0005"]  # it is alone on the front
     assert [values for origin, values in space.queue() if origin == "point"] == [dict(members[0].params)]
 
@@ -129,14 +137,14 @@ def test_the_front_of_another_sweep_is_tried_first(tmp_path):
 def test_points_of_other_parameters_are_refused(tmp_path, params, complaint):
     made = build_sweep(tmp_path / "made", report=False)
     with pytest.raises(InputError) as refused:
-        asked(tmp_path, "--points-from", str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
+        requested(tmp_path, points_from=str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
     assert str(refused.value).startswith(f"--points-from {made.path}: {complaint}")
 
 
 def test_a_sweep_without_a_front_has_no_points(tmp_path):
     made = build_sweep(tmp_path / "made", trials=0)
     with pytest.raises(InputError, match="it has no front yet"):
-        asked(tmp_path, "--points-from", str(made.path))
+        requested(tmp_path, points_from=str(made.path))
 
 
 def steer(sweep, *words):
@@ -156,7 +164,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
     with ended(started(tmp_path, space=space)) as driver:
         wait_for(lambda: list((tmp_path / "sweeps").glob("*/trials/trial-0002.json")))
         sweep = only_sweep(tmp_path)
-        assert "takes it up" in steer(sweep, "add", "fpp.gamma1=3")
+        assert "the running sweep applies it" in steer(sweep, "add", "fpp.gamma1=3")
         wait_for(lambda: points(sweep))
         running = wait_for(lambda: [one.name for one in sweep.trials() if one.state == "running"])
         steer(sweep, "budget", "--concurrency", "2")

@@ -61,7 +61,7 @@ def test_a_copied_folder_needs_the_flag(tmp_path, monkeypatch, capsys):
 def test_the_command_writes_quietly_and_prints_where_to_look(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     command = [sys.executable, "-m", "fpp_sweep.sync", str(folder.path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     first, second = (
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         for _ in range(2)

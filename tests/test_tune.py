@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.space.reading import load_space
+from fpp_sweep.spec.messages import runnable
 from tests.drivers import (
     ROOT,
     SMALL,
@@ -73,19 +74,9 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 2 + 4,)
     assert "Traceback" not in done.stderr
     best = sweep.report / "best/knee.yaml"
-    words = [
-        "--config",
-        best,
-        "--datasets",
-        "scenes",
-        "--limit",
-        "10",
-        "--out",
-        tmp_path / "results",
-        "--cache",
-        tmp_path / "cache",
-    ]
-    subprocess.run([sys.executable, "-m", "fpp_sweep.evaluate", *words], check=True, capture_output=True, cwd=ROOT)
+    words = ["--config", best, "--datasets", "scenes", "--limit", "10"]
+    line = [sys.executable, "-m", "fpp_sweep.evaluate", *words]
+    subprocess.run(line, check=True, capture_output=True, cwd=tmp_path, env=environment(tmp_path))
 
 
 def assert_told_from_the_first_second_to_the_last(done, sweep):
@@ -109,7 +100,7 @@ def assert_told_from_the_first_second_to_the_last(done, sweep):
         "\nwork        ",
         "\nfeatures    of ",
         "\npage        file://",
-        "\nuse it      python -m fpp_sweep.evaluate ",
+        f"\nuse it      {runnable('fpp-sweep evaluate ')}",
     ]
     parts += [f"\nMLflow      mlflow ui --backend-store-uri sqlite:///{sweep.path.parent.parent}/mlflow.db"]
     assert sorted(parts, key=done.stdout.index) == parts
@@ -140,7 +131,7 @@ def test_killed_drivers_change_nothing_but_the_time():
 def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
     processes, err = interrupted(tmp_path, signal.SIGINT)
     words = f"--space small.yaml --trials 1000 --name {only_sweep(tmp_path).path.name} --resume"
-    assert err.splitlines()[-2:] == ["interrupted; to go on:", f"    python -m fpp_sweep.tune {words}"]
+    assert err.splitlines()[-2:] == ["interrupted; to continue:", f"    {runnable(f'fpp-sweep tune {words}')}"]
     wait_for(lambda: not any(line == _line(pid) for pid, line in processes.items()))
     before = {path.name: path.read_text() for path in complete(tmp_path)}
     sweep = only_sweep(tmp_path)
@@ -197,8 +188,8 @@ def test_an_interrupt_while_ray_starts_says_how_to_go_on(tmp_path):
     assert sweep.info().state == "interrupted"
     assert out.startswith(f"{sweep.path.name} is interrupted; trials: none was begun.\n")
     assert err.splitlines()[-2:] == [
-        "interrupted; to go on:",
-        f"    python -m fpp_sweep.tune --space small.yaml --name {sweep.path.name} --resume",
+        "interrupted; to continue:",
+        f"    {runnable(f'fpp-sweep tune --space small.yaml --name {sweep.path.name} --resume')}",
     ]
 
 
@@ -284,11 +275,9 @@ work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1}
         f"{bad.name} failed: {bad.reason}\n    traceback   {sweep.artifacts(bad.name)}/log.txt\n    repeat      "
     )
     words = shlex.split(done.stdout.partition(told_failure)[2].splitlines()[0])
-    again = subprocess.run(
-        [sys.executable, *words[1:]], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
-    )
-    assert again.returncode == 2
-    assert re.fullmatch(r"error: scenes, pretraining, seed 0, .*finite.*", again.stderr.splitlines()[-1])
+    again = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
+    assert again.returncode == 1
+    assert re.fullmatch(r"trial-0000  failed: scenes, pretraining, seed 0, .*finite.*", again.stderr.splitlines()[-1])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FAILED'").fetchone() == (1,)
         assert store.execute("SELECT count(*) FROM tags WHERE key = 'reason'").fetchone() == (1,)
@@ -319,7 +308,7 @@ def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
         (["--frobnicate"], "--frobnicate"),
     ],
 )
-def test_what_can_be_told_at_once_is_told_in_a_line_and_leaves_nothing(tmp_path, words, complaint):
+def test_bad_input_is_refused_at_once_in_a_line_and_leaves_nothing(tmp_path, words, complaint):
     done = tune(tmp_path, *words, code=2)
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fpp_sweep.checks.checks import Finding
+from fpp_sweep.cli.terminal import terminal_width
+from fpp_sweep.report.table import Table, to_text
+
+HEADINGS = ("node", "what", "state", "found")
 
 
 def finding_table(findings: Iterable[Finding], n_nodes: int) -> str:
-    """Return a row for each finding, with the nodes that share it; a finding that is not ok has its remedy below."""
+    """Return a row for each finding that nodes share; a finding that needs action is followed by the remedy."""
     nodes_by_finding: dict[Finding, list[str]] = {}
     for finding in findings:
         nodes_by_finding.setdefault(finding._replace(node=""), []).append(finding.node)
-    names = {}
+    rows = []
     for finding, nodes in nodes_by_finding.items():
-        is_everywhere = len(nodes) == n_nodes > 1
-        names[finding] = "all" if is_everywhere else ", ".join(nodes)
-    node_width = max(len(name) for name in ["node", *names.values()])
-    subject_width = max(len(finding.subject) for finding in names)
-    lines = [f"{'node':{node_width}}  {'what':{subject_width}}  state  found"]
-    for finding, name in names.items():
-        lines.append(f"{name:{node_width}}  {finding.subject:{subject_width}}  {finding.state:5}  {finding.text}")
+        names = ", ".join(nodes)
+        if len(nodes) == n_nodes > 1:
+            names = "all"
+        rows.append([names, finding.subject, finding.state, finding.text])
         if finding.state != "ok":
-            lines.append(" " * (node_width + subject_width + 11) + finding.remedy)
-    return "\n".join(lines)
+            rows.append(["", "", "", finding.remedy])
+    return to_text(Table.of_strings(HEADINGS, rows, text_columns=range(len(HEADINGS))), terminal_width())

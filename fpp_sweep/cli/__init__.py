@@ -1,1 +1,1 @@
-"""The command line: flags, messages and exit codes that all commands share."""
+"""The command line: flags, names of sweeps, messages and exit statuses that all commands share."""

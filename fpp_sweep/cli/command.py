@@ -1,50 +1,96 @@
-"""What every command shares: bad input is one line and exit 2, an interrupt is exit 130."""
+"""The parser and the exit status of every command: bad input is one line and status 2, an interrupt is status 130."""
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import printable
+from fpp_sweep.spec.messages import SCRIPT, printable
+from fpp_sweep.spec.process import set_thread_defaults
+from fpp_sweep.spec.version import VERSION
 
-PLUGIN_HELP = "methods, penalties and metrics of your own (docs/plugins.md)"
+PACKAGE = "fpp_sweep"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, like all others."""
+    """An argument parser that reports wrong arguments like all other bad input: in one line, with exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (--help lists the options)")
+        raise InputError(f"{message}; --help lists the options")
 
 
-def parser(module: str, description: str) -> Parser:
-    """The parser of `python -m <module>`."""
-    return Parser(
-        prog=f"python -m {module}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+def parser(module: str, description: str, usage: str | None = None) -> Parser:
+    """Return the parser of the command in a module; help texts name the command as the user typed it.
+
+    `usage` are the arguments in brief; without it, all are listed.
+    """
+    program = program_name(module, sys.argv[0])
+    if usage is not None:
+        usage = f"{program} {usage}"
+    options = Parser(
+        prog=program,
+        usage=usage,
+        description=description.replace(f"python -m {module}", program),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    options.add_argument("--version", action="version", version=f"{PACKAGE} {VERSION}")
+    return options
+
+
+def typed_words(argv: Sequence[str] | None) -> list[str]:
+    """Return the words after the command's name: those that `main` was called with, or else those of this process."""
+    if argv is None:
+        return sys.argv[1:]
+    return list(argv)
+
+
+def program_name(module: str, typed: str) -> str:
+    """Return the words that start the command in a module, from the first word that the user typed.
+
+    >>> program_name("fpp_sweep.tune", "/env/bin/fpp-sweep")
+    'fpp-sweep tune'
+    >>> program_name("fpp_sweep.tune", "/env/lib/fpp_sweep/__main__.py")
+    'python -m fpp_sweep tune'
+    >>> program_name("fpp_sweep.tune", "/env/lib/fpp_sweep/tune.py")
+    'python -m fpp_sweep.tune'
+    """
+    command = module.removeprefix(f"{PACKAGE}.")
+    path = Path(typed)
+    if path.name == SCRIPT:
+        return f"{SCRIPT} {command}"
+    if path.name == "__main__.py" and path.parent.name == PACKAGE:
+        return f"python -m {PACKAGE} {command}"
+    return f"python -m {module}"
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-    """Run a command's main and turn what happens into an exit status; a bug still shows its traceback."""
+    """Run a command's main function and exit with its status; a bug still shows its traceback."""
+    set_thread_defaults()
     try:
         main()
     except InputError as error:
         print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        for child in multiprocessing.active_children():  # they have nothing to save, and may be stuck in a read
-            child.kill()
-            child.join()
+        end_children()
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away, as in `... | head`
+    except BrokenPipeError:  # the reader of the output has ended, as in `... | head`
         sys.stderr.close()
         sys.exit(141)
-    except (FloatingPointError, MemoryError, OSError) as error:  # a number that would spoil a result; a full disk
+    except (FloatingPointError, MemoryError, OSError) as error:  # a number that is not finite, or a machine that fails
         print(f"error: {printable(error) or 'out of memory'}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def end_children() -> None:
+    """Kill the processes that read images: they have nothing to save, and may be blocked in a read."""
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()

@@ -30,6 +30,7 @@ class Front:
     reference: tuple[float, ...] | None  # corner of the hypervolume
     search_split: str = "val"
     floor: float = DEFAULT_FLOOR  # points of accuracy below zero-shot, beyond which a trial gets no mark
+    evaluate_only: bool = False  # whether tables list every trial, as none was to be chosen
 
     @property
     def goals(self) -> list[Goal]:
@@ -46,7 +47,9 @@ class Front:
 
     @cached_property
     def chosen(self) -> tuple[TrialRecord, ...]:
-        """Front members, then finalists that are not on the front."""
+        """Front members, then finalists that are not on the front; every trial if none was to be chosen."""
+        if self.evaluate_only:
+            return (*self.members, *self.dominated, *self.infeasible)
         finalists = [trial for trial in self.dominated if FINAL in trial.results]
         return (*self.members, *finalists)
 
@@ -171,6 +174,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
         reference=reference,
         search_split=info.search_split,
         floor=search.get("floor", DEFAULT_FLOOR),
+        evaluate_only=search.get("evaluate_only", False),
     )
 
 

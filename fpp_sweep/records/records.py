@@ -173,6 +173,7 @@ class SweepInfo:
     def provenance(self) -> dict[str, str]:
         """Return what the sweep's numbers come from and how it went, as text by name: for tables and MLflow's tags."""
         search = as_mapping(self.space.get("search", {}))
+        is_tuned_on_test = self.search_split == "test" and not search.get("evaluate_only")
         named = {
             "search_split": self.search_split,
             "seeds": _joined(self.seeds),
@@ -198,7 +199,7 @@ class SweepInfo:
             "work_workers_lost": str(self.work.workers_lost),
             "race": self.race,
             "steered": "; ".join(self.steered),
-            "warning": SEARCHED_ON_TEST if self.search_split == "test" else "",
+            "warning": SEARCHED_ON_TEST if is_tuned_on_test else "",
         }
         return {**self.versions, **{name: value for name, value in named.items() if value}}
 

@@ -24,20 +24,21 @@ COMPARISONS = Path("comparisons")
 LONGEST_NAME = 150  # characters of a folder that is named after what is compared
 
 
-def write_trial_comparison(folder: SweepFolder, names: Sequence[str], split: str | None, out: Path | None) -> str:
+def write_trial_comparison(sweep: Path, names: Sequence[str], split: str | None, out: Path | None) -> str:
     """Compare trials of a sweep; write the tables, and return them for the terminal with the paths of the files."""
+    folder = SweepFolder.open(sweep)
     comparison = compare_trials(folder, names, split)
     labels = list(comparison.results)
     document = trial_comparison_document(f"{folder.path.name}: {', '.join(labels)}", comparison)
     return _write_tables(out or _default_folder([folder.path.name, *labels]), document)
 
 
-def write_sweep_comparison(folders: Sequence[SweepFolder], targets: Sequence[float], out: Path | None) -> str:
+def write_sweep_comparison(sweeps: Sequence[Path], targets: Sequence[float], out: Path | None) -> str:
     """Compare sweeps; write tables, picture and page; return the tables for the terminal with the files' paths."""
-    comparison = compare_sweeps(_by_label(folders))
+    comparison = compare_sweeps(_by_label([SweepFolder.open(sweep) for sweep in sweeps]))
     n_objectives = len(comparison.info.objectives)
     if len(targets) not in (0, n_objectives) or not np.isfinite(targets).all():
-        raise InputError(f"a value of each of {comparison.info.goals}, got {list(targets)}", "--reach")
+        raise InputError(f"give a value of each of {comparison.info.goals}, got {list(targets)}", "--target")
     document = sweep_comparison_document(comparison, targets)
     out = out or _default_folder([sweep.label for sweep in comparison.sweeps])
     text = _write_tables(out, document)

@@ -152,7 +152,7 @@ def _cost_notes(comparison: SweepComparison, targets: Sequence[float], *, has_vo
     notes = [f"worker time until {goal}; by values as measured, on the shared images"]
     if not has_volume:
         notes.append(
-            "no trial is better in every objective than the hypervolume's reference point; give --reach VALUES"
+            "no trial is better in every objective than the hypervolume's reference point; give --target VALUES"
         )
     from_cache = []
     devices = set()

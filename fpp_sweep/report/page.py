@@ -96,7 +96,7 @@ def _introduction(report: SweepReport) -> Iterator[Block]:
     if front.infeasible:
         on_front += f", {len(front.infeasible)} break a constraint"
     yield Text(f"{info.goals} on the {info.search_split} split: {', '.join(states)}; {on_front}.")
-    if info.search_split == "test":
+    if info.search_split == "test" and not front.evaluate_only:
         yield Text("Settings were searched on the test split: its numbers are optimistic.", "warning")
     for note in report.statistics.notes:
         yield Text(note, "warning")

@@ -28,8 +28,8 @@ def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Se
 def _commands(folder: SweepFolder, info: SweepInfo) -> Iterator[Block]:
     commands = {
         "Run this sweep:": info.command,
-        "Show its current state:": command_line("fpp_sweep.show", [f"sweeps/{folder.path.name}"]),
-        "Write this page again:": command_line("fpp_sweep.report", [f"sweeps/{folder.path.name}"]),
+        "Show its current state:": command_line("show", [folder.path.name]),
+        "Write this page again:": command_line("show", [folder.path.name, "--page"]),
     }
     for purpose, command in commands.items():
         if command:

@@ -16,14 +16,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
 
-from fpp_sweep.cli.command import PLUGIN_HELP, parser, run
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli.flags import add_run_flags, flags_in_errors, overrides
 from fpp_sweep.reproduce.experiments import Experiment, beside, find, in_precisions, shipped
-from fpp_sweep.space.overrides import add_flags, from_flags
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.messages import command_line, note
-from fpp_sweep.spec.process import sleep_when_idle
+from fpp_sweep.spec.messages import command_line, note, runnable
 from fpp_sweep.spec.specs import Precision
 
 
@@ -32,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.list or not args.table:
         print(listing())
         return
-    sleep_when_idle()
     files = plugins.read(args.plugin)
     plugins.load(files)
     experiments = {one.name: one for one in chosen(args)}
@@ -46,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.sweep.api import InterruptedSweep, Options
 
     check_methods(args.methods, experiments.values())
-    spaces = {name: space_of(one, args) for name, one in experiments.items() if not one.theory}
+    with flags_in_errors(args):
+        spaces = {name: space_of(one, args) for name, one in experiments.items() if not one.theory}
     whole = Reproduction(
         folder=args.out / name_of(args),
         experiments={name: (experiments[name], space) for name, (space, _) in spaces.items()},
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         address=args.address,
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
-        command=command_line("fpp_sweep.reproduce", words),
+        command=command_line("reproduce", words),
         plugins=files,
     )
     tables = {}
@@ -72,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, table in reproduce(whole, options):
             tables[name] = table
     except InterruptedSweep:
-        print(f"interrupted; the same command goes on:\n    {options.command}", file=sys.stderr)
+        print(f"interrupted; the same command continues:\n    {runnable(options.command)}", file=sys.stderr)
         sys.exit(130)
     for name in whole.experiments:
         print(as_text(tables[name]))
@@ -92,33 +91,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("fpp_sweep.reproduce", __doc__ or "")
-    add = options.add_argument
-    add(
-        "--table",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="tables and figures by name, `all`, or a YAML of your own",
-    )
-    add("--list", action="store_true", help="what there is, and which question it answers")
-    add_flags(options, "model", "data_root", "dataset_file", "datasets", "limit", "preset", model={"default": "tiny"})
-    add_flags(options, "workers", "on_bad_image")
-    add("--seeds", nargs="+", dest="seed", metavar="N", help="instead of the table's own")
-    add("--coop", metavar="FILE", help="a CoOp checkpoint, for the tables that start from one")
-    add("--maple", metavar="FILE", help="a MaPLe checkpoint, likewise")
-    precisions = "of every row; default: of the paper's model fp16, as printed, and float32 beside it; else the table's"
-    add("--precision", nargs="+", default=[], choices=get_args(Precision), help=precisions)
-    add("--methods", nargs="+", default=[], metavar="ROW", help="some rows of the tables only, by name")
-    add("--partial", action="store_true", help="run on those datasets that are there, and say so in every table")
-    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="any key of the table's file")
-    add("--plugin", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help=PLUGIN_HELP)
-    add("--address", metavar="ADDRESS", help="of a Ray cluster: auto or HOST:PORT; default: a session of our own")
-    add("--tracking-uri", metavar="URI", help="of MLflow; default: sqlite:///mlflow.db here")
-    add("--out", type=Path, default=Path("reproductions"), metavar="DIR", help="default: reproductions")
-    add("--name", metavar="NAME", help="of the reproduction's folder there; default: the model's")
-    add("--dry-run", action="store_true", help="show the configs, what is shared, and an estimate of the cost")
-    add("--verbose", action="store_true", help="let Ray's workers talk")
+    options = parser("fpp_sweep.reproduce", __doc__ or "", usage="--table NAME ... [options]")
+    tables = options.add_argument_group("tables")
+    table = "tables and figures by name, `all`, or a YAML file of your own"
+    tables.add_argument("--table", nargs="+", default=[], metavar="NAME", help=table)
+    tables.add_argument("--list", action="store_true", help="list tables and figures, each with its question")
+    tables.add_argument("--methods", nargs="+", default=[], metavar="ROW", help="only some rows of the tables, by name")
+    tables.add_argument("--coop", metavar="FILE", help="a CoOp checkpoint, for the tables that start from one")
+    tables.add_argument("--maple", metavar="FILE", help="a MaPLe checkpoint, likewise")
+    precisions = "of every row; default: fp16 as printed and float32 for the paper's model, else that of the table"
+    tables.add_argument("--precision", nargs="+", default=[], choices=get_args(Precision), help=precisions)
+    missing = "run on the datasets that are there, and say in every table which are missing"
+    tables.add_argument("--allow-missing", action="store_true", help=missing)
+    shows = "show the configs, what tables share, and an estimate of the cost; run nothing"
+    tables.add_argument("--dry-run", action="store_true", help=shows)
+    add_run_flags(options)
+    options.set_defaults(model="tiny", out=Path("reproductions"))
     return options.parse_args(argv)
 
 
@@ -134,7 +122,7 @@ def name_of(args: argparse.Namespace) -> str:
 def listing() -> str:
     width = max(map(len, shipped()))
     lines = [f"{name:<{width}}  {find(name).question}" for name in shipped()]
-    return "\n".join([*lines, "", f"    {command_line('fpp_sweep.reproduce', ['--table', 'main'])}"])
+    return "\n".join([*lines, "", f"    {runnable(command_line('reproduce', ['--table', 'main']))}"])
 
 
 def chosen(args: argparse.Namespace) -> list[Experiment]:
@@ -202,17 +190,17 @@ def checkpoints(args: argparse.Namespace) -> dict[str, str]:
 
 def space_of(experiment: Experiment, args: argparse.Namespace) -> tuple[Space, list[str]]:
     """The experiment's space with what the command line says otherwise, and what its tables must say of that."""
-    overrides = list(from_flags(args))
+    assignments = overrides(args)
     if args.model == "tiny" and not (args.datasets or args.dataset_file):
-        overrides.insert(0, f"work.datasets=[{', '.join(experiment.embedded())}]")
+        assignments.insert(0, f"work.datasets=[{', '.join(experiment.embedded())}]")
     elif args.dataset_file and not args.datasets:
-        overrides.insert(0, "work.datasets=[]")
+        assignments.insert(0, "work.datasets=[]")
     asked = {"files": checkpoints(args), "rows": args.methods}
-    space = experiment.space(overrides=[*overrides, *args.set], **asked)
+    space = experiment.space(overrides=assignments, **asked)
     notes = []
-    if args.partial:
+    if args.allow_missing:
         there, missing = present(space)
-        space = experiment.space(overrides=[*overrides, *args.set, f"work.datasets=[{', '.join(there)}]"], **asked)
+        space = experiment.space(overrides=[*assignments, f"work.datasets=[{', '.join(there)}]"], **asked)
         notes += [f"PARTIAL: without {', '.join(missing)}, which are not there"] if missing else []
     left = [row.title for row in experiment.rows if not checkpoints(args).keys() >= set(row.files)]
     notes += [f"PARTIAL: without {', '.join(left)}, whose checkpoints were not given"] if left else []

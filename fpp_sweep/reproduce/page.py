@@ -185,7 +185,7 @@ def _origin(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
         if command:
             yield Code(command)
     yield Text("This page alone, from the folder:")
-    yield Code("python -m fpp_sweep.report FOLDER")
+    yield Code("fpp-sweep show FOLDER --page")
     rows = []
     provenance = {experiment.name: experiment.info.provenance() for experiment in loaded}
     names = {name for values in provenance.values() for name in values} - {"command"}

@@ -67,12 +67,12 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
 
 
 def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
-    """Return what finalists run on; None where the final stage is turned off (`search.finalists.seeds: 1`).
+    """Return what finalists run on; None without a final stage (`search.finalists.seeds: 1`, or evaluation only).
 
     `describe` returns the datasets of a split; a split `val:400` is the first 400 images of `val`.
     """
     finalists = space.search.finalists
-    if finalists.seeds == 1:
+    if finalists.seeds == 1 or space.search.evaluate_only:
         return None
     split = space.search.split
     searched = plan.datasets[split]

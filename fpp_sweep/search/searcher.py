@@ -26,8 +26,9 @@ from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import ENDED, FINAL, Command, Kind, TrialRecord
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs
+from fpp_sweep.search.job import TrialContext, ended
 from fpp_sweep.search.study import SweepStudy, name_of
-from fpp_sweep.search.trial_runner import ABORT_REASON, TrialContext, TrialRunner, ended
+from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import keys
@@ -319,7 +320,7 @@ class SweepSearcher(Searcher):
 
     def _next_final_job(self) -> tuple[str, str] | None:
         """Return the next job of the final stage or the test split; None if there is none now."""
-        if self._watch.status.fatal:
+        if self._watch.status.fatal or self._space.search.evaluate_only:
             return None
         job = self._final_jobs.next(self._records, list(self._running.values()))
         if job is not None:

@@ -1,77 +1,29 @@
-"""`--set key=value`, and the flags that are short for a key: they set one key of a document as if its file had it."""
+"""Assignments `key=value` of a command line: each changes one key of a document, as if the file had said so."""
 
 from __future__ import annotations
-
-import argparse
-from collections.abc import Iterator
-from typing import Any
 
 from fpp_sweep.space.params import PARAM_KEYS
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import keys, shown
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Node, join, of_plain, parse
-from fpp_sweep.spec.config import PRESETS, settings
+from fpp_sweep.spec.config import settings
 from fpp_sweep.spec.errors import InputError, unknown
-
-FLAGS: dict[str, tuple[str, dict[str, Any]]] = {  # the key that a flag is short for, and argparse's description
-    "model": ("work.model", {"help": "tiny (embedded), NAME/TAG of open_clip, or NAME:/path/to/checkpoint"}),
-    "data_root": ("work.data_root", {"metavar": "DIR", "help": "folder of the datasets in CoOp's layout"}),
-    "dataset_file": ("work.dataset_file", {"metavar": "YAML", "help": "datasets of your own"}),
-    "datasets": (
-        "work.datasets",
-        {"nargs": "+", "metavar": "NAME", "help": "names or groups: tiny, fine_grained, ..."},
-    ),
-    "limit": ("work.limit", {"metavar": "N", "help": "images per dataset"}),
-    "seed": ("work.seeds", {"nargs": "+", "metavar": "N", "help": "every trial runs once for each"}),
-    "trials": ("search.trials", {"metavar": "N", "help": "budget"}),
-    "wall_clock": (
-        "search.wall_clock",
-        {"metavar": "TIME", "help": "budget, such as 30m or 2h; trials that have begun are finished"},
-    ),
-    "search_split": (
-        "search.split",
-        {"choices": ("val", "test"), "help": "test: the paper's practice; the sweep is tagged with it"},
-    ),
-    "workers": (
-        "work.workers",
-        {"metavar": "N", "help": "processes with a model each; default: one for each GPU, else for each core"},
-    ),
-    "on_bad_image": (
-        "work.on_bad_image",
-        {"choices": ("fail", "skip"), "help": "skip: leave it out, and count it; default: fail"},
-    ),
-    "preset": ("preset", {"choices": tuple(PRESETS), "help": "paper, or code, where they disagree (docs/config.md)"}),
-}
-
-
-def add_flags(options: argparse.ArgumentParser, *names: str, **changes: dict[str, Any]) -> None:
-    """Add the flags of these names; `changes` are a command's own descriptions."""
-    for name in names:
-        _, description = FLAGS[name]
-        options.add_argument(f"--{name.replace('_', '-')}", **{**description, **changes.get(name, {})})
-
-
-def from_flags(args: argparse.Namespace) -> Iterator[str]:
-    """Yield what the flags of a command line say as overrides."""
-    for flag, (key, _) in FLAGS.items():
-        value = getattr(args, flag, None)
-        if value == "":
-            raise InputError(f"--{flag.replace('_', '-')} is empty")
-        if isinstance(value, list):
-            yield f"{key}=[{', '.join(value)}]"
-        elif value is not None:
-            yield f"{key}={value}"
 
 
 def override(root: Node, assignment: str) -> None:
-    """Set a key of a document, or take it out if the value is `null`; a setting of a trial is set in `base`."""
+    """Set a key of the document, or remove it if the value is `null`.
+
+    A setting of the trials (`fpp.gamma2=0.3`) gets one value for all trials: it moves from `params` to `base`.
+    """
     path, equals, value = assignment.partition("=")
     path = path.strip()
     if not equals or not path:
-        raise InputError(f"--set {assignment!r}: expected key=value, such as search.trials=20")
+        raise InputError(f"--set {assignment!r}: expected key=value, such as fpp.gamma2=0.3 or search.trials=20")
     where = f"--set {assignment}"
     if path in settings():
+        _require_outside_grid(root, path, where)
+        _remove_param(root, path)
         path = f"base.{path}"
     elif path.partition(".")[0] not in keys(Space):
         raise InputError(f"{where}: {unknown('key', path, _known_keys())}")
@@ -84,6 +36,25 @@ def _known_keys() -> list[str]:
     known += [f"search.{key}" for key in keys(Search)]
     known += [f"work.{key}" for key in keys(Work)]
     return known
+
+
+def _require_outside_grid(root: Node, setting: str, where: str) -> None:
+    """Raise InputError if a grid has values of the setting, which would replace the one that is set."""
+    grid = root.value.get("grid")
+    if grid is None or not isinstance(grid.value, list):
+        return
+    for block in grid.value:
+        if not isinstance(block.value, dict):
+            continue
+        for names in block.value:
+            if setting in [name.strip() for name in names.split(",")]:
+                raise InputError(f"{where}: the grid has values of {setting}; change them there, or take {setting} out")
+
+
+def _remove_param(root: Node, setting: str) -> None:
+    params = root.value.get("params")
+    if params is not None and isinstance(params.value, dict):
+        params.value.pop(setting, None)
 
 
 def _put(node: Node, path: str, new: Node) -> None:

@@ -109,6 +109,7 @@ class Space:
         check_objectives(self.objectives)
         set_field(self, "constraints", tuple(self.constraints))
         check_constraints(self.constraints, self.work.baselines)
+        self._check_split()
         self._check_shards()
         self._check_race()
         self._check_patience()
@@ -164,6 +165,12 @@ class Space:
         for name in self.methods():
             problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
             expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
+
+    def _check_split(self) -> None:
+        """The training images are those of few-shot prompts; a search on them would choose nothing that holds."""
+        if self.search.split == "train":
+            problem = f"can only be evaluated ({self.search.split}); search on val or test"
+            expect(self.search.evaluate_only, problem, "search.split")
 
     def _check_patience(self) -> None:
         """Patience needs a hypervolume, which is measured from a corner."""

@@ -158,6 +158,7 @@ class Search:
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Seed = 0
     split: Split = "val"  # that the objectives are measured on
+    evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
     include_published: bool = True  # whether the code's and the paper's settings are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many

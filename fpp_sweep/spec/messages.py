@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable
 
 from fpp_sweep.spec.errors import escaped
 
+SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 NOTIFY = "search.notify="  # the beginning of an override that may hold a secret
 
 # user and password before @, and a query after ?, of any address but a file's (sqlite); after # nothing is secret
@@ -35,19 +38,28 @@ def printable(value: object) -> str:
     return masked(escaped(str(value)))
 
 
-def command_line(module: str, words: Iterable[str]) -> str:
-    """Return a command as it is printed and recorded.
+def command_line(command: str, words: Iterable[str]) -> str:
+    """Return a command as it is recorded: as any shell could run it, without secrets.
 
-    >>> command_line("fpp_sweep.tune", ["--set", "search.notify=curl https://hooks/secret"])
-    "python -m fpp_sweep.tune --set 'search.notify=***'"
+    >>> command_line("tune", ["--set", "search.notify=curl https://hooks/secret"])
+    "fpp-sweep tune --set 'search.notify=***'"
     """
-    shown = ["python", "-m", module]
+    shown = [SCRIPT, command]
     for word in words:
         if word.startswith(NOTIFY):
             shown.append(f"{NOTIFY}***")
         else:
             shown.append(masked(word))
     return shlex.join(shown)
+
+
+def runnable(recorded: str) -> str:
+    """Return a recorded command as this shell can run it: without `fpp-sweep` on the PATH, by this interpreter."""
+    script = shutil.which(SCRIPT)
+    own_scripts = os.path.realpath(os.path.dirname(sys.executable))
+    if script is not None and os.path.realpath(os.path.dirname(script)) == own_scripts:
+        return recorded
+    return f"{shlex.quote(sys.executable)} -m fpp_sweep{recorded.removeprefix(SCRIPT)}"
 
 
 def plural(count: int, noun: str) -> str:

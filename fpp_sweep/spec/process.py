@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
 
 
-def sleep_when_idle() -> None:
-    """Stop idle OpenMP threads from spinning and give numpy one thread; call this before torch and numpy are loaded.
+def set_thread_defaults() -> None:
+    """Set how OpenMP and OpenBLAS threads wait and how many there are; call this before torch and numpy are imported.
 
-    Spinning threads compete with whatever else runs. On two shared cores, a pretraining of the embedded model took 71 s
-    and 23 CPU-seconds with them, 17 s and 3.5 CPU-seconds without. The page of 1,000 trials, whose intervals are many
-    small products, took 19 CPU-seconds with two threads and 8 with one.
+    OpenMP threads that spin while they wait compete with other processes: a pretraining of the embedded model, on two
+    shared cores, took 71 s of wall time and 23 CPU-seconds with spinning threads, and 17 s and 3.5 without. NumPy's own
+    threads do not pay off either: the page of 1,000 trials took 19 CPU-seconds with two of them and 8 with one.
+    Variables that the user has set stay as they are.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

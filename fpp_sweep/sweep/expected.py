@@ -51,7 +51,7 @@ class ExpectedSweep:
         phases = [self._phase(list(self.configs.values()), split)]
         if self.final_plan is not None:
             phases.append(self._phase([*baselines, *finalists] if split == "test" else finalists, FINAL))
-        if split != "test":
+        if split != "test" and not self.space.search.evaluate_only:
             phases.append(self._phase([*baselines, *finalists], "test"))
         return phases
 

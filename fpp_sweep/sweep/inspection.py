@@ -12,9 +12,13 @@ from typing import Any
 
 import yaml
 
+from fpp_sweep.checks import checks
 from fpp_sweep.checks.cluster_file import missing_nodes, open_values
+from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
+from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import Facts, all_facts, read_facts
-from fpp_sweep.space.space import Space
+from fpp_sweep.space.reading import load_space
+from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.sweep.node_checks import facts_of_nodes
 from fpp_sweep.sweep.worker_spec import worker_spec
@@ -25,6 +29,15 @@ from fpp_sweep.workers.session import session
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
 
 
+@dataclass(frozen=True, slots=True)
+class NamedDatasets:
+    """Datasets and groups by name, and where their files are."""
+
+    names: Sequence[str]
+    data_root: str | None
+    dataset_file: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """The worker, the datasets and the MLflow store that a sweep would use."""
@@ -32,19 +45,47 @@ class Target:
     worker: WorkerSpec
     datasets: tuple[str, ...] = ()
     split: str = ""
+    named_datasets: NamedDatasets | None = None
     tracking_uri: str | None = None
 
 
-def target_of(space: Space | None, files: Sequence[PluginFile], tracking_uri: str | None) -> Target:
-    """Return what a sweep of a space would use; without a space, the machine alone."""
-    if space is None:
+def target_of(
+    path: Path | None, overrides: Sequence[str], files: Sequence[PluginFile], tracking_uri: str | None
+) -> Target:
+    """Return what a sweep of a space file would use; without a file, the machine alone."""
+    if path is None:
         return Target(worker=WorkerSpec(model="tiny", folder=os.getcwd()), tracking_uri=tracking_uri)
+    space = load_space(path, overrides)
+    work = space.work
     return Target(
         worker=replace(worker_spec(space, gpus=0.0), plugins=tuple(files)),
-        datasets=space.work.datasets or ("custom",),
+        datasets=work.datasets or ("custom",),
         split=space.search.split,
-        tracking_uri=tracking_uri or space.work.tracking_uri,
+        named_datasets=NamedDatasets(work.datasets, work.data_root, work.dataset_file),
+        tracking_uri=tracking_uri or work.tracking_uri,
     )
+
+
+def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
+    """Print which datasets there are; return whether all requested ones are, and with `verify` every image."""
+    surveys = survey_datasets(named.names, named.data_root, named.dataset_file)
+    print(dataset_table(surveys, named.data_root), flush=True)
+    is_well = all(survey.is_found or not survey.is_requested for survey in surveys)
+    if not verify:
+        return is_well
+    problems, n_images = unreadable_images(surveys)
+    for problem in problems:
+        print(escaped(problem))
+    print(f"{n_images} images opened, {len(problems)} of them cannot be read")
+    return is_well and not problems
+
+
+def print_findings(target: Target, address: str | None, cluster_file: Path | None) -> bool:
+    """Print what was found on each machine; return whether nothing is wrong."""
+    facts = look_everywhere(target, address, cluster_file)
+    found = checks.findings(facts)
+    print(finding_table(found, len(facts)))
+    return all(finding.state != "wrong" for finding in found)
 
 
 def look_everywhere(target: Target, address: str | None, cluster_file: Path | None) -> dict[str, Facts]:

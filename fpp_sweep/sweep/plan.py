@@ -31,10 +31,10 @@ class Inspector(Protocol):
 
 def make_plan(space: Space, inspector: Inspector) -> Plan:
     """Return the plan for the datasets as the workers have them; raise InputError if a dataset is missing."""
-    datasets: dict[str, tuple[DatasetInfo, ...]] = {}
-    for split in (space.search.split, "test"):
-        if split not in datasets:
-            datasets[split] = tuple(inspector.describe(space.work.datasets, split))
+    splits: list[str] = [space.search.split]
+    if space.search.split != "test" and not space.search.evaluate_only:
+        splits.append("test")
+    datasets = {split: tuple(inspector.describe(space.work.datasets, split)) for split in splits}
     searched = datasets[space.search.split]
     require_measured(space, [dataset.name for dataset in searched])
     ends: Mapping[tuple[str, str], tuple[int, ...]] = {}

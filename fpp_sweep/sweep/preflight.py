@@ -50,7 +50,7 @@ def _require_precisions(space: Space, wanted: Sequence[Precision]) -> None:
     from fpp_sweep.core.compute.precision import require_precision_support
     from fpp_sweep.core.models.clip import choose_device  # loads torch, see above
 
-    device = "cpu" if space.work.gpus_per_worker == 0 else choose_device("auto")
+    device = "cpu" if space.work.gpus_per_worker == 0 else choose_device(space.work.device)
     if device == "cpu":
         for precision in wanted:
             require_precision_support(precision, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,55 +11,71 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.validation import as_mapping
-from fpp_sweep.spec.messages import command_line
+from fpp_sweep.spec.messages import command_line, runnable
 
-SPLITS = ("val", "test")
-DATA_KEYS = ("data_root", "dataset_file")  # keys of `work` that have a flag of the same name
-WORK_KEYS = ("limit", "cache", "on_bad_image", "loaders")  # likewise, for the repetition of a trial
+SPLITS = ("train", "val", "test")
+FLAGS = {"data_root": "--data-root", "dataset_file": "--dataset-file", "limit": "--limit"}  # by key of `work`
+KEYS_OF_WORK = ("threads", "cache", "loaders", "on_bad_image")  # that a repeated trial needs as well
+DEFAULTS = {"on_bad_image": "fail"}
 
 
 def use_command(info: SweepInfo, config: Path) -> str:
     """Return the command that evaluates a config on the test split."""
-    words = ["--config", str(config), "--model", _model(info), *_data_flags(info, list(info.datasets), DATA_KEYS)]
-    return command_line("fpp_sweep.evaluate", words)
+    words = ["--config", str(config), *_model_and_data(info, list(info.datasets), ("data_root", "dataset_file"))]
+    return runnable(command_line("evaluate", words))
 
 
 def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
-    """Return the command that evaluates a trial again; a failed one on the dataset and seed that its reason names."""
+    """Return the command that evaluates a trial again; a failed one only with the dataset and seed of its reason."""
+    datasets = list(info.datasets)
+    seeds = [str(seed) for seed in info.seeds]
     reason = record.reason or ""
-    datasets, seeds = list(info.datasets), [str(seed) for seed in info.seeds]
-    names = "|".join(re.escape(name) for name in datasets)
-    failed_task = re.match(rf"(?:on \w+: )?({names}), .*?seed (\d+)\b", reason)
+    failed_task = re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason)
     if failed_task is not None:
         datasets, seeds = [failed_task[1]], [failed_task[2]]
     split = info.search_split
     for name in SPLITS:
         if f"{name} samples" in reason:
             split = name
-    work = _work(info)
-    threads = work.get("threads") or max(1, int(work.get("cpus_per_worker", 1)))
-    words = ["--config", str(folder.trial_file(record.name)), "--model", _model(info)]
-    words += ["--split", split, "--seed", *seeds, "--threads", str(threads)]
+    words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
+    words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
     if info.plugins:
         words += ["--plugin", *(f"{name}.py" for name in info.plugins)]
-    words += _data_flags(info, datasets, (*DATA_KEYS, *WORK_KEYS))
-    return command_line("fpp_sweep.evaluate", words)
+    return runnable(command_line("evaluate", words))
 
 
 def _work(info: SweepInfo) -> Mapping[str, Any]:
     return as_mapping(info.space.get("work", {}))
 
 
-def _model(info: SweepInfo) -> str:
-    return str(_work(info).get("model", "tiny"))
-
-
-def _data_flags(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str]) -> list[str]:
-    words = []
+def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str] | Mapping[str, str]) -> list[str]:
+    work = _work(info)
+    words = ["--model", work.get("model", "tiny")]
     if datasets:
         words += ["--datasets", *datasets]
     for key in keys:
-        value = _work(info).get(key)
-        if value is not None:
-            words += [f"--{key.replace('_', '-')}", str(value)]
+        if work.get(key) is not None:
+            words += [FLAGS[key], str(work[key])]
     return words
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a value as `--set` takes it: text with other than plain letters is quoted."""
+    text = str(value)
+    if re.fullmatch(r"[\w./-]+", text):
+        return text
+    return json.dumps(value)
+
+
+def _work_assignments(info: SweepInfo) -> list[str]:
+    """Return the keys of `work` that decide how a worker computes, as far as they are not the defaults."""
+    work = dict(_work(info))
+    search = as_mapping(info.space.get("search", {}))
+    if not search.get("evaluate_only") and work.get("threads") is None:
+        work["threads"] = max(1, int(work.get("cpus_per_worker", 1)))  # those of a worker on Ray
+    assignments = []
+    for key in KEYS_OF_WORK:
+        value = work.get(key)
+        if value is not None and value != DEFAULTS.get(key):
+            assignments.append(f"work.{key}={_as_yaml(value)}")
+    return assignments

@@ -68,7 +68,7 @@ def _require_stopped_early(folder: SweepFolder, names: Sequence[str]) -> None:
     for name in names:
         if name not in stopped:
             choices = ", ".join(stopped) or "none"
-            raise InputError(f"--finish {name}: not a trial that was stopped early; those are {choices}")
+            raise InputError(f"--continue-trials {name}: not a trial that was stopped early; those are {choices}")
 
 
 def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> Space:

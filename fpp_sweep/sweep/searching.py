@@ -7,9 +7,9 @@ from collections.abc import Callable
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.steering import Queue
+from fpp_sweep.search.job import TrialContext
 from fpp_sweep.search.searcher import SweepSearcher, conduct
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.search.trial_runner import TrialContext
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.opening import OpenedSweep

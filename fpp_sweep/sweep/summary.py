@@ -12,7 +12,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.spec.messages import command_line, plural, printable
+from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
 from fpp_sweep.sweep.repeat import repeat_command, use_command
@@ -79,7 +79,7 @@ def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
         yield f"    traceback   {folder.artifacts(record.name) / 'log.txt'}"
         yield f"    repeat      {repeat_command(folder, info, record)}"
     if len(failed) > FAILURES_SHOWN:
-        show = command_line("fpp_sweep", ["show", str(folder.path)])
+        show = runnable(command_line("show", [str(folder.path)]))
         yield f"and {len(failed) - FAILURES_SHOWN} more failed: {show}"
 
 

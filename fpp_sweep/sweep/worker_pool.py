@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Work
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, plural, stage
 from fpp_sweep.spec.process import cores, terminable
@@ -62,6 +63,24 @@ def _require_cores(cpus_per_worker: float) -> None:
         raise InputError(f"{problem}; ask for no more than that")
 
 
+def require_kind_of_device(work: Work) -> None:
+    """Raise InputError for a single device, such as cuda:1: Ray chooses the devices of its workers."""
+    if work.device not in ("auto", "cpu", "cuda"):
+        problem = f"{work.device} is one device, but workers get theirs from Ray"
+        raise InputError(f"{problem}; give auto, cpu or cuda, or set CUDA_VISIBLE_DEVICES", "work.device")
+
+
+def gpus_of_a_worker(work: Work) -> float:
+    """Return how many GPUs each worker of a Ray session gets."""
+    if work.device == "cpu":
+        return 0.0
+    if work.gpus_per_worker is not None:
+        return work.gpus_per_worker
+    if work.device == "cuda" or gpus_here():
+        return 1.0
+    return 0.0
+
+
 def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
     """Start workers in the Ray session, and return when the first one has loaded the model."""
     # imports Ray, which `session` must have imported first, with its environment set
@@ -69,9 +88,8 @@ def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
     from fpp_sweep.workers.resources import WorkerNeeds, require_room
 
     work = space.work
-    gpus = work.gpus_per_worker
-    if gpus is None:
-        gpus = 1.0 if gpus_here() else 0.0
+    require_kind_of_device(work)
+    gpus = gpus_of_a_worker(work)
     env = shared_environment() if options.on_cluster else {}
     needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
     # with both numbers given, a cluster may start machines for them

@@ -4,6 +4,7 @@
     <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
     <split>/block_stats.npz                            what intervals and comparisons need, by block of images
     <split>/reliability.png                            of the first seed
+    <split>/skipped.json                               images that were left out, if there were any
 
 pyarrow and matplotlib take a second to load, so they are imported when a trial writes its files.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, to_bytes
 from fpp_sweep.trial.trial import DatasetResult
@@ -39,7 +41,18 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
             panels[f"{result.facts.name}, seed {first_seed}"] = result.predictions
     with written_whole(folder / split / BLOCK_STATS_FILE) as partial:
         partial.write_bytes(to_bytes(block_stats))
+    write_skipped(folder / split, skipped_images(results))
     reliability_panels(panels, folder / split / "reliability.png", title=title)
+
+
+def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
+    """Return the images that were left out, with the dataset and the seed."""
+    images: list[SkippedImage] = []
+    for result in results:
+        for sample in result.skipped:
+            image = {"image": sample.sample_id, "reason": sample.reason}
+            images.append({"dataset": result.facts.name, "seed": result.seed, **image})
+    return images
 
 
 def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult
@@ -36,5 +37,8 @@ class LocalExecutor:
         result = self.worker.run(task, inputs, adapter_key)
         key = self.keys.of(task)
         new[key] = result
-        self.store.put(key, result)
+        try:
+            self.store.put(key, result)
+        except OSError as error:  # a full disk says nothing about the trial
+            raise MachineError.of(error) from error
         return result

@@ -242,7 +242,7 @@ def test_a_baseline_that_is_the_same_in_both_sweeps_is_listed_once(sweeps, tmp_p
 
 
 def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys, sweeps, tmp_path):
-    text = shown(capsys, "far", sweeps["better"].path, "--reach", "70", "25")
+    text = shown(capsys, "far", sweeps["better"].path, "--target", "70", "25")
     for title in ("Union front of far, better", "The sweeps' best trials against each other", "Attainment", "Cost",
                   "Settings that differ"):  # fmt: skip
         assert f"\n{title}" in text
@@ -375,14 +375,14 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
         (["far", TPT, f"baseline-{TPT}"], f"{TPT} alone: give two or more"),
         (["far", "trial-0002", "trial-0009"], "unknown trial of far 'trial-0009'; choose from"),
         (["far", "trial-0002", "trial-0007"], "trial-0007 is failed: only complete trials can be compared"),
-        (["far", "better", "trial-0002"], "trial-0002 is not a sweep's folder"),
-        (["nowhere", "far"], "nowhere is not a sweep's folder (it has no sweep.json)"),
+        (["far", "better", "trial-0002"], "unknown sweep 'trial-0002'"),
+        (["nowhere", "far"], "unknown sweep 'nowhere'"),
         (["far", "."], ". is not a sweep's folder (it has no sweep.json)"),
         (["far", "far"], "far: is given twice; give different sweeps"),
         (["far", "none"], "none has no finished trial"),
-        (["far", "better", "--reach", "5"], "--reach: a value of each of accuracy (max) and ece (min), got [5.0]"),
-        (["far", "better", "--reach", "70", "nan"], "--reach: a value of each of accuracy (max) and ece (min)"),
-        (["far", "better", "--reach", "x"], "argument --reach: invalid float value: 'x'"),
+        (["far", "better", "--target", "5"], "--target: give a value of each of accuracy (max) and ece (min), got [5."),
+        (["far", "better", "--target", "70", "nan"], "--target: give a value of each of accuracy (max) and ece (min)"),
+        (["far", "better", "--target", "x"], "argument --target: invalid float value: 'x'"),
         (["few", "trial-0001", "trial-0002", "--split", "test"], "--split: not all were run on test; all were on val"),
         (["bare", "trial-0001", "trial-0002"], "trial-0001 has no block statistics on val: nothing can be paired"),
         (["far", "bare"], "nothing to compare: bare has no block statistics of its predictions on val"),

@@ -13,7 +13,7 @@ from fpp_sweep.spec.errors import InputError
 from tests.drivers import environment
 from tests.waiting import wait_for
 
-SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seeds", "0", "1", "--workers", "2")
+SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seed", "0", "1", "--workers", "2")
 FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.view_fraction=0.25")
 
 

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report.__main__ import main
 from fpp_sweep.reproduce.cells import remember
 from fpp_sweep.reproduce.experiments import find, load
 from fpp_sweep.reproduce.page import write_page
+from fpp_sweep.show import main
 from fpp_sweep.spec.errors import InputError
 from tests.report.made import HOSTILE, info, trial, write
 from tests.reproduce.made import ran, result, write_samples
@@ -79,7 +79,7 @@ def test_the_page_says_what_ran_what_failed_and_what_the_claims_came_to(page):
         "FPP is the most accurate on average",
         "standard deviations over seeds plus the rounding",
         "fpp.gamma2",
-        "python -m fpp_sweep.report FOLDER",
+        "fpp-sweep show FOLDER --page",
         "mine: Mine",
     ):
         assert text in page, text
@@ -120,25 +120,25 @@ def test_hostile_texts_are_only_texts(tmp_path):
 
 def test_the_command_makes_the_page_of_either_folder(tmp_path, capsys):
     sweep = write(tmp_path, info(), [trial(0), trial(1, 71)])
-    main([str(sweep.path)])
+    main([str(sweep.path), "--page"])
     assert capsys.readouterr().out.strip() == f"page: {(sweep.report / 'sweep.html').resolve().as_uri()}"
     whole = tmp_path / "whole"
     whole.mkdir()
-    main([str(reproduction(whole))])
+    main([str(reproduction(whole)), "--page"])
     assert capsys.readouterr().out.strip() == f"page: {(whole / 'reproduction.html').resolve().as_uri()}"
 
 
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
-        ("other.txt", "", "neither a sweep's folder .* nor a reproduction's"),
+        ("other.txt", "", "neither a sweep .*, nor a reproduction .*, nor a folder of sweeps"),
         ("reproduction.json", "{}", "has no table yet"),
     ],
 )
 def test_a_folder_of_something_else_is_refused_in_a_line(tmp_path, file, text, complaint):
     (tmp_path / file).write_text(text)
     with pytest.raises(InputError, match=complaint):
-        main([str(tmp_path)])
+        main([str(tmp_path), "--page"])
 
 
 def test_a_table_of_the_users_own_is_there_once_it_came_to_an_end(tmp_path):

@@ -11,9 +11,10 @@ from sqlalchemy import event
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.search import searcher
+from fpp_sweep.search.job import TrialContext, run_job, violations
 from fpp_sweep.search.searcher import AbortTune, SweepSearcher
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.search.trial_runner import ABORT_REASON, TrialContext, run_job, violations
+from fpp_sweep.search.trial_runner import ABORT_REASON
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError

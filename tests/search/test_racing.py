@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 from benchmarks.racing import race, rungs_of
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.racing import (
     MIN_SD,
     Contributions,
@@ -28,7 +29,6 @@ from fpp_sweep.search.racing import (
 from fpp_sweep.search.repair import mend
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.search.trial_runner import TrialContext, run_job
 from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.reading import parse_space, space_of
 from fpp_sweep.space.work import Race
@@ -307,8 +307,8 @@ def test_a_race_is_written_in_few_words():
 
 
 def test_finishing_needs_a_sweep_to_go_on_with():
-    with pytest.raises(InputError, match="--finish goes with --resume"):
-        parse(["--space", "space.yaml", "--finish", "trial-0001"])
+    with pytest.raises(InputError, match="--continue-trials: needs --resume"):
+        parse(["--space", "space.yaml", "--continue-trials", "trial-0001"])
 
 
 # ------------------------------------------------------------ trials that race
@@ -678,7 +678,7 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])
 def test_only_what_lost_a_race_can_be_finished(raced, name):
-    told = f"--finish {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
+    told = f"--continue-trials {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
     with pytest.raises(InputError, match=told):
         load_for_resume(raced.space, Options(resume=True, finish=(name,)), raced.folder)
 

@@ -13,9 +13,9 @@ from sqlalchemy.engine import Engine
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.steering import Queue
+from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.search.trial_runner import TrialContext, run_job
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options

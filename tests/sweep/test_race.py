@@ -69,7 +69,7 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     assert plain(sweep) == plain(whole)
     assert told(sweep) == told(whole)
 
-    status, output, errors = run(killed, "--resume", "--finish", *losers)
+    status, output, errors = run(killed, "--resume", "--continue-trials", *losers)
     assert status == 0, errors
     assert "race        no trial was stopped for good; nothing was saved" in output
     for name in losers:
@@ -81,6 +81,6 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     space = parse_space(SPACE, "small.yaml", ["search.race=false"])
     assert_same_as_in_one_process(sweep, space, tmp_path / "features", finished)
 
-    status, out, errors = run(killed, "--resume", "--finish", "trial-0000")
+    status, out, errors = run(killed, "--resume", "--continue-trials", "trial-0000")
     assert (status, out) == (2, "")
-    assert errors.splitlines()[-1] == "error: --finish trial-0000: no trial that lost a race; those are none"
+    assert errors.splitlines()[-1] == "error: --continue-trials trial-0000: no trial that lost a race; those are none"

@@ -43,7 +43,7 @@ def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
     uri = shape.format(password)
     words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
     error = one_line(ValueError(f"cannot connect to {uri}: no such luck"), 1000)
-    shown = [masked(uri), command_line("fpp_sweep.tune", words), error]
+    shown = [masked(uri), command_line("tune", words), error]
     for text in (*shown, ui_command(uri), page_address(uri), store_identity(uri)):
         assert "cret" not in text
         assert "S3" not in text
@@ -66,7 +66,7 @@ def test_a_record_has_a_password_in_one_field_of_a_file_that_only_its_owner_read
     uri = f"postgresql://me:{quote(password, safe='')}@db/mlflow"
     space = parse_space(SPACE, "space.yaml", [f"work.tracking_uri={uri}"])
     folder = build_sweep(tmp_path_factory.mktemp("sweep") / "perturb-1", trials=0, baselines=())
-    options = Options(command=command_line("fpp_sweep.tune", ["--tracking-uri", uri]))
+    options = Options(command=command_line("tune", ["--tracking-uri", uri]))
     new = new_info(space, options, folder, uri)
     for info in (new, resumed_info(folder.info(), space, uri)):
         folder.write_info(info)

@@ -3,9 +3,9 @@
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.search.trial_runner import TrialContext, run_job
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module

@@ -68,7 +68,7 @@ class Compiler:
             self._compile(torch.neg)(torch.ones(1, device=device))
         except Exception as error:  # a C++ compiler or Triton is missing, the GPU is too old, ...
             reason = str(getattr(error, "inner_exception", error)).partition("\n")[0]
-            raise InputError(f"--compile: torch.compile cannot be used on {device}: {reason}") from error
+            raise InputError(f"work.compile: torch.compile cannot be used on {device}: {reason}") from error
         for tensor in frozen:  # a CUDA graph copies all other inputs at every launch
             torch._dynamo.mark_static_address(tensor)
 

@@ -440,7 +440,7 @@ class _Filling:
 
     def _fail_or_skip(self, reason: str) -> None:
         if self.on_bad_image == "fail":
-            raise InputError(f"{reason}; repair or remove the image, or skip it with --on-bad-image skip")
+            raise InputError(f"{reason}; repair or remove the image, or skip it with --set work.on_bad_image=skip")
 
     def _note_once(self, line: str) -> None:
         """Show a line once, though a chunk may be looked for several times."""

@@ -124,7 +124,7 @@ def dead_process_as_machine_error(views: Iterator[ReadResult]) -> Iterator[None]
             raise
         _shut_down(views)
         reason = message.partition(". ")[0]
-        advice = "where memory ran out, start fewer with --loaders or work.loaders"
+        advice = "where memory ran out, start fewer with --set work.loaders=N"
         raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
 
 

@@ -202,7 +202,7 @@ def test_the_size_of_batches_changes_rounding_only(tmp_path):
 
 
 def test_a_bad_image_fails_the_run_and_leaves_no_partial_files(tmp_path):
-    with pytest.raises(InputError, match=r"/images/1.png: not an image; .*--on-bad-image skip"):
+    with pytest.raises(InputError, match=r"/images/1.png: not an image; .*--set work.on_bad_image=skip"):
         fill(tmp_path, painted(70, bad=BAD))
     assert files(tmp_path) == files(tmp_path, ".*") == files(tmp_path, "*.lock") == []
     assert fill(tmp_path, painted(70))[1].computed == 70

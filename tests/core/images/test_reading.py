@@ -57,7 +57,7 @@ class Deadly(Painter):
 @pytest.mark.slow
 def test_a_dead_reading_process_is_a_machine_error_and_the_run_can_be_repeated(tmp_path):
     deadly = dataclasses.replace(painted(70), source=Deadly())
-    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--loaders"):
+    with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--set work.loaders=N"):
         fill(tmp_path, deadly, workers=2)
     assert files(tmp_path, "*.lock") == []
     for _ in range(3):  # torch would raise again as other processes end

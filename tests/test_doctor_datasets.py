@@ -1,4 +1,4 @@
-"""`python -m fpp_sweep.datasets`: the table, --verify, and the exit status."""
+"""`doctor --data-root`: the table of datasets, --verify, and the exit status."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.datasets import WIDTH, main
+from fpp_sweep import doctor
+from fpp_sweep.checks.datasets import WIDTH
 from fpp_sweep.spec.errors import InputError
 from tests.builders import build_aircraft, build_coop, build_folders, write_image
+
+
+@pytest.fixture(autouse=True)
+def healthy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine of the test is like, only datasets decide the exit status."""
+    monkeypatch.setattr("fpp_sweep.sweep.inspection.look_everywhere", lambda *target: {})
 
 
 def outcome(*words: object) -> object:
     """The exit status of a run that accepts its input."""
     try:
-        main([str(word) for word in words])
+        doctor.main([str(word) for word in words])
     except SystemExit as end:
         return end.code
     return 0
@@ -25,7 +32,7 @@ def outcome(*words: object) -> object:
 
 def rows(text: str) -> dict[str, list[str]]:
     """The cells of the table by the name of the dataset."""
-    lines = (line for line in text.splitlines() if not line.startswith(" "))
+    lines = (line for line in text.splitlines() if line and not line.startswith(" "))
     return {line.split()[0]: line.split()[1:] for line in lines}
 
 
@@ -70,6 +77,13 @@ def test_the_table_fits_a_hundred_columns(tmp_path: Path, capsys: pytest.Capture
     assert len(lines) > 30
 
 
+def test_a_problem_that_several_datasets_have_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome("--datasets", "pets", "dtd", "scenes") == 1
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if "needs --data-root" in line]
+    assert line.strip().startswith("pets, dtd: needs --data-root")
+
+
 def test_embedded_datasets_are_always_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome("--datasets", "scenes,letters") == 0
     table = rows(capsys.readouterr().out)
@@ -77,12 +91,7 @@ def test_embedded_datasets_are_always_found(capsys: pytest.CaptureFixture[str]) 
     assert table["letters"][:2] == ["yes", "26"]
 
 
-def test_without_a_data_root_the_table_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome("--datasets", "pets") == 1
-    assert "needs --data-root" in capsys.readouterr().out
-
-
-def test_what_is_missing_fails_only_if_it_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_datasets_fail_only_if_they_were_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build_coop(tmp_path, "pets")
     assert outcome("--data-root", tmp_path) == 0
     assert outcome("--data-root", tmp_path, "--datasets", "pets", "scenes") == 0
@@ -90,7 +99,7 @@ def test_what_is_missing_fails_only_if_it_was_asked_for(tmp_path: Path, capsys: 
     capsys.readouterr()
 
 
-def test_ones_own_datasets_are_asked_for_by_their_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_users_own_datasets_are_requested_by_their_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("zoo: {layout: folders, images: photos}")
     assert outcome("--dataset-file", file) == 1
@@ -99,6 +108,15 @@ def test_ones_own_datasets_are_asked_for_by_their_file(tmp_path: Path, capsys: p
     build_folders(tmp_path / "photos", ["cat", "dog"], count=10)
     assert outcome("--dataset-file", file, "--datasets", "zoo") == 0
     assert rows(capsys.readouterr().out)["zoo"] == ["yes", "2", "10", "4", "6"]
+
+
+def test_the_datasets_of_a_space_are_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("params: {fpp.gamma1: [1, 2]}\nwork: {datasets: [dtd, scenes]}\n")
+    build_coop(tmp_path, "pets")
+    assert outcome("--space", space, "--data-root", tmp_path) == 1
+    assert list(rows(capsys.readouterr().out)) == ["data", "dataset", "dtd", "scenes"]
+    assert outcome("--space", space, "--data-root", tmp_path, "--datasets", "pets") == 0
 
 
 def test_verify_names_every_damaged_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,15 +141,16 @@ def test_verify_names_every_damaged_image(tmp_path: Path, capsys: pytest.Capture
         (["--datasets", "pet"], "unknown dataset 'pet', did you mean 'pets'"),
         (["--dataset-file", "/none.yaml"], "dataset file /none.yaml is not there"),
         (["--data", "--verfy"], "--help lists the options"),
+        (["--limit", "3"], "--model, --limit and --set: need --space"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        main(words)
+        doctor.main(words)
 
 
 def test_the_command_reports_bad_input_with_status_two(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fpp_sweep.datasets", "--data-root", str(tmp_path / "none")]
+    command = [sys.executable, "-m", "fpp_sweep.doctor", "--data-root", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == f"error: data root {tmp_path}/none is not there\n"

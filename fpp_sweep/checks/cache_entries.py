@@ -1,0 +1,209 @@
+"""Entries of the cache of image features and finished tasks: their sizes and ages, and how they are removed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.cli.terminal import terminal_width
+from fpp_sweep.core.images.cache import MANIFEST, readable_size, unused
+from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk
+from fpp_sweep.report.table import Table, to_text
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.trial.store import FORMAT, is_whole
+
+TASKS = "tasks"  # folder of the results that all sweeps share
+FEATURES = "features"
+ENTRY_NAME = "[0-9a-f]{16}"
+HEADINGS = ("entry", "model", "dataset", "seed", "views", "type", "size", "used")
+MANIFEST_KEYS = ("model", "dataset", "split", "seed", "dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheEntry:
+    """A folder of the cache: features of one dataset, or finished tasks."""
+
+    folder: Path
+    manifest: dict[str, Any]  # empty if it cannot be read
+    files: tuple[Path, ...]
+    size: int  # bytes
+    last_used: float  # seconds since 1970
+
+    @property
+    def holds_tasks(self) -> bool:
+        return self.folder.parent.name == TASKS
+
+    @property
+    def has_other_format(self) -> bool:
+        """Return whether the features are in a format that this version does not read."""
+        return bool(self.manifest) and not self.holds_tasks and self.manifest.get("format") != keys.FEATURES
+
+    def unused_part(self, age: float, now: float) -> CacheEntry | None:
+        """Return what was not used for `age` seconds: single files of finished tasks, else the whole entry or None."""
+        if not self.holds_tasks:
+            if now - self.last_used > age:
+                return self
+            return None
+        old_files = tuple(file for file in self.files if now - modified_time(file) > age)
+        if not old_files:
+            return None
+        return replace(self, files=old_files, size=total_size(old_files))
+
+    def cells(self, now: float) -> list[str]:
+        """Return the entry's row below `HEADINGS`."""
+        use = [readable_size(self.size), age_text(now - self.last_used)]
+        if self.holds_tasks:
+            return [self.folder.name, "", "", "", f"{len(self.files)} finished tasks of sweeps", "", *use]
+        values = {key: str(self.manifest.get(key, "?")) for key in MANIFEST_KEYS}
+        dataset = f"{values['dataset']}/{values['split']}"
+        return [self.folder.name, values["model"], dataset, values["seed"], self._views(), values["dtype"], *use]
+
+    def _views(self) -> str:
+        if not self.manifest:
+            return "no readable manifest"
+        if self.has_other_format:
+            return f"not used, of another format: {self.manifest.get('format')}"
+        area = f"{self.manifest.get('min_area')}-{self.manifest.get('max_area')}"
+        words = [f"{self.manifest.get('count')} of area {area}"]
+        words += [kind for kind in ("augmix", "flip") if self.manifest.get(kind)]
+        return " ".join(words)
+
+
+def find_entries(root: Path) -> list[CacheEntry]:
+    """Return the entries of a cache, the longest unused first."""
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no cache here; give its folder with --cache")
+    entries = []
+    for kind in (FEATURES, TASKS):
+        for folder in root.glob(f"{kind}/*"):
+            if re.fullmatch(ENTRY_NAME, folder.name) and folder.is_dir():
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    entries.append(read_entry(folder))
+    return sorted(entries, key=lambda entry: entry.last_used)
+
+
+def read_entry(folder: Path) -> CacheEntry:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+        last_used = path.stat().st_mtime
+    except (OSError, ValueError, RecursionError):
+        manifest, last_used = {}, folder.stat().st_mtime
+    if not isinstance(manifest, dict):
+        manifest = {}
+    if folder.parent.name == TASKS:
+        files = tuple(sorted(folder.glob("*/*")))
+        last_used = max((modified_time(file) for file in files), default=last_used)
+    else:
+        files = tuple(sorted(folder.iterdir()))
+    return CacheEntry(folder=folder, manifest=manifest, files=files, size=total_size(files), last_used=last_used)
+
+
+def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
+    """Return a row for each entry, and the sum below."""
+    now = time.time()
+    total = 0
+    rows = []
+    for entry in entries:
+        rows.append(entry.cells(now))
+        total += entry.size
+    table = Table.of_strings(HEADINGS, rows, text_columns=range(len(HEADINGS)))
+    return f"{to_text(table, terminal_width())}\n{root}: {len(entries)} entries, {readable_size(total)}"
+
+
+def select_entries(
+    entries: Iterable[CacheEntry], older_than: float | None, larger_than: float | None
+) -> list[CacheEntry]:
+    """Return the entries, or their parts, that meet all conditions: seconds without use, and bytes."""
+    now = time.time()
+    selected = []
+    for entry in entries:
+        part: CacheEntry | None = entry
+        if older_than is not None:
+            part = entry.unused_part(older_than, now)
+        if part is not None and (larger_than is None or part.size > larger_than):
+            selected.append(part)
+    return selected
+
+
+def remove_entries(entries: Iterable[CacheEntry]) -> Iterator[str]:
+    """Remove entries, and yield a line for each that stays because a run is writing to it."""
+    for entry in entries:
+        try:
+            with unused(entry.folder) as is_unused:
+                if entry.holds_tasks:  # a sweep that needs a removed result has it in its own folder or computes it
+                    remove_files(entry.files)
+                elif is_unused:
+                    remove_files(entry.folder.iterdir())
+                    entry.folder.rmdir()
+                else:
+                    yield f"{entry.folder}: a run is filling it; left alone"
+        except FileNotFoundError:  # another prune has removed it meanwhile
+            continue
+        except OSError as error:
+            raise InputError(f"{entry.folder}: cannot be removed ({error.strerror})") from error
+
+
+def remove_files(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def damaged_files(entries: Sequence[CacheEntry]) -> Iterator[tuple[Path, str]]:
+    """Yield the files whose content does not match their checksum, with the problem; other formats are not judged."""
+    for entry in entries:
+        if entry.holds_tasks and entry.manifest.get("format") == FORMAT:
+            for file in entry.files:
+                if not is_whole(file):
+                    yield file, "not a whole result of a task"
+        elif not (entry.holds_tasks or entry.has_other_format):
+            for file in entry.files:
+                problem = _chunk_problem(file)
+                if problem:
+                    yield file, problem
+
+
+def _chunk_problem(file: Path) -> str:
+    if file.suffix != SUFFIX:
+        return ""
+    try:
+        Chunk.read(file)
+    except FileNotFoundError:  # removed meanwhile
+        return ""
+    except DamagedChunk as error:
+        return str(error)
+    return ""
+
+
+def modified_time(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # removed meanwhile
+        return time.time()
+
+
+def total_size(files: Iterable[Path]) -> int:
+    size = 0
+    for file in files:
+        with suppress(FileNotFoundError):  # a lock or a partial file that has been removed meanwhile
+            size += file.stat().st_size
+    return size
+
+
+def age_text(seconds: float) -> str:
+    """Return such as `3 d ago`.
+
+    >>> age_text(3 * 86400 + 7)
+    '3 d ago'
+    """
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"

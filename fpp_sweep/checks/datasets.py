@@ -1,0 +1,165 @@
+"""Which datasets are there, and what is missing of the others."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from fpp_sweep.core.datasets import (
+    DATASETS,
+    SPLITS,
+    BadImageError,
+    DatasetSpec,
+    Listing,
+    expand,
+    list_split,
+    read_custom,
+    require_root,
+)
+from fpp_sweep.report.table import Table, to_text
+from fpp_sweep.spec.errors import InputError, escaped
+from fpp_sweep.spec.progress import Bar
+
+WIDTH = 100  # columns of a terminal, for the problems
+ONE_LINE_PER_ROW = 10_000  # columns: rows are short, and problems stand below theirs
+IMAGES_AT_ONCE = 256  # that wait to be decoded; a queue of all of ImageNet's would fill the memory
+HEADINGS = ("dataset", "found", "classes", *SPLITS)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSurvey:
+    """The splits of a dataset that can be listed, and the problems of the others."""
+
+    name: str
+    spec: DatasetSpec
+    splits: Mapping[str, Listing]
+    problems: Mapping[str, str]  # by split
+    is_requested: bool  # by name, or as one of the user's own datasets
+
+    @property
+    def is_found(self) -> bool:
+        return "test" in self.splits
+
+    def cells(self) -> list[str]:
+        """Return the row below `HEADINGS`."""
+        found, n_classes = "no", "-"
+        counts = []
+        for split in SPLITS:
+            count = "-"
+            if split in self.splits:
+                listing = self.splits[split]
+                count, n_classes = str(len(listing.ids)), str(len(listing.classes))
+            counts.append(count)
+        if self.is_found:
+            found = "yes"
+        return [self.name, found, n_classes, *counts]
+
+    def notes(self) -> Iterator[str]:
+        """Yield each problem once, with the splits that have it, and whether there are too few images."""
+        splits_by_problem: dict[str, list[str]] = {}
+        for split, problem in self.problems.items():
+            splits_by_problem.setdefault(problem, []).append(split)
+        for problem, splits in splits_by_problem.items():
+            if len(splits) == len(self.spec.layout.splits):
+                yield problem
+            else:
+                yield f"{', '.join(splits)}: {problem}"
+        published = self.spec.test_size
+        if self.is_found and published is not None and len(self.splits["test"].ids) != published:
+            yield f"test: {len(self.splits['test'].ids)} images, but {published} were published"
+
+
+def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: str | None) -> list[DatasetSurvey]:
+    """List the splits of datasets and groups; without names, of all embedded, known and user-defined datasets."""
+    root = None
+    if data_root is not None:
+        root = Path(data_root)
+        require_root(root)
+    custom: Mapping[str, DatasetSpec] = {}
+    if dataset_file is not None:
+        custom = read_custom(Path(dataset_file))
+    specs = {**DATASETS, **custom}
+    surveys = []
+    for name in expand(names or ["all"], custom):
+        splits, problems = _list_splits(name, specs[name], root)
+        is_requested = bool(names) or name in custom
+        surveys.append(DatasetSurvey(name, specs[name], splits, problems, is_requested))
+    return surveys
+
+
+def _list_splits(name: str, spec: DatasetSpec, root: Path | None) -> tuple[dict[str, Listing], dict[str, str]]:
+    """Return the splits of a dataset that can be listed, and the problems of the others."""
+    splits, problems = {}, {}
+    for split in spec.layout.splits:
+        try:
+            splits[split] = list_split(name, spec, split, root)
+        except InputError as error:
+            problems[split] = str(error).removeprefix(f"{name}: ").replace(f"{root}{os.sep}", "")
+    return splits, problems
+
+
+def dataset_table(surveys: Sequence[DatasetSurvey], root: str | None) -> str:
+    """Return a row for each dataset with its problems below; paths are relative to the data root.
+
+    A problem that several datasets have is given once, at the end.
+    """
+    datasets_by_problem: dict[str, list[str]] = {}
+    for survey in surveys:
+        for problem in survey.notes():
+            datasets_by_problem.setdefault(problem, []).append(survey.name)
+    table = Table.of_strings(HEADINGS, [survey.cells() for survey in surveys], text_columns=(0, 1))
+    heading, *rows = to_text(table, ONE_LINE_PER_ROW).splitlines()
+    lines = [heading]
+    if root is not None:
+        lines.insert(0, f"data root: {escaped(root)}")
+    for survey, row in zip(surveys, rows, strict=True):
+        lines.append(row)
+        for problem in survey.notes():
+            if len(datasets_by_problem[problem]) == 1:
+                lines += _indented(problem)
+    for problem, names in datasets_by_problem.items():
+        if len(names) > 1:
+            lines += _indented(f"{', '.join(names)}: {problem}")
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> list[str]:
+    wrapper = textwrap.TextWrapper(WIDTH, "    ", "    ", break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(escaped(text))
+
+
+def unreadable_images(surveys: Sequence[DatasetSurvey]) -> tuple[list[str], int]:
+    """Open every image file; return the problems, and how many images were opened."""
+    problems: list[str] = []
+    total = 0
+    for survey in surveys:
+        if survey.spec.group == "tiny":  # drawn on demand: no file that could be damaged
+            continue
+        for split, listing in survey.splits.items():
+            total += len(listing.ids)
+            problems += _unreadable(f"{survey.name}/{split}", listing)
+    return problems, total
+
+
+def _unreadable(label: str, listing: Listing) -> list[str]:
+    """Return the problems of a split's images. Decoding releases Python's lock, so threads share it."""
+
+    def problem_of(sample: str) -> str:
+        try:
+            listing.source.image(sample)
+        except BadImageError as error:
+            return str(error)
+        return ""
+
+    problems: list[str] = []
+    total = len(listing.ids)
+    with ThreadPoolExecutor(os.cpu_count()) as threads, Bar(label, total, "images") as bar:
+        for start in range(0, total, IMAGES_AT_ONCE):
+            batch = listing.ids[start : start + IMAGES_AT_ONCE]
+            problems += [problem for problem in threads.map(problem_of, batch) if problem]
+            bar.advance(len(batch))
+    return problems

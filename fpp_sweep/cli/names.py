@@ -1,0 +1,60 @@
+"""Sweeps and reproductions by name: every command that takes a folder takes its name as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fpp_sweep.spec.errors import InputError, unknown
+
+SWEEPS = Path("sweeps")  # where `tune` and `evaluate` write unless --out says otherwise
+REPRODUCTIONS = Path("reproductions")  # where `reproduce` writes
+SWEEP_FILES = ("sweep.json", "sweep.json.copy")  # one of them is in the folder of every sweep
+REPRODUCTION_FILE = "reproduction.json"
+
+
+def find_sweep(word: str) -> Path:
+    """Return the folder of a sweep, from its path or its name in `sweeps`."""
+    for path in (Path(word), SWEEPS / word):
+        if is_sweep(path):
+            return path
+    names = [path.name for path in sweeps_below(SWEEPS)]
+    if _is_path(word) or not names:
+        raise InputError(f"{word} is not a sweep's folder (it has no {SWEEP_FILES[0]}); `show` lists the sweeps")
+    raise unknown("sweep", word, names)
+
+
+def find_folder(word: str) -> Path:
+    """Return the folder of a sweep, of a reproduction or of several sweeps, from its path or its name."""
+    for path in (Path(word), SWEEPS / word, REPRODUCTIONS / word):
+        if is_sweep(path) or is_reproduction(path) or sweeps_below(path):
+            return path
+    names = [path.name for path in sweeps_below(SWEEPS)]
+    names += [path.parent.name for path in REPRODUCTIONS.glob(f"*/{REPRODUCTION_FILE}")]
+    if _is_path(word) or not names:
+        raise InputError(
+            f"{word}: neither a sweep (it has no {SWEEP_FILES[0]}), nor a reproduction (no {REPRODUCTION_FILE}), nor a "
+            "folder of sweeps; give such a folder, or a name in sweeps/ or reproductions/"
+        )
+    raise unknown("sweep", word, names)
+
+
+def is_sweep(path: Path) -> bool:
+    return any((path / name).is_file() for name in SWEEP_FILES)
+
+
+def is_sweep_or_path(word: str) -> bool:
+    """Return whether a word names a sweep, or can only be meant as the path of one."""
+    return is_sweep(SWEEPS / word) or _is_path(word)
+
+
+def is_reproduction(path: Path) -> bool:
+    return (path / REPRODUCTION_FILE).is_file()
+
+
+def sweeps_below(root: Path) -> list[Path]:
+    """Return the folders of the sweeps directly below a folder, by name."""
+    return sorted({path.parent for path in root.glob(f"*/{SWEEP_FILES[0]}*")})
+
+
+def _is_path(word: str) -> bool:
+    return "/" in word or Path(word).exists()

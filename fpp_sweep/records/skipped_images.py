@@ -1,0 +1,47 @@
+"""Images that a trial left out because they cannot be read, as a file among its artifacts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fpp_sweep.spec.files import read_at_most, write_json
+from fpp_sweep.spec.messages import plural
+
+FILE = "skipped.json"  # beside the predictions of a split
+KEYS = ("dataset", "seed", "image", "reason")
+MOST_BYTES = 2**25
+
+SkippedImage = dict[str, str | int]  # by `KEYS`
+
+
+def write_skipped(folder: Path, images: Sequence[SkippedImage]) -> None:
+    """Write the images that were left out; without any, there is no file."""
+    if images:
+        write_json(folder / FILE, list(images))
+    else:
+        (folder / FILE).unlink(missing_ok=True)
+
+
+def read_skipped(folder: Path) -> list[SkippedImage]:
+    """Return the images that were left out; none if the file is absent or damaged."""
+    images = []
+    try:
+        for image in json.loads(read_at_most(folder / FILE, MOST_BYTES)):
+            images.append({key: image[key] for key in KEYS})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
+    return images
+
+
+def skipped_lines(folder: Path) -> list[str]:
+    """Return such as `skipped dtd: 3 images, such as ...` for each dataset."""
+    images_by_dataset: dict[str, dict[str, SkippedImage]] = {}  # each seed leaves out the same images
+    for image in read_skipped(folder):
+        images_by_dataset.setdefault(str(image["dataset"]), {})[str(image["image"])] = image
+    lines = []
+    for dataset, images in images_by_dataset.items():
+        reason = next(iter(images.values()))["reason"]
+        lines.append(f"skipped {dataset}: {plural(len(images), 'image')}, such as {reason}")
+    return lines

@@ -1,0 +1,49 @@
+"""Delivery of a sweep to MLflow on request, from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.messages import note, plural, printable
+from fpp_sweep.tracking import absolute, check_store, mlflow_links, sync_folder, trusted_uri
+from fpp_sweep.tracking.sync import SyncResult, is_synced
+
+
+def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) -> Iterator[str]:
+    """Bring MLflow up to date with a sweep's folder; yield what was written, and how to see it.
+
+    Without `into` the sweep's own store is used, if this user has used that store before. An unchanged folder is
+    compared with MLflow only if `verify` is true.
+    """
+    folder = SweepFolder.open(sweep)
+    if into:
+        uri = absolute(into)
+    else:
+        uri = trusted_uri(folder, folder.info().tracking_uri, flag="--into")
+    name = printable(folder.path.name)
+    if not verify and is_synced(folder, uri):
+        yield f"{name}: up to date, nothing has changed since the last sync (--verify compares with MLflow)"
+    else:
+        check_store(uri)
+        result = sync_folder(folder, uri, retry_for=retry_for, show_progress=True)
+        yield f"{name}: {_result_text(result)}"
+        if result.left_out:
+            first = min(result.left_out)
+            note(f"left out {plural(len(result.left_out), 'link')} that lead out of the folder, such as {first}")
+    first_link, *others = mlflow_links(folder, uri)
+    yield f"see them: {first_link}"
+    for line in others:
+        yield f"          {line}"
+
+
+def _result_text(result: SyncResult) -> str:
+    """
+    >>> _result_text(SyncResult(updated=5, created=2))
+    '5 runs brought up to date, 2 of them new'
+    """
+    text = f"{plural(result.updated, 'run')} brought up to date, {result.created} of them new"
+    if result.restored:
+        text += f"; restored after deletion in MLflow: {printable(', '.join(result.restored))}"
+    return text

@@ -1,0 +1,114 @@
+"""Run a sweep as a command does: announce it, run or resume it, and print how it ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import format_setting
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.skipped_images import skipped_lines
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import InputError, MachineError, escaped
+from fpp_sweep.spec.messages import command_line, printable, runnable
+from fpp_sweep.spec.progress import Screen
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.display import trial_line
+from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.heading import heading
+from fpp_sweep.sweep.resume import require_same
+from fpp_sweep.sweep.trial_view import split_table
+
+INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
+
+
+def launch(
+    space: Space, options: Options, *, command: str, words: Sequence[str], in_process: bool = False
+) -> SweepFolder:
+    """Run a space on Ray, or in this process, and return its folder.
+
+    `command` and `words` are what the user typed. After an interrupt the command that resumes the sweep is printed, and
+    this process exits.
+    """
+    options = replace(options, command=command_line(command, words))
+    folder = announced_folder(space, options)
+    options = replace(options, name=folder.path.name)
+    try:
+        if in_process:
+            run_in_process(space, options)
+        else:
+            run_on_ray(space, options)
+    except (KeyboardInterrupt, MachineError) as error:
+        has_begun = folder.info_file.is_file()
+        if has_begun and isinstance(error, KeyboardInterrupt):  # after a MachineError the disk may be what failed
+            with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
+                print_summary(folder)
+        print_next_command(folder, command, words, has_begun=has_begun)
+        if isinstance(error, MachineError):
+            raise
+        sys.exit(INTERRUPTED)
+    print_summary(folder)
+    return folder
+
+
+def announced_folder(space: Space, options: Options) -> SweepFolder:
+    """Return the sweep's folder after announcing the sweep on stderr; raise InputError if it cannot begin or resume."""
+    folder = sweep_folder(space, options)
+    info = None
+    if options.resume:
+        with suppress(InputError):  # damaged files are repaired later
+            info = folder.info()
+    if info is not None:
+        require_same(info, space, options, folder)
+    Screen(sys.stderr).draw(heading(folder, space.plain(), space.objectives, space.search.split))
+    return folder
+
+
+def run_on_ray(space: Space, options: Options) -> None:
+    from fpp_sweep.sweep.run import run_sweep  # loads Ray and numpy, after the sweep is announced
+
+    run_sweep(space, options)
+
+
+def run_in_process(space: Space, options: Options) -> None:
+    from fpp_sweep.sweep.local_run import run_locally  # loads numpy, after the sweep is announced
+
+    run_locally(space, options, on_trial=partial(print_trial, space))
+
+
+def print_trial(space: Space, folder: SweepFolder, record: TrialRecord) -> None:
+    """Print a line about an ended trial, and its table by dataset if it has numbers."""
+    Screen(sys.stderr).draw([trial_line(record, space.objectives)])
+    for split, result in record.results.items():
+        lines = [f"{record.name}: {settings_line(record)}", split_table(split, result)]
+        lines += [printable(line) for line in skipped_lines(folder.artifacts(record.name) / split)]
+        print("\n".join(["", *lines]), flush=True)
+
+
+def settings_line(record: TrialRecord) -> str:
+    """Return such as `prompt=fpp, method=tpt`."""
+    settings = (f"{key}={format_setting(value)}" for key, value in record.params.items())
+    return escaped(", ".join(settings))
+
+
+def print_summary(folder: SweepFolder) -> None:
+    from fpp_sweep.sweep.summary import summary_lines  # loads numpy, which the sweep is announced without
+
+    print("\n".join(summary_lines(folder, resume=False)))
+
+
+def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], *, has_begun: bool) -> None:
+    """Print the command that resumes an interrupted sweep, or begins one that was interrupted before its first step."""
+    next_words = list(words)
+    title = "interrupted before the sweep began; to begin:"
+    if has_begun:
+        title = "interrupted; to continue:"
+        if "--name" not in words:
+            next_words += ["--name", folder.path.name]
+        if "--resume" not in words:
+            next_words.append("--resume")
+    print(f"{title}\n    {runnable(command_line(command, next_words))}", file=sys.stderr)

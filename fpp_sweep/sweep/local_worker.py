@@ -1,0 +1,62 @@
+"""A worker in this process, opened for a space: what `preflight` does with workers on Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.process import cores, readers
+from fpp_sweep.spec.progress import Bar
+from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
+from fpp_sweep.sweep.plan import make_plan, validate
+from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
+from fpp_sweep.sweep.worker_spec import shared_results, worker_spec
+from fpp_sweep.trial.local_runner import LocalExecutor
+from fpp_sweep.trial.store import TaskStore, folder_for
+from fpp_sweep.trial.trial import Plan
+from fpp_sweep.trial.worker import Worker
+
+
+def open_locally(space: Space, folder: SweepFolder, plugins: Sequence[PluginFile]) -> tuple[Plan, LocalExecutor]:
+    """Load the model, check all that the space names, and record both; raise InputError if something has changed."""
+    worker = Worker(local_worker_spec(space, plugins), Bar)
+    plan = make_plan(space, worker)
+    validation = validate(space, worker, plan)
+    model = worker.model_info()
+    before = folder.info()
+    info = with_inputs(before, space, model, plan, validation)
+    for line in (*validation.notes, *image_changes(before, info)):
+        note(line)
+    folder.write_info(info)
+    store = TaskStore(folder.tasks, _shared_folder(space, plugins, model))
+    return plan, LocalExecutor(worker, TaskKeys(model, plan.datasets_by_key(), validation.prompts), store)
+
+
+def local_worker_spec(space: Space, plugins: Sequence[PluginFile]) -> WorkerSpec:
+    """Return what the worker of this process opens: unlike a worker on Ray, it has the whole machine."""
+    work = space.work
+    is_tiny = work.model == "tiny"  # its operations are too small for a second thread, its images for a second process
+    threads, loaders, device = cores(), readers(), work.device
+    if is_tiny:
+        threads, loaders = 1, 0
+    if work.threads is not None:
+        threads = work.threads
+    if work.loaders is not None:
+        loaders = work.loaders
+    if work.gpus_per_worker == 0:
+        device = "cpu"
+    on_ray = worker_spec(space, gpus=1.0)
+    return replace(on_ray, device=device, threads=threads, loaders=loaders, share=1.0, plugins=tuple(plugins))
+
+
+def _shared_folder(space: Space, plugins: Sequence[PluginFile], model: ModelInfo) -> Path | None:
+    """Return the folder of results that sweeps on this machine share; results of plugins are not shared."""
+    shared = shared_results(space)
+    if plugins or shared is None:
+        return None
+    return folder_for(shared, model)

@@ -1,0 +1,154 @@
+"""The space that a command line asks for: of a file for `tune`, of methods and prompts for `evaluate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
+from fpp_sweep.space.reading import load_space, read_config, space_from
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.yamlfile import Node, of_plain
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import note
+
+EVALUATION = {  # the keys of a space that only evaluates
+    "search": {"split": "test", "include_published": False, "evaluate_only": True},
+    "work": {"baselines": []},
+}
+FLAGS_OF_TRIALS = {
+    "method": "--method",
+    "prompt": "--prompt",
+    "anchor_prompt": "--anchor-prompt",
+}  # of `evaluate`, by setting
+
+
+def space_to_tune(
+    path: Path, overrides: Sequence[str], *, config: Path | None = None, points_from: str | None = None
+) -> Space:
+    """Return the space of a file, changed by the overrides; points of a config or of another sweep come first.
+
+    `config` is a file with settings that trials start from. `points_from` is a sweep whose front is tried.
+    """
+    if config is None:
+        space = load_space(path, overrides)
+    else:
+        space = _space_with_config(path, overrides, config)
+    if points_from is not None:
+        space = _with_front_of(points_from, space)
+    return space
+
+
+def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:
+    """Return the space with a config's settings as its base; settings that are searched become its first point."""
+    settings = read_config(config)
+    searched = {param.key for param in load_space(path, overrides).searched()}
+    base = []
+    for key, value in settings.items():
+        if key not in searched:
+            base.append(f"base.{key}={_as_yaml(value)}")
+    space = load_space(path, [*base, *overrides])
+    try:
+        return _with_first_point(space, _searched_values(space, settings))
+    except InputError as error:
+        note(f"{config}: its point is not tried first: {error.problem}")
+        return space
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a setting as an assignment takes it: `none` says that it has no value, as null would remove the key."""
+    if value is None:
+        return "none"
+    return json.dumps(value)  # JSON is YAML
+
+
+def _searched_values(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config's values of the settings that are searched."""
+    point: dict[str, Any] = {}
+    for param in space.searched():
+        if param.key in settings and param.exists(point):
+            point[param.key] = settings[param.key]
+    return point
+
+
+def _with_first_point(space: Space, point: Mapping[str, Any]) -> Space:
+    if not point or point in space.points:
+        return space
+    return replace(space, points=(point, *space.points))
+
+
+def _with_front_of(name: str, space: Space) -> Space:
+    """Return the space with the front of another sweep as its first points."""
+    folder = SweepFolder(find_sweep(name))
+    front = front_of(folder.info(), folder.trials()).members
+    where = f"--points-from {name}"
+    unknown_keys: set[str] = set()
+    for member in front:
+        unknown_keys |= set(member.params)
+    unknown_keys -= {param.key for param in space.searched()}
+    if unknown_keys:
+        problem = f"it searched {', '.join(sorted(unknown_keys))}, which {space.name} does not"
+        raise InputError(f"{where}: {problem}; give a sweep of the same parameters")
+    if not front:
+        raise InputError(f"{where}: it has no front yet; give a sweep with a trial that finished")
+    for member in reversed(front):
+        try:
+            space = _with_first_point(space, dict(member.params))
+        except InputError as error:
+            key = error.key.removeprefix("points.0.")
+            raise InputError(f"{where}: {member.name}: {key}: {error.problem}") from None
+    return space
+
+
+def space_to_evaluate(
+    overrides: Sequence[str],
+    *,
+    config: Path | None = None,
+    methods: Sequence[str] | None = None,
+    prompts: Sequence[str] | None = None,
+    anchor_prompt: str | None = None,
+) -> Space:
+    """Return a space whose trials are all combinations of methods and prompts, on the test split by default.
+
+    Without methods and prompts, they are those of the config; without a config, the plain method and the default one,
+    each from the anchor prompt and from a prompt that FPP pretrains.
+    """
+    _require_flags(overrides)
+    settings: Mapping[str, Any] = {}
+    if config is not None:
+        settings = read_config(config)
+    defaults = TrialConfig().replace(settings)
+    anchor = anchor_prompt or defaults.anchor_prompt
+    default_methods, default_prompts = [catalogue.PLAIN, catalogue.DEFAULT], [anchor, "fpp"]
+    if config is not None:
+        default_methods, default_prompts = [defaults.method], [defaults.prompt]
+    block = {
+        "prompt": _typed_values("--prompt", prompts or default_prompts),
+        "method": _typed_values("--method", methods or default_methods),
+    }
+    base = {key: value for key, value in settings.items() if key not in FLAGS_OF_TRIALS}
+    root = of_plain(EVALUATION, "evaluate")
+    root.value["base"] = of_plain(base, str(config), "base")
+    root.value["base"].value["anchor_prompt"] = Node(anchor, f"--anchor-prompt {anchor}")
+    root.value["grid"] = Node([Node(block, "evaluate")], "evaluate")
+    return space_from(root, "evaluate", overrides)
+
+
+def _require_flags(overrides: Sequence[str]) -> None:
+    """Raise InputError for an assignment to a setting that has a flag, since trials differ in it."""
+    for assignment in overrides:
+        key = assignment.partition("=")[0].strip().removeprefix("base.")
+        if key in FLAGS_OF_TRIALS:
+            raise InputError(f"--set {assignment}: give {FLAGS_OF_TRIALS[key]} instead")
+
+
+def _typed_values(flag: str, values: Sequence[str]) -> Node:
+    """Return the values of a flag as a list whose errors name the flag and the value."""
+    return Node([Node(value, f"{flag} {value}") for value in values], flag)

@@ -1,0 +1,47 @@
+"""What `show` prints of a folder: a list of sweeps, how one of them stands, or one of its trials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fpp_sweep.cli.names import sweeps_below
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report import write_report
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.progress import duration
+from fpp_sweep.sweep.heading import heading
+from fpp_sweep.sweep.state import last_change
+from fpp_sweep.sweep.summary import summary_lines
+from fpp_sweep.sweep.sweep_list import sweep_table
+from fpp_sweep.sweep.trial_view import trial_lines
+
+
+def folder_text(path: Path) -> str:
+    """Return how a sweep stands, or the list of the sweeps below a folder."""
+    folder = SweepFolder(path)
+    if folder.begun:
+        return "\n".join(_sweep_lines(folder))
+    folders = sweeps_below(path)
+    if not folders:
+        raise InputError(f"{path}: has no sweeps; give the folder that --out named, which is `sweeps` by default")
+    return sweep_table(folders)
+
+
+def trial_text(path: Path, name: str) -> str:
+    return "\n".join(trial_lines(SweepFolder.open(path), name))
+
+
+def write_sweep_page(path: Path) -> Path:
+    """Write a sweep's page, with the tables and configs beside it, and return the page's path."""
+    folder = SweepFolder.open(path)
+    write_report(folder, pages=True)
+    return folder.report / "sweep.html"
+
+
+def _sweep_lines(folder: SweepFolder) -> Iterator[str]:
+    info = folder.info()
+    yield from heading(folder, info.space, info.objectives, info.search_split)
+    yield f"changed   {duration(time.time() - last_change(folder))} ago\n"
+    yield from summary_lines(folder)

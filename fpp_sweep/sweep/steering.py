@@ -1,0 +1,140 @@
+"""Checks of what `steer` asks of a sweep, and what happens next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import ENDED, Command, SweepInfo
+from fpp_sweep.records.steering import budget_in_force
+from fpp_sweep.space.params import check_points
+from fpp_sweep.space.reading import space_of
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Search
+from fpp_sweep.space.yamlfile import parse as parse_yaml
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import command_line, runnable
+from fpp_sweep.sweep.state import last_change
+
+SECONDS_PER_HOUR = 3600.0
+
+
+def add_point(sweep: Path, assignments: Sequence[str]) -> str:
+    """Ask a sweep to try a point, and return what happens next."""
+    folder = SweepFolder.open(sweep)
+    return _answer(folder, folder.ask("add", checked_point(folder, assignments)))
+
+
+def stop_trial(sweep: Path, name: str) -> str:
+    """Ask a sweep to stop a trial, and return what happens next."""
+    folder = SweepFolder.open(sweep)
+    state = folder.known_trial(name).state
+    if state in ENDED:
+        raise InputError(f"{name} is {state}; only a trial that has not ended can be stopped")
+    return _answer(folder, folder.ask("stop", {"trial": name}))
+
+
+def change_budget(sweep: Path, *, trials: str | None, hours: str | None, concurrency: str | None) -> str:
+    """Ask a sweep to keep to new limits, and return what happens next."""
+    folder = SweepFolder.open(sweep)
+    limits = checked_budget(folder, trials=trials, hours=hours, concurrency=concurrency)
+    return _answer(folder, folder.ask("budget", limits))
+
+
+def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[str, Any]:
+    """Return the values of a point to be added, as the space takes them."""
+    space = _require_search(folder)
+    values = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise InputError(f"{assignment!r}: expected key=value, such as {space.searched()[0].key}=...")
+        values[key] = parse_yaml(value, assignment).plain()
+    try:
+        return check_points([values], space.searched(), space.start())[0]
+    except InputError as error:
+        raise InputError(error.problem, error.key.removeprefix("0.")) from None
+
+
+def checked_budget(
+    folder: SweepFolder, *, trials: str | None, hours: str | None, concurrency: str | None
+) -> Mapping[str, Any]:
+    """Return the new limits by key of `search`; raise InputError if one is below what has been spent."""
+    values = {}
+    for key, flag, text in (
+        ("trials", "--trials", trials),
+        ("wall_clock", "--hours", hours),
+        ("concurrency", "--concurrency", concurrency),
+    ):
+        if text:
+            values[key] = _parse_limit(text, flag)
+    if not values:
+        raise InputError("budget: nothing to change; give --trials, --hours or --concurrency")
+    checked = Search(**values)
+    limits = {key: getattr(checked, key) for key in values}
+    space = _require_search(folder)
+    _require_above_spent(folder, folder.info(), limits)
+    _require_an_end(folder, space, limits)
+    return limits
+
+
+def _parse_limit(text: str, flag: str) -> Any:
+    """Return a limit as a space file has it: `none` is no limit, a bare number of hours becomes seconds."""
+    value = parse_yaml(text, flag).plain()
+    if value == "none":
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if flag == "--hours" and is_number:
+        return SECONDS_PER_HOUR * value
+    return value
+
+
+def _require_an_end(folder: SweepFolder, space: Space, limits: Mapping[str, Any]) -> None:
+    in_force = budget_in_force(folder.info(), space.search, folder.commands())
+    search = replace(in_force, **limits)
+    if (search.trials, search.wall_clock, search.gpu_hours) == (None, None, None):
+        raise InputError("budget: without trials, hours and GPU-hours the search has no end; give one of them")
+
+
+def _require_above_spent(folder: SweepFolder, info: SweepInfo, limits: Mapping[str, Any]) -> None:
+    begun = [record for record in folder.trials() if record.kind == "trial" and record.state != "waiting"]
+    trials = limits.get("trials")
+    if trials is not None and trials < len(begun):
+        raise InputError(f"--trials {trials}: {len(begun)} have begun already; give no fewer")
+    seconds = limits.get("wall_clock")
+    spent = spent_until_now(folder, info)
+    if seconds is not None and seconds < spent:
+        hours, hours_spent = seconds / SECONDS_PER_HOUR, spent / SECONDS_PER_HOUR
+        raise InputError(f"--hours {hours:.3g}: {hours_spent:.3g} are spent already; give more")
+
+
+def spent_until_now(folder: SweepFolder, info: SweepInfo) -> float:
+    """Return the seconds that all drivers have spent; a running one counts from its lock to its last write."""
+    lock = folder.path / "lock"
+    if info.state != "running" or not lock.exists():
+        return info.spent
+    return info.spent + max(0.0, last_change(folder) - lock.stat().st_mtime)
+
+
+def _require_search(folder: SweepFolder) -> Space:
+    """Return the sweep's space; raise InputError if its trials were listed beforehand and run without a scheduler."""
+    space = space_of(folder.info().space, str(folder.info_file))
+    if space.search.evaluate_only and not folder.study_file.exists():
+        problem = "was run by `evaluate` in one process, which takes no points and no budget"
+        raise InputError(f"{folder.path.name}: {problem}; call evaluate again, with --workers to steer it")
+    return space
+
+
+def _answer(folder: SweepFolder, command: Command) -> str:
+    """Return a command with when it is applied, or how to resume the sweep so that it is."""
+    info = folder.info()
+    text = command.words.removesuffix(": waits for a driver")
+    if info.state == "running":
+        return f"{text}: the running sweep applies it within seconds; if it was killed, it is applied on --resume"
+    resume = info.command or command_line("tune", [])
+    if f"--name {info.name}" not in resume:
+        resume += f" --name {info.name}"
+    return f"{text}: {info.name} is {info.state}; to have it applied: {runnable(resume)} --resume"

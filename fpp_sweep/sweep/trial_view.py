@@ -1,0 +1,95 @@
+"""One trial on the terminal: its settings, its numbers by dataset, its files, and the command that repeats it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from fpp_sweep.cli.terminal import terminal_width
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import format_metric, format_setting
+from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.skipped_images import skipped_lines
+from fpp_sweep.report.table import Table, to_text
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.messages import printable
+from fpp_sweep.spec.progress import duration
+from fpp_sweep.sweep.repeat import repeat_command
+
+LOG_LINES = 5  # of a trial's log
+EUROSAT = "eurosat"  # dominates averages of the ten fine-grained datasets, so there is one without it as well
+
+
+def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
+    """Yield all that the sweep's folder says of a trial."""
+    record = folder.known_trial(name)
+    for line in (*_state_lines(record), *_file_lines(folder, record)):
+        yield printable(line)
+    for split, result in record.results.items():
+        yield ""
+        yield split_table(split, result)
+        for line in skipped_lines(folder.artifacts(name) / split):
+            yield printable(line)
+    yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
+
+
+def _state_lines(record: TrialRecord) -> Iterator[str]:
+    parts = [f"{record.name}  {record.state}"]
+    if record.started:
+        parts.append(f"begun {datetime.fromtimestamp(record.started):%Y-%m-%d %H:%M:%S}")
+    if record.finished and record.started:
+        parts.append(duration(record.finished - record.started))
+    parts += [f"attempt {record.attempt}", record.origin, f"config {record.key}"]
+    yield ", ".join(parts)
+    if record.reason:
+        yield f"reason      {record.reason}"
+    for key, value in (record.params or record.config).items():
+        yield f"    {key} = {format_setting(value)}"
+    expected = ""
+    if record.state != "complete":
+        expected = f", as expected after {record.fidelity:.0%} of the images"
+    for name in record.broken:
+        yield f"breaks      {name}, by {record.constraints[name]:.4g}{expected}"
+
+
+def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
+    """Yield the paths of a trial's prompts, and its log with its last lines."""
+    files = folder.inside(folder.artifacts(record.name))
+    for path in sorted(folder.inside(files / "prompts").glob("*")):
+        yield f"prompt      {path}"
+    log = folder.inside(files / "log.txt")
+    if log.is_file():
+        yield f"log         {log}"
+        for line in log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]:
+            yield f"    {line}"
+
+
+def split_table(split: str, result: SplitResult) -> str:
+    """Return a table of a trial's numbers: a row for each dataset, then the averages."""
+    heads = [split, *(_heading(metric) for metric in result.average)]
+    rows = []
+    for name, values in (*result.datasets.items(), *averages_of(result).items()):
+        cells = [name]
+        for metric in result.average:
+            cells.append(format_metric(metric, values.get(metric)))
+        rows.append(cells)
+    return to_text(Table.of_strings(heads, rows), terminal_width())
+
+
+def _heading(metric: str) -> str:
+    if metric in catalogue.METRICS:
+        return catalogue.METRICS[metric].heading
+    return metric  # of a plugin that is not loaded
+
+
+def averages_of(result: SplitResult) -> dict[str, Mapping[str, float]]:
+    """Return the averages over datasets: of all, and of all but EuroSAT where the datasets contain it."""
+    averages: dict[str, Mapping[str, float]] = {"average": result.average}
+    others = [values for name, values in result.datasets.items() if name != EUROSAT]
+    if EUROSAT in result.datasets and len(others) > 1:
+        mean = {}
+        for metric in result.average:
+            mean[metric] = math.fsum(values[metric] for values in others) / len(others)
+        averages[f"average without {EUROSAT}"] = mean
+    return averages
