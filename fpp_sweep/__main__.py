@@ -12,6 +12,7 @@ from fpp_sweep.spec.errors import unknown
 from fpp_sweep.spec.version import VERSION
 
 COMMANDS = {
+    "init": "write a commented search space, and a dataset file for your own images",
     "tune": "search for the best settings: begin a sweep, or resume one",
     "evaluate": "evaluate methods and prompts",
     "reproduce": "the paper's tables and figures",

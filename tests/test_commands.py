@@ -31,8 +31,9 @@ def printed(capsys, main, words):
     return capsys.readouterr().out
 
 
-def test_there_are_nine_commands_and_each_has_a_module_of_its_name():
+def test_there_are_ten_commands_and_each_has_a_module_of_its_name():
     assert list(console.COMMANDS) == [
+        "init",
         "tune",
         "evaluate",
         "reproduce",

@@ -27,7 +27,7 @@ LAYERS = (
     ("tracking", "checks"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "show", "compare", "steer", "sync", "doctor", "cache", ""),
+    ("init", "tune", "evaluate", "show", "compare", "steer", "sync", "doctor", "cache", ""),
     ("__main__",),
 )
 LAYER = {f"fpp_sweep.{package}".rstrip("."): layer for layer, packages in enumerate(LAYERS) for package in packages}
@@ -38,7 +38,7 @@ LIBRARIES = {  # packages that may import what is slow to load, or belongs to a 
     "torch": {"core", "tiny", "trial", "sweep", "reproduce"},
     "open_clip": {"core", "tiny"},
 }
-COMMANDS = ("tune", "evaluate", "reproduce", "show", "compare", "steer", "sync", "doctor", "cache")
+COMMANDS = ("init", "tune", "evaluate", "reproduce", "show", "compare", "steer", "sync", "doctor", "cache")
 HEAVY = [
     "torch",
     "open_clip",
