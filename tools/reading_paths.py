@@ -13,6 +13,7 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -211,6 +212,10 @@ def _is_module(node: ast.expr, caller: Step, callee: Step) -> bool:
 # --- at run time ------------------------------------------------------------------------------------
 
 
+class AllChainsSeen(BaseException):
+    """The end of work that is recorded; not an Exception, which would be taken for a failure of the trial."""
+
+
 class StackRecorder:
     """Records the files of the package on the stack whenever the last step of a chain is entered along the chain."""
 
@@ -223,10 +228,11 @@ class StackRecorder:
             self._chains_to[chain[-1].place].append(number)
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do the work, with the calls of this thread recorded until every chain has been seen, which is slow."""
+        """Do the work, with the calls of this thread recorded; end it once every chain has been seen."""
         sys.setprofile(self._on_event)
         try:
-            work()
+            with suppress(AllChainsSeen):
+                work()
         finally:
             sys.setprofile(None)
 
@@ -247,7 +253,7 @@ class StackRecorder:
             self.seen_chains.add(number)
             self.files |= {file for file, _ in stack}
         if len(self.seen_chains) == len(self._walk.chains):
-            sys.setprofile(None)
+            raise AllChainsSeen
 
 
 def _is_class(step: Step) -> bool:
