@@ -28,7 +28,7 @@ def test_the_first_two_commands_set_up_and_run_the_job_and_the_tests():
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_exist(path):
-    for module in re.findall(r"python -m ((?:fpp_sweep|benchmarks)[\w.]*)", path.read_text()):
+    for module in re.findall(r"python -m ((?:fpp_sweep|benchmarks|experiments|tools)[\w.]*)", path.read_text()):
         assert importlib.util.find_spec(module.rstrip(".")), module
 
 
