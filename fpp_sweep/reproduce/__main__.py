@@ -12,24 +12,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors
 from fpp_sweep.reproduce.experiment_files import find, shipped
-from fpp_sweep.reproduce.selection import Selection, select
+from fpp_sweep.reproduce.selection import select
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import command_line, runnable
-from fpp_sweep.spec.specs import PluginFile, Precision
+from fpp_sweep.spec.specs import Precision
 
 NAME_WIDTH = 16  # of the longest name in the list
-
-if TYPE_CHECKING:
-    from fpp_sweep.reproduce.running import Reproduction
-    from fpp_sweep.reproduce.tables import Table
-    from fpp_sweep.sweep.api import Options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,18 +36,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugins.load(files)
     with flags_in_errors(args):
         selection = select(args)
+    from fpp_sweep.reproduce import session  # start-up time
+    from fpp_sweep.sweep.api import Options  # start-up time
+
     if args.dry_run:
-        print_dry_run(selection)
+        session.print_dry_run(selection)
         return
     words = sys.argv[1:] if argv is None else argv
-    options = options_of(args, files, words)
-    reproduction = reproduction_of(args, selection)
-    tables = run_tables(reproduction, options)
-    print_theory(selection, reproduction.folder)
-    if tables:
-        write_and_deliver(reproduction, tables)
-    print(f"\nreproduction: {reproduction.folder}   tables: {reproduction.folder}/*/report/table.(csv|md|tex)")
-    if any(table.failed for table in tables.values()):
+    options = Options(
+        address=args.address,
+        tracking_uri=args.tracking_uri,
+        verbose=args.verbose,
+        command=command_line("reproduce", words),
+        plugins=tuple(files),
+    )
+    if not session.run_selection(selection, args.out, options):
         raise SystemExit(1)
 
 
@@ -82,74 +80,6 @@ def listing() -> str:
     for name in shipped():
         lines.append(f"{name:<{NAME_WIDTH}}  {find(name).question}")
     return "\n".join([*lines, "", f"    {runnable(command_line('reproduce', ['--table', 'main']))}"])
-
-
-def print_dry_run(selection: Selection) -> None:
-    if not selection.sweeps:
-        return
-    from fpp_sweep.sweep.estimate import dry_run  # start-up time
-
-    print(dry_run([selection.spaces[name] for name in selection.sweeps]))
-
-
-def options_of(args: argparse.Namespace, files: Sequence[PluginFile], words: Sequence[str]) -> Options:
-    from fpp_sweep.sweep.api import Options  # start-up time
-
-    return Options(
-        address=args.address,
-        tracking_uri=args.tracking_uri,
-        verbose=args.verbose,
-        command=command_line("reproduce", words),
-        plugins=tuple(files),
-    )
-
-
-def reproduction_of(args: argparse.Namespace, selection: Selection) -> Reproduction:
-    from fpp_sweep.reproduce.running import Reproduction  # start-up time
-
-    experiments = {name: (selection.experiments[name], selection.spaces[name]) for name in selection.sweeps}
-    folder = args.out / selection.folder_name
-    return Reproduction(folder=folder, experiments=experiments, files=selection.files, notes=selection.notes)
-
-
-def run_tables(reproduction: Reproduction, options: Options) -> dict[str, Table]:
-    """Run all experiments with rows, then print their tables in the order of the request."""
-    from fpp_sweep.reproduce.output import as_text  # start-up time
-    from fpp_sweep.reproduce.running import reproduce  # start-up time
-    from fpp_sweep.sweep.api import InterruptedSweep  # start-up time
-
-    tables = {}
-    try:
-        for name, table in reproduce(reproduction, options):
-            tables[name] = table
-    except InterruptedSweep:
-        print(f"interrupted; the same command continues:\n    {runnable(options.command)}", file=sys.stderr)
-        sys.exit(130)
-    for name in reproduction.experiments:
-        print(as_text(tables[name]))
-    return tables
-
-
-def print_theory(selection: Selection, folder: Path) -> None:
-    """Compute and print the experiments that need no sweep."""
-    if not selection.theories:
-        return
-    from fpp_sweep.reproduce.analysis import compute  # start-up time
-
-    for name in selection.theories:
-        print(compute(name, selection.spaces[name], folder / name))
-
-
-def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, Table]) -> None:
-    """Write the page, and bring MLflow up to date."""
-    from fpp_sweep.reproduce.page import write_page  # start-up time
-    from fpp_sweep.reproduce.running import deliver  # start-up time
-
-    page = write_page(reproduction.folder, tables)
-    problem = deliver([reproduction.sweep(name) for name in tables], [page])
-    if problem:
-        print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
-    print(f"\npage: {page.resolve().as_uri()}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from fpp_sweep.reproduce.printed import is_papers_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.specs import adaptation_precision
 
 PAPERS_PRECISIONS = ("released", "float32")  # the printed rows' arithmetic, and the exact one
 ALL = "all"
@@ -110,7 +111,7 @@ def possible_precisions(args: argparse.Namespace) -> list[str]:
     for precision in dict.fromkeys(args.precision):
         try:
             if not args.address:
-                require_precision_support(precision, choose_device("auto"))
+                require_precision_support(adaptation_precision(precision), choose_device("auto"))
             possible.append(precision)
         except InputError as error:
             problems.append(error)
