@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_mapping, word
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import TrialConfig
 
 Texts = Mapping[str, str]
 Settings = Mapping[str, Any]
@@ -63,11 +65,12 @@ class TrialRecord:
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1
-    # of a trial that lost its race, also once it is finished: what the study was told in the place of its values,
-    # the share of the images that this rests on, and the seconds that workers were held for it until then
+    # of a trial that was stopped early, also after it is run to its end: the values that the study has of it, the
+    # share of the images that they rest on, and the seconds that workers were held for it until then
     estimate: Sequence[float] | None = None
     fidelity: float = 1.0
     held: float = 0.0
+    generation: int | None = None  # of NSGA-II
 
     @property
     def label(self) -> str:
@@ -82,6 +85,13 @@ class TrialRecord:
     @property
     def feasible(self) -> bool:
         return not self.broken
+
+
+def waiting_record(name: str, kind: Kind, config: TrialConfig, **fields: Any) -> TrialRecord:
+    """Return the first record of a trial or baseline, which waits for its start."""
+    return TrialRecord(
+        name=name, kind=kind, state="waiting", config=config.flat(), key=keys.of_config(config), **fields
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
