@@ -29,6 +29,7 @@ from fpp_sweep.search.finalists import FinalJobs
 from fpp_sweep.search.job import TrialContext, ended
 from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
+from fpp_sweep.space.objectives import goals_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec.errors import MachineError
@@ -293,9 +294,13 @@ class SweepSearcher(Searcher):
 
     def _waits_for_baselines(self) -> bool:
         """Return True while baselines run to which constraints are relative."""
-        if not any(constraint.baseline for constraint in self._space.constraints):
+        baselines = [constraint.baseline for constraint in self._space.constraints if constraint.baseline]
+        if not baselines:
             return False
-        return any(self._records[name].kind == "baseline" for name, _ in self._running.values())
+        for name, _ in self._running.values():
+            if self._records[name].kind == "baseline":
+                return True
+        return False
 
     def _is_search_over(self) -> bool:
         """Return True once a budget is used up; trials that were begun before are finished all the same."""
@@ -365,8 +370,7 @@ class SweepSearcher(Searcher):
                 points.append(list(record.values or ()))
         if not points:
             return []
-        goals = [objective.goal for objective in self._space.objectives]
-        return [feasible[index] for index in front(points, goals)]
+        return [feasible[index] for index in front(points, goals_of(self._space.objectives))]
 
     def _count(self, record: TrialRecord) -> None:
         if record.state == "complete":

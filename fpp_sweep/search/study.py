@@ -24,7 +24,7 @@ from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler
-from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -121,9 +121,9 @@ def _new_study(file: Path, name: str, objectives: Sequence[Objective]) -> Study:
     study = optuna.create_study(
         storage=f"sqlite:///{file.resolve()}",
         study_name=name,
-        directions=[DIRECTIONS[objective.goal] for objective in objectives],
+        directions=[DIRECTIONS[goal] for goal in goals_of(objectives)],
     )
-    study.set_metric_names([objective.metric for objective in objectives])
+    study.set_metric_names(metrics_of(objectives))
     return study
 
 
@@ -154,8 +154,10 @@ def _recorded_trials(records: Iterable[TrialRecord], space: Space, queue: Queue)
         if number in by_number:
             trials.append(trial_of_record(by_number[number], space))
             continue
+        fixed: Mapping[str, Any] = {}
         point = queue.at(number)
-        fixed = point[1] if point is not None else {}
+        if point is not None:
+            _, fixed = point
         trials.append(create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": fixed}))
     return trials
 
