@@ -8,7 +8,7 @@ from typing import Literal
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
-from fpp_sweep.statistics.paired import Difference, goal_of
+from fpp_sweep.statistics.paired import Difference
 
 # largest loss to zero-shot that a recommended setting may have, by metric; `search.margin` overrides
 DEFAULT_MARGINS = {catalogue.ACCURACY: 1.0, "accuracy_top5": 1.0, "nll": 0.02, "brier": 0.01}
@@ -177,7 +177,3 @@ def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) 
             best = name
             best_gains = gains
     return best
-
-
-def goals_of(metrics: Sequence[str]) -> list[Goal]:
-    return [goal_of(metric) for metric in metrics]
