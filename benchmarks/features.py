@@ -55,9 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_open_clip()
     rows: list[dict[str, object]] = []
     raw: dict[str, Any] = {}
-    precision: Precision = (
-        args.precision if args.tower else "float32"
-    )  # in which a GPU would not convolve, unless it is told to
+    precision: Precision = args.precision if args.tower else "float32"  # in which a GPU would not convolve by default
     with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
         folder = Path(name)
         if args.handing:

@@ -1,4 +1,4 @@
-"""What a GPU would need, by counting: `python -m benchmarks.projection`. No GPU is used, and no time is measured.
+"""Projected costs on a GPU, by counting: `python -m benchmarks.projection`. No GPU is used, and no time is measured.
 
 Floating-point operations of matrix products, bytes that operations read and write, and kernels launched, of the work
 that trials consist of, at ViT-B-16's sizes: a view through the image tower, an image's 64 views drawn, a step of
@@ -71,7 +71,7 @@ PRECISIONS = ("float32", "tf32", "fp16")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What some work asks for."""
+    """Operations, bytes and kernels of some work."""
 
     flops: float
     launches: float
@@ -91,7 +91,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a unit of some work asks for, by precision; where it was counted in float32 alone, bytes stay those."""
+    """Operations, bytes and kernels of a unit of work, by precision.
+
+    Where work was counted in float32 alone, bytes stay those of float32.
+    """
 
     counted: Mapping[str, Counted]
     unit: str
@@ -168,7 +171,7 @@ def image_side(args: Any) -> dict[str, Work]:
 
 
 def tower(visual: nn.Module) -> dict[str, Counted]:
-    """Of an image in a group of 256 views, by precision; from what a third view adds to two."""
+    """Return the counts of an image in a group of 256 views, by precision: what a third view adds to two."""
     group, found = VIEWS * images_per_batch(VIEWS), {}
     torch.backends.mha.set_fastpath_enabled(False)  # one operation of many kernels, which cannot be counted
     try:
@@ -201,7 +204,10 @@ class Fusing:
 
 
 def drawing(args: Any) -> tuple[Counted, Counted]:
-    """Of an image; a group has as many kernels. Fused: what stays eager, and a kernel for each compiled function."""
+    """Return the counts of an image, eager and fused; a group has as many kernels.
+
+    Fused counts the eager rest and one kernel for each compiled function.
+    """
     count, size = (8, 48) if args.quick else (VIEWS, 224)
     image = Image.fromarray(picture(np.random.default_rng(0), *PHOTO))
     stream = views.sample_rng(0, "any", "test", "0")
@@ -217,7 +223,7 @@ def drawing(args: Any) -> tuple[Counted, Counted]:
 
 
 def text_side(args: Any, classes: int) -> dict[str, Work]:
-    """A step of pretraining, and an image adapted to with J at hand; from what a third block adds to two."""
+    """A step of pretraining, and an image adapted to with a prepared J; from what a third block adds to two."""
     shape = SMALL if args.quick else VIT_B_16
     with patch.object(TextTower, "positions_per_batch", lambda tower: GPU_ROWS):
         (step, adapted, batch), more = (text_counts(replace(shape, layers=layers), classes) for layers in (2, 3))
@@ -280,7 +286,7 @@ def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
 
 
 def shown(values: Sequence[float]) -> str:
-    """One number where all are alike."""
+    """Return one number where all are equal."""
     texts = [f"{value:.3g}" for value in values]
     return " / ".join(texts if len(set(texts)) > 1 else texts[:1])
 

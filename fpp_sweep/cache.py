@@ -20,7 +20,7 @@ SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 PRUNE = (
     "Conditions add up: an entry is removed if it meets all of them. An entry that a run is filling stays. Finished "
-    "tasks are removed one by one, by their own age; a sweep keeps copies of its own."
+    "tasks are removed one by one, by their own age; a sweep keeps its own copies."
 )
 
 
