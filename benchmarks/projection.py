@@ -46,6 +46,9 @@ GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that 
 TOKENS = 16384  # of a batch that is adapted to
 PHOTO = 500, 400  # pixels
 VIEWS = 64
+TRIALS = 200  # of the projected sweep
+SWEEP_DEVICES = ("H100 (SXM)", "A100 (80 GB)", "L4")
+SWEEP_GPUS = (1, 8, 64)
 TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
 WHOLE = f"{TOWER}, last block whole"
 
@@ -128,6 +131,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for classes in [10] if args.quick else args.classes:
         counts |= text_side(args, classes)
     print("\n" + table([*projected(args, counts), ten_sets(args, counts)]) + "\n")
+    if not args.quick:
+        print(table(whole_sweep(args, counts)) + "\n")
     rows = [
         counted_row(name, precision, found, work)
         for name, work in counts.items()
@@ -135,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     notes = [
         f"Assumed: {args.of_peak:.0%} of peak, {args.of_bandwidth:.0%} of bandwidth, {args.launch:g} us a launch.",
+        f"A sweep: {TRIALS} trials on all images of the ten test sets, one seed, 1,000 steps of pretraining; features "
+        "once; work divided evenly. Not counted: building J, reading images, start, final stage, baselines.",
         *(f"{name}: {device}" for name, device in DEVICES.items()),
     ]
     finish(args, rows, {name: asdict(work) for name, work in counts.items()}, notes)
@@ -283,6 +290,33 @@ def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
         times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
         cells[title] = shown([images * each / 60 for each in times])
     return cells
+
+
+def whole_sweep(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
+    """Return the hours of a sweep on 1, 8 and 64 GPUs, by device and precision."""
+    rows = []
+    for title in SWEEP_DEVICES:
+        for precision in PRECISIONS:
+            hours = sweep_seconds(args, counts, DEVICES[title], precision) / 3600
+            cells: dict[str, object] = {f"{TRIALS} trials, ten datasets": title, "in": precision}
+            for gpus in SWEEP_GPUS:
+                cells[f"on {gpus}"] = f"{hours / gpus:.2g} h"
+            rows.append(cells)
+    return rows
+
+
+def sweep_seconds(args: Any, counts: Mapping[str, Work], device: Device, precision: str) -> float:
+    """Return the seconds of a sweep on one GPU; costs between the counted numbers of classes are interpolated."""
+    sizes = sorted(args.classes)
+    pretraining = [counts[f"pretraining, K = {size}, 1000 steps"].seconds(device, precision, args) for size in sizes]
+    adaptation = [counts[f"adaptation, K = {size}"].seconds(device, precision, args) for size in sizes]
+    features = counts[TOWER].seconds(device, precision, args) + counts[FUSED].seconds(device, precision, args)
+    total = 0.0
+    for name, classes in CLASSES.items():
+        images = DATASETS[name].test_size or 0
+        trial = np.interp(classes, sizes, pretraining) + images * np.interp(classes, sizes, adaptation)
+        total += images * features + TRIALS * float(trial)
+    return total
 
 
 def shown(values: Sequence[float]) -> str:
