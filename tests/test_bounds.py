@@ -160,7 +160,7 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
         ("evaluate", ["--set", "method=tpt"], "--set method=tpt: give --method instead"),
         ("evaluate", ["--set", "search.race=true"], "search.race: needs workers on Ray"),
         ("evaluate", ["--workers", "2", "--set", "work.device=cuda:1"], "work.device: cuda:1 is one device"),
-        ("tune", ["--set", "fpp.gama2=1"], "--set fpp.gama2=1: base.fpp.gama2: unknown config key 'fpp.gama2'"),
+        ("tune", ["--set", "fpp.gama2=1"], "--set fpp.gama2=1: unknown key 'fpp.gama2', did you mean 'fpp.gamma2'?"),
         ("reproduce", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
         ("reproduce", ["--data-root", "/nowhere", "--datasets", "dtd"], "dtd: data root /nowhere is not there"),
     ],

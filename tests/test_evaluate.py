@@ -40,7 +40,7 @@ def space_of(*words):
     """The space of a command line, as `main` builds it."""
     args = evaluate.parse([str(word) for word in words])
     trials = {"config": args.config, "methods": args.method, "prompts": args.prompt}
-    return space_to_evaluate(overrides(args), [], **trials, anchor_prompt=args.anchor_prompt)
+    return space_to_evaluate(overrides(args), **trials, anchor_prompt=args.anchor_prompt)
 
 
 def configs_of(*words):
@@ -357,13 +357,15 @@ def reading(parent):
 
 def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fpp_sweep.trial.worker.load", lambda *model_and_device: torch.empty(1 << 50))
+    monkeypatch.setattr("fpp_sweep.trial.worker_model.load", lambda *model_and_device: torch.empty(1 << 50))
     words = ["--datasets", "digits", "--limit", "2", "--set", "work.device=cpu"]
     with pytest.raises(SystemExit) as ended:
         run(lambda: evaluate.main(words))
     assert ended.value.code == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it a larger device, .*", line)
+    assert re.fullmatch(
+        r"error: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; use a larger device or fewer workers on it", line
+    )
 
 
 @pytest.mark.slow
@@ -448,12 +450,12 @@ BAD_INPUT = [
     (["--method", "ctp"], "--method ctp: unknown method 'ctp', did you mean 'ctpt'"),
     (["--set", "fpp.gama2=1"], "did you mean 'fpp.gamma2'"),
     (["--data-root", "/nowhere", "--datasets", "dtd"], "/nowhere"),
-    (["--limit", "0"], "--limit 0: work.limit: must be >= 1, got 0"),
-    (["--set", "fpp.class_var=-1"], "must be >= 0, got -1"),
-    (["--set", "work.device=meta"], "device 'meta' cannot be used"),
+    (["--limit", "0"], "--limit 0: work.limit: must be >= 1 (0)"),
+    (["--set", "fpp.class_var=-1"], "must be >= 0 (-1"),
+    (["--set", "work.device=meta"], "work.device: must be auto, cpu, cuda"),
     (["--set", "work.device=cuda:99"], "device 'cuda:99' cannot be used: "),
     (["--set", "precision=tf32", "work.device=cpu"], "precision tf32: needs a GPU with"),
-    (["--anchor-prompt", "fpp"], "--anchor-prompt fpp: FPP needs words or a prompt file"),
+    (["--anchor-prompt", "fpp"], "--anchor-prompt fpp: must be words or a prompt file"),
     (["--set", "method=otpt"], "give --method instead"),
     (["--prompt", "x " * 73], "needs 78 tokens"),
     (["--prompt", ""], "has no words"),

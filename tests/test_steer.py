@@ -100,7 +100,7 @@ def test_hours_are_said_as_in_a_space_file(folder):
 
 def requested(tmp_path, space=SMALL, **points):
     (tmp_path / "small.yaml").write_text(space)
-    return space_to_tune(tmp_path / "small.yaml", [], [], **points)
+    return space_to_tune(tmp_path / "small.yaml", [], **points)
 
 
 def test_a_config_is_the_first_point_as_far_as_it_is_searched(tmp_path, capsys):

@@ -42,14 +42,13 @@ There are {rules} rules, {untested} of them without a test. Their sources are:
 {sources}
 
 Settings are shown with their default, which is the preset `code`, and with the value of the preset `paper` where it
-differs. The preset `tiny` of the embedded model changes some settings ([config.md](config.md)). `--set KEY=VALUE` is
-the form of `evaluate`; for `tune` and `reproduce` it is `--set base.KEY=VALUE`. Tables are those of
-`reproduce --table NAME` ([reproduce.md](reproduce.md)).
+differs. The preset `tiny` of the embedded model changes some settings ([config.md](config.md)). `--set KEY=VALUE` changes
+a setting in every command. Tables are those of `reproduce --table NAME` ([reproduce.md](reproduce.md)).
 """
 DISAGREEMENTS = """## Where paper and code disagree
 
 The default is the variant that most likely produced the printed rows: the released code wherever there is some.
-`--preset paper` takes the paper's side of pretraining in all points at once. Table `disagreements` runs the code's
+`--set preset=paper` takes the paper's side of pretraining in all points at once. Table `disagreements` runs the code's
 settings, each difference alone, and the whole preset, which is
 
 {paper}

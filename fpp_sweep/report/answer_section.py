@@ -74,16 +74,16 @@ def difference_cell(metric: str, difference: Difference) -> Cell:
     return Cell(format_difference(metric, difference), mark=mark, style=STYLES[difference.mark])
 
 
-def settings_table(finalists: Sequence[TrialRecord]) -> Table:
-    """Return the searched settings of each finalist."""
+def settings_table(trials: Sequence[TrialRecord], title: str = "Settings of the finalists") -> Table:
+    """Return the searched settings of each trial."""
     keys: dict[str, None] = {}
-    for record in finalists:
+    for record in trials:
         keys.update(dict.fromkeys(record.params))
-    columns = [Column("finalist", is_text=True), *columns_of(keys)]
+    columns = [Column("trial", is_text=True), *columns_of(keys)]
     rows = []
-    for record in finalists:
+    for record in trials:
         cells = [Cell(record.name)]
         for key in keys:
             cells.append(Cell(format_setting(record.params[key], 4) if key in record.params else ""))
         rows.append(Row(cells, trial=record.name))
-    return Table(title="Settings of the finalists", columns=columns, rows=rows)
+    return Table(title=title, columns=columns, rows=rows)

@@ -124,8 +124,9 @@ def document_to_text(document: Document, width: int = DEFAULT_WIDTH, *, color: b
 def _text_lines(blocks: Sequence[Block], width: int, *, color: bool) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, Section):
-            yield ""
-            yield from wrap_words(escaped(block.title), width)
+            if block.title:
+                yield ""
+                yield from wrap_words(escaped(block.title), width)
             yield from _text_lines(block.blocks, width, color=color)
         elif isinstance(block, Table):
             if block.title:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.answer_section import answer_section
+from fpp_sweep.report.answer_section import answer_section, settings_table
 from fpp_sweep.report.document import Block, Document, Section, document_to_text
 from fpp_sweep.report.front_table import front_table
 
@@ -14,10 +14,18 @@ from fpp_sweep.report.front_table import front_table
 def final_table(
     info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics, width: int, *, color: bool = False
 ) -> str:
-    """Return the answer and the table of the front, in lines of at most `width` columns."""
+    """Return the answer, the front, and the settings of its trials, in lines of at most `width` columns."""
     front = statistics.front
+    sections = []
+    if not front.evaluate_only:
+        sections.append(answer_section(info, statistics))
     count = sum(record.kind == "trial" for record in records)
     title = f"front of {info.name}: {len(front.members)} of {count} trials, by {info.goals} on {info.search_split}"
+    if front.evaluate_only:
+        title = f"trials of {info.name} on {info.search_split}"
     blocks: list[Block] = [front_table(info, front, statistics, settings=False, title=title)]
-    document = Document("", [answer_section(info, statistics), Section("", blocks)])
-    return document_to_text(document, width, color=color)
+    settings = settings_table(front.chosen, "Settings of the front")
+    if not statistics.answer.finalists and len(settings.columns) > 1:
+        blocks.append(settings)
+    sections.append(Section("", blocks))
+    return document_to_text(Document("", sections), width, color=color).removeprefix("\n")

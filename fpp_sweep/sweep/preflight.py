@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 
 from fpp_sweep.core.datasets import require_known
-from fpp_sweep.core.models.names import require_model
+from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import require_prompt
 from fpp_sweep.spec.errors import InputError

@@ -21,7 +21,7 @@ from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import Start, start_of
-from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
+from fpp_sweep.sweep.worker_pool import Workers, ray_session, require_kind_of_device, start_workers
 from fpp_sweep.tracking import check_address, check_store
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     options = options or Options()
     plugins.load(options.plugins)
     if workers is None:
+        require_kind_of_device(space.work)
         check_before_start(space, options)
     folder = sweep_folder(space, options)
     set_environment(options)

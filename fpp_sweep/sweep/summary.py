@@ -6,6 +6,7 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.answer import statistics_of
@@ -116,8 +117,20 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     page = folder.report / "sweep.html"
     if page.is_file():
         yield f"page        {page.as_uri()}"
-    knee = folder.report / "best" / "knee.yaml"
-    if knee.is_file():
-        yield f"use it      {use_command(info, knee)}"
+    config = _config_to_use(folder)
+    if config is not None:
+        yield f"use it      {use_command(info, config)}"
+    if not info.tracking_uri:
+        yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
+        return
     for label, line in zip(("MLflow", ""), mlflow_links(folder, info.tracking_uri), strict=False):
         yield f"{label:12}{line}"
+
+
+def _config_to_use(folder: SweepFolder) -> Path | None:
+    """Return the file of the recommended config; of the knee if nothing is recommended yet."""
+    for name in ("recommended.yaml", "knee.yaml"):
+        file = folder.report / "best" / name
+        if file.is_file():
+            return file
+    return None

@@ -88,7 +88,6 @@ def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
     from fpp_sweep.workers.resources import WorkerNeeds, require_room
 
     work = space.work
-    require_kind_of_device(work)
     gpus = gpus_of_a_worker(work)
     env = shared_environment() if options.on_cluster else {}
     needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)

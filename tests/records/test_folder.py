@@ -94,7 +94,7 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
         ("versions", {"torch": 2}, "versions.torch: must be text (2)"),
         ("work", [], "work: must be a mapping"),
         ("work", {"tasks": "3"}, "work.tasks: must be a whole number ('3')"),
-        ("confirmed_front", "trial-0001", "confirmed_front: must be a list"),
+        ("datasets", ["dtd"], "datasets: must be a mapping"),
         ("space", [], "space: must be a mapping"),
         ("objectives", {}, "objectives: must be a list"),
         ("objectives", [{"metric": "ece", "goal": "good"}], "objectives: needs a metric and its goal, max or min"),

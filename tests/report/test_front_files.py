@@ -9,6 +9,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.report import write_report
+from fpp_sweep.tracking.desired import FrontDocument
 from tests.names import PLAIN, TPT
 from tests.report.made import info, trial
 from tests.report.worlds import FAR, NEAR, World, write
@@ -55,12 +56,10 @@ def test_the_answer_is_readable_as_markdown(far):
 
 
 def test_what_mlflow_reads_of_the_front_is_what_the_report_wrote(far):
-    from fpp_sweep.tracking.sync import _read_front
-
     write_report(far, pages=False)
-    assert _read_front(far.report / "front.json")["support"] == {"trial-0002": "likely", "trial-0003": "unlikely"}
+    assert FrontDocument.read(far).support == {"trial-0002": "likely", "trial-0003": "unlikely"}
     (far.report / "front.json").write_text(json.dumps({"members": [], "support": []}))
-    assert _read_front(far.report / "front.json") == {}
+    assert FrontDocument.read(far) == FrontDocument()
 
 
 def test_a_finalist_beside_the_front_has_a_row_and_a_config_for_as_long_as_it_is_one(tmp_path):

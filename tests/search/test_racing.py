@@ -282,7 +282,10 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
         (["base.method=dynaprompt"], "search.race: dynaprompt learns from sample to sample, and a part of its stream"),
         (["work.baselines=[dynaprompt]"], "search.race: dynaprompt learns from sample to sample"),
         (["search.patience=0"], "search.patience: must be >= 1 (0)"),
-        (["search.patience=5", "work.baselines=[]"], "search.patience: there are neither baselines nor references"),
+        (
+            ["search.patience=5", "work.baselines=[]"],
+            "search.patience: hypervolume has no corner: there are no baselines, and accuracy has no reference",
+        ),
     ],
 )
 def test_what_cannot_be_raced_by_is_told_in_a_line(overrides, told):

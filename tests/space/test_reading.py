@@ -110,7 +110,7 @@ def test_a_parameter_can_be_taken_out_and_fixed_instead():
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("search.trials", "--set 'search.trials': expected key=value, such as search.trials=20"),
+        ("search.trials", "--set 'search.trials': expected key=value, such as fpp.gamma2=0.3 or search.trials=20"),
         ("serch.trials=3", "--set serch.trials=3: unknown key 'serch.trials', did you mean 'search.trials'?"),
         ("search.trails=3", "--set search.trails=3: unknown key 'search.trails', did you mean 'search.trials'?"),
         ("search.trials=0", "--set search.trials=0: search.trials: must be >= 1 (0)"),

@@ -223,7 +223,7 @@ SHARP = "work: {{baselines: {}}}\nobjectives: [accuracy, {}]\nparams: {{adapt.lr
     [
         (SHARP.format("[zero_shot]", "sharpness", ""), "of method zero_shot: it uses 1 of a sample's views only"),
         (SHARP.format("[]", "fisher_rao", "base: {method: dynaprompt}"), "of method dynaprompt: its prompts are those"),
-        (SHARP.format("[]", "sharpness", "base: {method: short}"), "of method short: it has no `adapted`"),
+        (SHARP.format("[]", "sharpness", "base: {method: short}"), "of method short: it has no `adapt_contexts`"),
         (SHARP.format("[dynaprompt]", "ece", "").replace("{b", "{columns: [sharpness], b"), "of method dynaprompt"),
     ],
 )

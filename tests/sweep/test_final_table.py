@@ -5,15 +5,24 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.sweep.final_table import final_table
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, info, searched, split_result, trial
 
 
+def table_of(records, width=100, about=None):
+    """Return what the terminal shows of records that have no block statistics."""
+    about = about or info()
+    return final_table(about, records, statistics_of_samples(about, front_of(about, records), {}), width)
+
+
 def test_the_table_has_the_front_and_the_baselines_on_every_split():
     records = [*baselines(), trial(0, 70.5, 4.0, test=True, origin="code"), trial(1, 72.0, 6.0), trial(2, 60, 9)]
-    lines = final_table(info(), records, None, 100).splitlines()
+    lines = table_of(records).splitlines()
+    assert lines[:3] == ["Answer", "Nothing is recommended: the final stage has not run yet.", ""]
+    lines = lines[3:]
     assert lines[0] == "front of perturb-20261120-185232: 2 of 3 trials, by accuracy (max) and ece (min) on val"
     assert re.search(r"-+ val -+  -+ test -+", lines[1])
     marks = {name: ", ".join(found) for name, found in front_of(info(), records).marks.items()}
@@ -24,7 +33,7 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
     assert marks["trial-0000"].startswith("best ece")
     assert lines[5] == ""
     assert [line.split()[0] for line in lines[6:12]] == [PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
-    assert lines[-1] == "trial-0000  fpp.gamma2=0.15"
+    assert lines[-3:] == ["trial       fpp.gamma2", "trial-0001        0.15", "trial-0000        0.15"]
     assert "trial-0002" not in "\n".join(lines)
 
 
@@ -38,10 +47,10 @@ def test_the_table_fits_the_terminal_and_shows_every_setting(width):
             values = (*record.values, record.results["val"].average["nll"])
             trials.append(replace(record, results=results, values=values))
     records = [*baselines(goals), *trials]
-    long = final_table(info(goals, name="x" * 150), records, None, width)
-    table = final_table(info(goals), records, None, width)
+    long = table_of(records, width, info(goals, name="x" * 150))
+    table = table_of(records, width, info(goals))
     assert max(map(len, [*table.splitlines(), *long.splitlines()])) <= width
-    assert "adapt.penalty_weight=" in table
+    assert "adapt.penalty_weight" in table
     assert "…" not in table
     for remark in ("best ece", "best nll", "knee"):
         assert remark in " ".join(table.split())
@@ -49,8 +58,8 @@ def test_the_table_fits_the_terminal_and_shows_every_setting(width):
 
 @pytest.mark.parametrize("records", [[], [failed(0)]])
 def test_a_sweep_without_results_has_an_empty_front(records):
-    assert f"0 of {len(records)} trials" in final_table(info(), records, None, 100)
+    assert f"0 of {len(records)} trials" in table_of(records)
 
 
 def test_a_sweep_with_baselines_alone_has_a_table():
-    assert PLAIN in final_table(info(), baselines(), None, 100)
+    assert PLAIN in table_of(baselines())

@@ -74,7 +74,7 @@ def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, comp
         (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),
         (["base.prompt=nowhere.safetensors"], "nowhere.safetensors"),
         (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
-        (["base.anchor_prompt=fpp"], "FPP needs words"),
+        (["base.anchor_prompt=fpp"], "must be words or a prompt file"),
         (["base.method=tpd"], "did you mean"),
     ],
 )

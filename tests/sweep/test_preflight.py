@@ -44,7 +44,7 @@ def test_a_space_that_cannot_run_here_is_refused_and_left_to_the_workers_on_a_cl
 
 def test_checking_a_model_imports_neither_torch_nor_open_clip():
     code = (
-        "from fpp_sweep.core.models.names import require_model; require_model('ViT-B-16/openai'); "
+        "from fpp_sweep.core.models.model_names import require_model; require_model('ViT-B-16/openai'); "
         "import sys; print({'torch', 'open_clip'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -76,8 +76,11 @@ def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
 @pytest.mark.parametrize(
     ("uri", "complaint"),
     [
-        ("gopher://host", "--tracking-uri: give sqlite:///FILE, http"),
-        ("sqlite:////proc/none/mlflow.db", "--tracking-uri /proc/none/mlflow.db: not usable as MLflow's database"),
+        ("gopher://host", "tracking URI: not a database or server"),
+        (
+            "sqlite:////proc/none/mlflow.db",
+            "tracking URI sqlite:////proc/none/mlflow.db: the folder /proc/none does not exist; create it",
+        ),
         (
             "http://127.0.0.1:PORT",
             "MLflow at http://127.0.0.1:PORT cannot be used (connection refused); start it, or leave --tracking-uri",

@@ -34,7 +34,7 @@ def run_with(monkeypatch):
         monkeypatch.setattr("fpp_sweep.sweep.worker_pool.session", session)
         monkeypatch.setattr("fpp_sweep.sweep.worker_pool.gpus_here", lambda: 0.0)
         monkeypatch.setattr("fpp_sweep.workers.actors.start_pool", start_pool)
-        monkeypatch.setattr("fpp_sweep.workers.actors.require_room", lambda *_, **__: None)
+        monkeypatch.setattr("fpp_sweep.workers.resources.require_room", lambda *_, **__: None)
         monkeypatch.setattr("fpp_sweep.sweep.run.check_store", lambda uri: None)
         run_sweep(space(), options)
 

@@ -56,7 +56,8 @@ def test_the_time_of_a_step_and_of_an_image_is_what_one_more_adds(space, monkeyp
     monkeypatch.setattr(timing, "_time_adaptation", adaptation)
     monkeypatch.setattr(timing, "_time_features", lambda worker, task: (0.5, 0.125))
     stub = SimpleNamespace(
-        run=lambda task, needs: clock.work(10 + 3 * task.config.fpp.steps), computing=lambda config: nullcontext()
+        run=lambda task, needs: clock.work(10 + 3 * task.config.fpp.steps),
+        model=SimpleNamespace(computing=lambda config: nullcontext()),
     )
     monkeypatch.setattr(timing, "ENOUGH", 20.0)
     assert measure(stub, space.start(), FACTS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125, running=0.5)
@@ -111,8 +112,8 @@ def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypa
     sizes = []
     text = worker.clip.text
     room = replace(text.memory, device=0.0)
-    tight = replace(worker.clip, text=replace(text, room=room))
-    monkeypatch.setattr(worker, "clip_for", lambda config: tight)
+    tight = replace(worker.clip, text=replace(text, memory=room))
+    monkeypatch.setattr(worker.model, "clip_for", lambda config: tight)
     tower = lambda self, pixels: sizes.append(len(pixels)) or pixels[:, 0, 0]  # noqa: E731
     monkeypatch.setattr(type(tight), "image_features", tower)
     timing._time_features(

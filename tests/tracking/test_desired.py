@@ -231,7 +231,7 @@ def test_a_sweeps_run_has_its_provenance_as_tags():
 
 
 def test_front_and_recommendation_are_tags():
-    document = {**DOCUMENT, "standing": {"trial-0004": "uncertain"}, "recommended": "trial-0005"}
+    document = {**DOCUMENT, "support": {"trial-0004": "uncertain"}, "recommended": "trial-0005"}
     front = FrontDocument.parse(document)
     member, other = trial_run(INFO, trial(5), front).tags, trial_run(INFO, trial(4), front).tags
     assert (member["on_front"], member["recommended"]) == ("true", "true")
@@ -241,7 +241,7 @@ def test_front_and_recommendation_are_tags():
 
 
 def test_tags_that_a_run_may_lose_are_listed():
-    full = FrontDocument.parse({**DOCUMENT, "standing": {"trial-0005": "likely"}, "recommended": "trial-0005"})
+    full = FrontDocument.parse({**DOCUMENT, "support": {"trial-0005": "likely"}, "recommended": "trial-0005"})
     with_all = set(trial_run(INFO, replace(trial(5), reason="why"), full).tags)
     with_least = set(trial_run(INFO, trial(5, running=True), NO_FRONT).tags)
     assert with_all - with_least == set(OPTIONAL_TAGS)
@@ -304,14 +304,14 @@ def test_equal_records_give_equal_runs():
     assert repr(trial_run(INFO, trial(4), FRONT)) == repr(trial_run(INFO, trial(4), FRONT))
 
 
-def test_the_description_has_the_sentences_of_the_report_and_the_front_beside_the_baselines():
+def test_the_description_has_the_answer_of_the_report_and_the_front_beside_the_baselines():
     interval = {"val": {"accuracy": {"low": 57.12, "high": 58.9}, "ece": "too few images"}}
     members = [{"name": "trial-0005", "intervals": interval}]
-    front = FrontDocument.parse({"members": members, "says": ["first"], "remarks": ["second"]})
+    front = FrontDocument.parse({"members": members, "answer": {"sentence": "first"}})
     text = description(INFO, [trial(4), trial(5), baseline("tpt", 1)], front)
     assert "| 0005 58/8 gamma2=1.42 class_var=0.006 | 58.00 [57.12, 58.9] | 8.00 |" in text
     assert "| baseline tpt 54/10.8 | 54.00 | 10.80 |" in text
-    assert text.index("first") < text.index("second") < text.index("front and baselines")
+    assert text.index("first") < text.index("front and baselines")
     assert "0004" not in text
 
 

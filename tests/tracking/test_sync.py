@@ -160,7 +160,7 @@ def test_a_trial_that_leaves_the_front_loses_what_the_front_said_about_it(tmp_pa
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1)
     front = folder.report / "front.json"
     front.write_text(
-        '{"members": [{"name": "trial-0000"}], "standing": {"trial-0000": "likely"}, "recommended": "trial-0000"}'
+        '{"members": [{"name": "trial-0000"}], "support": {"trial-0000": "likely"}, "recommended": "trial-0000"}'
     )
     sync_folder(folder, uri)
     of_front = {"on_front": "true", "front_support": "likely", "recommended": "true"}

@@ -126,7 +126,7 @@ MEASURED = replace(TASK, columns=("product", "sharpness"), config=replace(CONFIG
 
 def test_sharpness_is_measured_on_request_without_a_second_adaptation(features, monkeypatch):
     calls = []
-    once = Tpt.adapted
+    once = Tpt.adapt_contexts
     monkeypatch.setattr(Tpt, "adapt_contexts", lambda *given: calls.append(1) or once(*given))
     found = predictions(features, MEASURED)
     batches = len(calls)

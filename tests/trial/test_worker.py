@@ -161,7 +161,9 @@ def test_batches_are_halved_when_memory_runs_out_and_too_little_for_one_view_is_
     if most:
         assert len(worker.run(task, []).predictions) == 8
         return
-    message = r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; give it"
+    message = (
+        r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; use a larger"
+    )
     with pytest.raises(TaskFailed, match=message) as failure:
         worker.run(task, [])
     assert failure.value.retry_elsewhere

@@ -14,9 +14,12 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fpp_sweep.core.text.tower import Activation
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
+
+if TYPE_CHECKING:
+    from fpp_sweep.core.text.tower import Activation
 
 EMBEDDED = "tiny"
 ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word
@@ -58,6 +61,16 @@ def parse(spec: str) -> ModelSpec:
     if separator == "/":
         return ModelSpec(name=name, activation=ACTIVATIONS.get(activation), tag=rest)
     return ModelSpec(name=name, activation=ACTIVATIONS.get(activation), path=Path(rest))
+
+
+def require_model(spec: str) -> None:
+    """Raise InputError if a model's name is wrong or its file is missing; no weights and no library are loaded.
+
+    A tag after a slash and the content of a file are checked when the model is loaded.
+    """
+    path = parse(spec).path
+    if path is not None and not path.expanduser().is_file():
+        raise InputError(f"model {spec!r}: {path} is not a file; give the path of a checkpoint")
 
 
 def _split_at_first(text: str, separators: str) -> tuple[str, str, str]:

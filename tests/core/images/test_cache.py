@@ -208,14 +208,14 @@ def test_a_read_only_cache_can_be_read_but_not_filled(tmp_path):
         subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
         assert fill(root, painted(70))[1].cached == 70
         for dataset in (painted(100), dataclasses.replace(painted(3), name="other")):
-            with pytest.raises(InputError, match=r"Read-only file system.*--cache"):
+            with pytest.raises(InputError, match=r"Read-only file system.*--set work.cache=DIR"):
                 fill(root, dataset)
 
 
 def test_a_file_at_the_path_of_the_cache_is_refused(tmp_path):
     root = tmp_path / "file"
     root.write_text("")
-    with pytest.raises(InputError, match=r"Not a directory.*--cache"):
+    with pytest.raises(InputError, match=r"Not a directory.*--set work.cache=DIR"):
         fill(root, painted(3))
 
 

@@ -260,7 +260,7 @@ def test_the_cost_counts_computed_images_and_seconds_by_stage(tmp_path):
 
 def test_a_long_run_notes_the_shares_of_time(tmp_path, monkeypatch):
     assert fill(tmp_path / "short", painted(3))[1].notes == []
-    monkeypatch.setattr("fpp_sweep.core.images.features.LOG", 0)
+    monkeypatch.setattr("fpp_sweep.core.images.features.LOG_INTERVAL", 0)
     (note,) = fill(tmp_path / "long", painted(3))[1].notes
     assert note.startswith("image features: time went to ")
     for stage in ("reading and rendering", "tower", "disk"):
