@@ -42,8 +42,8 @@ There are {rules} rules, {untested} of them without a test. Their sources are:
 {sources}
 
 Settings are shown with their default, which is the preset `code`, and with the value of the preset `paper` where it
-differs. The preset `tiny` of the embedded model changes some settings ([config.md](config.md)). `--set KEY=VALUE` changes
-a setting in every command. Tables are those of `reproduce --table NAME` ([reproduce.md](reproduce.md)).
+differs. The preset `tiny` of the embedded model changes some settings ([config.md](config.md)). `--set KEY=VALUE`
+changes a setting in every command. Tables are those of `reproduce --table NAME` ([reproduce.md](reproduce.md)).
 """
 DISAGREEMENTS = """## Where paper and code disagree
 
