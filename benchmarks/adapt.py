@@ -58,7 +58,7 @@ class StandInJacobian:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("adapt", __doc__ or "", _options, argv)
+    args = parse("benchmarks.adapt", __doc__ or "", _options, argv)
     classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
     rows, raw = [], {}
     for count in classes:

@@ -1,7 +1,7 @@
 """How often intervals hold the truth, and what support for the front is worth: `python -m benchmarks.coverage RESULTS`.
 
 RESULTS are folders of `python -m fpp_sweep.evaluate` on the same images, thousands of each dataset, or of sweeps, each
-on its own; experiments/intervals.md has the commands. Those images are the population, whose values are the truth; a
+on its own; experiments/intervals has the commands. Those images are the population, whose values are the truth; a
 validation split is some of them, drawn with replacement. Beside the trials that are read stand mixtures of two, each
 image from one or the other by chance: near ties, as a search makes them.
 """

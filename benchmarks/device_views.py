@@ -54,7 +54,7 @@ class Count:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("device_views", __doc__ or "", _options, argv)
+    args = parse("benchmarks.device_views", __doc__ or "", _options, argv)
     if args.quick:
         args.cases, args.images, args.views, args.size = 60, [2], 8, 48
     device = torch.device(args.device)

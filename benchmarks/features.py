@@ -51,7 +51,7 @@ SEED = 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("features", __doc__ or "", _options, argv)
+    args = parse("benchmarks.features", __doc__ or "", _options, argv)
     require_open_clip()
     rows: list[dict[str, object]] = []
     raw: dict[str, Any] = {}

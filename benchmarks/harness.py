@@ -104,8 +104,8 @@ def rounds(works: Mapping[str, tuple[Work, float]], repeats: int, device: str) -
 
 
 def parse(module: str, description: str, extend: Callable[[Parser], None], argv: Sequence[str] | None = None) -> Any:
-    """The options of `python -m benchmarks.<module>`: those of all benchmarks and its own."""
-    options = parser(f"benchmarks.{module}", description)
+    """Parse the options of a module: those of all benchmarks and its own."""
+    options = parser(module, description)
     options.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds; ratios are medians over them")
     options.add_argument("--threads", type=int, default=2, metavar="N", help="of torch")
     options.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")

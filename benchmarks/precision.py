@@ -142,7 +142,7 @@ class Trial:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("precision", __doc__ or "", _options, argv)
+    args = parse("benchmarks.precision", __doc__ or "", _options, argv)
     require_open_clip()
     rows, raw = [], {}
     for case in cases(args):

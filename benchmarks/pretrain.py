@@ -27,7 +27,7 @@ ENGINE_STEPS = 4  # measured at a time: a naive step takes as long as many of th
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("pretrain", __doc__ or "", _options, argv)
+    args = parse("benchmarks.pretrain", __doc__ or "", _options, argv)
     classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
     rows, raw = [], {}
     for count in classes:

@@ -23,8 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.features import photographs
 from benchmarks.harness import equal, finish, measure, parse, require_open_clip
-from benchmarks.paper import CLASSES
-from benchmarks.world import FILE
+from benchmarks.world import FILE, PAPER_CLASSES
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.keys import TaskKeys
@@ -41,7 +40,7 @@ PROFILED = 20  # steps: of 1,000 for each dataset a profile would hold some fort
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("trial", __doc__ or "", _options, argv)
+    args = parse("benchmarks.trial", __doc__ or "", _options, argv)
     require_open_clip()
     args.steps = args.steps or (PROFILED if args.profile else TrialConfig().fpp.steps)
     if args.quick:
@@ -120,7 +119,7 @@ def datasets(folder: Path, images: int) -> Path:
     ids = photographs(folder / "photographs", images).ids
     names = [text.removesuffix(".") for text, _ in json.loads(FILE.read_text())["imagenet"]]
     lines = []
-    for name, classes in CLASSES.items():
+    for name, classes in PAPER_CLASSES.items():
         unread = [[f"{label}-unread.jpg", label, names[label]] for label in range(classes)]
         test = [[each, index % classes, names[index % classes]] for index, each in enumerate(ids)]
         (folder / f"{name}.json").write_text(json.dumps({"train": unread, "test": test}))

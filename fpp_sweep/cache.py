@@ -70,7 +70,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     prune.add_argument("--larger-than", type=size_argument, metavar="SIZE", help="such as 500MB or 2GB")
     prune.add_argument("--all", action="store_true", help="every entry")
     prune.add_argument("--damaged", action="store_true", help="only damaged files")
-    prune.add_argument("--yes", action="store_true", help="remove without asking; without a terminal nothing else does")
+    prune.add_argument("--yes", action="store_true", help="remove without asking; required without a terminal")
     return options.parse_args(argv)
 
 

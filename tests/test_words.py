@@ -54,7 +54,7 @@ TEMPORARY = (
     "benchmarks/coverage.py",  # likewise
     "benchmarks/evidence.py",  # likewise
     "benchmarks/first_sweep.py",  # likewise
-    "benchmarks/findings.py",  # reads names of fpp_sweep/reproduce
+    "tools/findings.py",  # reads names of fpp_sweep/reproduce
     "docs/claims.md",  # merged with findings.md on another branch
     "docs/findings.md",  # likewise
     "docs/theory.md",  # edited there

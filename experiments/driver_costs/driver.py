@@ -1,4 +1,4 @@
-"""Overhead of a sweep: `python -m benchmarks.driver`.
+"""Overhead of a sweep: `python -m experiments.driver_costs.driver`.
 
 - Trials of a task that does nothing, through all that a real one goes through: Ray Tune, Optuna's study, the trial's
   process, the scheduler, scoring, files, records. At one trial at a time, so that nothing hides behind anything else.
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("benchmarks.driver", __doc__ or "")
+    options = parser("experiments.driver_costs.driver", __doc__ or "")
     options.add_argument("--trials", type=int, default=200, metavar="N", help="that do nothing")
     options.add_argument("--asked", type=int, nargs="*", default=[100, 500, 2000], metavar="N", help="sizes of a study")
     return options.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Projected costs on a GPU, by counting: `python -m benchmarks.projection`. No GPU is used, and no time is measured.
+"""Counts of the work of a trial on a GPU: `python -m experiments.gpu_projection.projection`. No GPU is used.
 
 Floating-point operations of matrix products, bytes that operations read and write, and kernels launched, of the work
 that trials consist of, at ViT-B-16's sizes: a view through the image tower, an image's 64 views drawn, a step of
@@ -25,9 +25,9 @@ from benchmarks.adapt import MOST_IMAGES, StandInJacobian, started
 from benchmarks.device_views import Operations, picture
 from benchmarks.features import vit_b_16
 from benchmarks.harness import equal, finish, parse, require_open_clip, table
-from benchmarks.paper import CLASSES, counter
 from benchmarks.pretrain import engine_step
-from benchmarks.world import SMALL, VIT_B_16, Shape, build
+from benchmarks.world import PAPER_CLASSES, SMALL, VIT_B_16, Shape, build
+from experiments.gpu_projection.paper import counter
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import P, T, eagerly
 from fpp_sweep.core.compute.precision import computing
@@ -125,7 +125,7 @@ def stored(values: object) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("projection", __doc__ or "", _options, argv)
+    args = parse("experiments.gpu_projection.projection", __doc__ or "", _options, argv)
     require_open_clip()
     counts: dict[str, Work] = image_side(args)
     for classes in [10] if args.quick else args.classes:
@@ -284,7 +284,7 @@ def projected(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
 
 def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
     """Minutes for the features of the paper's ten test sets, drawn and encoded one after the other on one device."""
-    images = sum(DATASETS[name].test_size or 0 for name in CLASSES)
+    images = sum(DATASETS[name].test_size or 0 for name in PAPER_CLASSES)
     cells: dict[str, object] = {"work": f"features of {images} images", "unit": "min"}
     for title, device in DEVICES.items():
         times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
@@ -312,7 +312,7 @@ def sweep_seconds(args: Any, counts: Mapping[str, Work], device: Device, precisi
     adaptation = [counts[f"adaptation, K = {size}"].seconds(device, precision, args) for size in sizes]
     features = counts[TOWER].seconds(device, precision, args) + counts[FUSED].seconds(device, precision, args)
     total = 0.0
-    for name, classes in CLASSES.items():
+    for name, classes in PAPER_CLASSES.items():
         images = DATASETS[name].test_size or 0
         trial = np.interp(classes, sizes, pretraining) + images * np.interp(classes, sizes, adaptation)
         total += images * features + TRIALS * float(trial)

@@ -1,7 +1,7 @@
-"""docs/findings.md from a reproduction on the embedded model: `python -m benchmarks.findings reproductions/tiny`.
+"""docs/findings.md from a reproduction on the embedded model: `python -m tools.findings reproductions/tiny`.
 
 python -m fpp_sweep.reproduce --table all
-python -m benchmarks.findings reproductions/tiny > docs/findings.md
+python -m tools.findings reproductions/tiny > docs/findings.md
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fpp_sweep.reproduce.output import ours
 INTRODUCTION = """\
 # What the paper claims, on the embedded model
 
-Made by `python -m benchmarks.findings` from `python -m fpp_sweep.reproduce --table all` on {date}:
+Made by `python -m tools.findings` from `python -m fpp_sweep.reproduce --table all` on {date}:
 {ran}. Every setting is as shipped; nothing was tuned on these images.
 This is a small CLIP on drawn pictures: agreement is no replication, and disagreement no refutation.
 
@@ -39,7 +39,7 @@ datasets.
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser("benchmarks.findings", __doc__ or "")
+    options = parser("tools.findings", __doc__ or "")
     options.add_argument("folder", type=Path)
     folder = options.parse_args(argv).folder
     names = [name for name in shipped() if not find(name).theory and (folder / name / "sweep.json").is_file()]
