@@ -35,7 +35,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import from_file
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.experiments import made_from
+from fpp_sweep.reproduce.experiment_files import experiment_of
 from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
@@ -83,7 +83,7 @@ def _experiment(path: Path) -> None:
         plain = json.loads(path.read_text())["experiment"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(error) from None
-    made_from(of_plain(plain, str(path)), "main")
+    experiment_of(of_plain(plain, str(path)), "main")
 
 
 def _sync_state(path: Path) -> None:

@@ -27,7 +27,8 @@ from tools.doc_words import (
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")])
 # studies of code that has gone: their commands stand as history
-HISTORY = [ROOT / f"experiments/{name}/README.md" for name in ("confirmation", "searches_that_race")]
+HISTORY = [ROOT / f"experiments/{name}/README.md" for name in ("confirmation", "intervals", "searches_that_race")]
+HISTORY.append(ROOT / "docs/claims.md")  # goes with its branch
 # pages that another branch rewrites at this time; remove this exception with the branch
 REWRITTEN = {"claims.md", "findings.md", "reproduce.md", "theory.md"}
 

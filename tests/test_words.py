@@ -45,16 +45,7 @@ TEMPORARY = (
     "fpp_sweep/records",  # rewritten
     "fpp_sweep/search",  # rewritten
     "fpp_sweep/statistics",  # rewritten
-    "fpp_sweep/reproduce",  # rewritten
     "fpp_sweep/sweep/resume.py",  # calls `mend` of fpp_sweep/search/repair.py
-    "fpp_sweep/report/evidence.py",  # goes with fpp_sweep/statistics/old_bootstrap.py
-    "fpp_sweep/report/words.py",  # likewise
-    "fpp_sweep/trial/evidence.py",  # likewise
-    "benchmarks/claims.py",  # likewise
-    "benchmarks/coverage.py",  # likewise
-    "benchmarks/evidence.py",  # likewise
-    "benchmarks/first_sweep.py",  # likewise
-    "tools/findings.py",  # reads names of fpp_sweep/reproduce
     "docs/claims.md",  # merged with findings.md on another branch
     "docs/findings.md",  # likewise
     "docs/theory.md",  # edited there

@@ -29,6 +29,7 @@ from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import class_texts
 
@@ -117,7 +118,7 @@ def evaluate(
         if not logits.isfinite().all():
             raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
         probabilities = upcast(logits).softmax(-1)
-        if task.config.precision == "fp16":
+        if adaptation_precision(task.config.precision) == "fp16":
             probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
         ids = [dataset.ids[index] for index in readable]
         parts.append(Predictions.of(ids, dataset.labels[readable], _as_array(probabilities), columns))
