@@ -55,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_open_clip()
     rows: list[dict[str, object]] = []
     raw: dict[str, Any] = {}
-    precision: StagePrecision = (
-        args.precision if args.tower else "float32"
-    )  # in which a GPU would not convolve, unless it is told to
+    # in float32 a GPU would not convolve by default
+    precision: StagePrecision = args.precision if args.tower else "float32"
     with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
         folder = Path(name)
         if args.handing:

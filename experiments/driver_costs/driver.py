@@ -1,4 +1,4 @@
-"""What a sweep costs beside its work: `python -m experiments.driver_costs.driver`.
+"""Overhead of a sweep: `python -m experiments.driver_costs.driver`.
 
 - Trials of a task that does nothing, through all that a real one goes through: Ray Tune, Optuna's study, the trial's
   process, the scheduler, scoring, files, records. At one trial at a time, so that nothing hides behind anything else.

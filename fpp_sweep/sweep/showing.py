@@ -1,4 +1,4 @@
-"""What `show` prints of a folder: a list of sweeps, how one of them stands, or one of its trials."""
+"""Output of `show`: a list of sweeps, the state of one sweep, or one trial."""
 
 from __future__ import annotations
 
