@@ -1,8 +1,8 @@
 """Search for the best settings: `python -m fpp_sweep.tune --space perturb`.
 
 Runs the sweep of a space file (docs/spaces.md), or of a shipped space, on this machine or, with --address auto, on the
-Ray cluster of this machine. Trials are compared on the validation split; the front and the baselines then run on the
-test split as well. If a sweep is interrupted, the same command with --resume continues it.
+Ray cluster of this machine. Trials are compared on the validation split. Finalists then run again with other seeds, and
+with the baselines on the test split. If a sweep is interrupted, the same command with --resume continues it.
 
     python -m fpp_sweep.tune --list-spaces
     python -m fpp_sweep.tune --space perturb --set fpp.gamma2=0.3 search.sampler=nsga2
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space_help = "a file, such as search_spaces/perturb.yaml, or the name of a shipped space, such as perturb"
     space.add_argument("--space", type=Path, metavar="YAML", help=space_help)
     space.add_argument("--list-spaces", action="store_true", help="list the shipped spaces with their questions")
-    config = "settings that trials start from; those that are searched are the first point to try"
+    config = "settings of all trials; its values of searched settings are the first point"
     space.add_argument("--config", type=Path, metavar="YAML", help=config)
     space.add_argument("--points-from", metavar="SWEEP", help="try the front of another sweep first")
     add_flags(options, "--trials", *RUN_FLAGS)
