@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fpp_sweep.core.datasets import with_folders
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.validation import as_mapping
@@ -52,7 +53,7 @@ def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str
     work = _work(info)
     words = ["--model", work.get("model", "tiny")]
     if datasets:
-        words += ["--datasets", *datasets]
+        words += ["--datasets", *with_folders(datasets, work.get("datasets", ()))]
     for key in keys:
         if work.get(key) is not None:
             words += [FLAGS[key], str(work[key])]
