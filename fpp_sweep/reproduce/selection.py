@@ -17,6 +17,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import adaptation_precision
+from fpp_sweep.sweep.repeat import with_folders
 
 PAPERS_PRECISIONS = ("released", "float32")  # the printed rows' arithmetic, and the exact one
 ALL = "all"
@@ -198,7 +199,7 @@ def space_of(experiment: Experiment, args: argparse.Namespace, methods: Sequence
 
 def present_datasets(space: Space) -> tuple[list[str], list[str]]:
     """Return the space's datasets that can be opened here, and those that cannot."""
-    from fpp_sweep.core.datasets import custom_datasets, expand, open_dataset, with_folders  # start-up time
+    from fpp_sweep.core.datasets import custom_datasets, expand, open_dataset  # start-up time
 
     work = space.work
     custom = custom_datasets(work.datasets, work.dataset_file)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.core.datasets import with_folders
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.validation import as_mapping
@@ -58,6 +57,17 @@ def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str
         if work.get(key) is not None:
             words += [FLAGS[key], str(work[key])]
     return words
+
+
+def with_folders(names: Iterable[str], requested: Iterable[str]) -> list[str]:
+    """Return names of datasets as a command line takes them: those of a user's folders as `NAME=PATH`.
+
+    >>> with_folders(["mine", "dtd"], ["fine_grained", "mine=photos"])
+    ['mine=photos', 'dtd']
+    """
+    words = ",".join(requested).split(",")
+    folders = {word.partition("=")[0].strip(): word.strip() for word in words if "=" in word}
+    return [folders.get(name, name) for name in names]
 
 
 def _as_yaml(value: Any) -> str:

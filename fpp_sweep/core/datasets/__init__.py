@@ -2,7 +2,7 @@
 
 from fpp_sweep.core.datasets.catalogue import DATASETS, GROUPS, expand, resolve
 from fpp_sweep.core.datasets.class_folders import imagenet_classes
-from fpp_sweep.core.datasets.custom import custom_datasets, folder_dataset, read_custom, with_folders
+from fpp_sweep.core.datasets.custom import custom_datasets, folder_dataset, read_custom
 from fpp_sweep.core.datasets.dataset import SPLITS, BadImageError, Dataset, Group, ImageSource, fair_order
 from fpp_sweep.core.datasets.files import FileImages
 from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Listing
@@ -31,5 +31,4 @@ __all__ = [
     "require_known",
     "require_root",
     "resolve",
-    "with_folders",
 ]

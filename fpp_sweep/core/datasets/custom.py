@@ -57,16 +57,6 @@ def custom_datasets(names: Iterable[str], dataset_file: str | None) -> dict[str,
     return specs
 
 
-def with_folders(names: Iterable[str], requested: Iterable[str]) -> list[str]:
-    """Return names of datasets as a command line takes them: those of folders as `NAME=PATH`.
-
-    >>> with_folders(["mine", "dtd"], ["fine_grained", "mine=photos"])
-    ['mine=photos', 'dtd']
-    """
-    folders = {word.partition("=")[0]: word for word in split_words(requested) if is_folder(word)}
-    return [folders.get(name, name) for name in names]
-
-
 def folder_dataset(argument: str) -> tuple[str, DatasetSpec]:
     """Return name and description of the dataset that `NAME=PATH` means: a folder in ImageFolder's layout.
 
