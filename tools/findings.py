@@ -7,34 +7,35 @@ python -m tools.findings reproductions/tiny > docs/findings.md
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.cells import Table, recalled
-from fpp_sweep.reproduce.experiments import AVERAGE, find, shipped
+from fpp_sweep.reproduce.claims import judge_claims
+from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.output import ours
+from fpp_sweep.reproduce.tables import Table, table_of
 
 INTRODUCTION = """\
-# What the paper claims, on the embedded model
+# The paper's claims on the embedded model
 
-Made by `python -m tools.findings` from `python -m fpp_sweep.reproduce --table all` on {date}:
-{ran}. Every setting is as shipped; nothing was tuned on these images.
-This is a small CLIP on drawn pictures: agreement is no replication, and disagreement no refutation.
+A toy model cannot decide whether the paper is right: this page shows what the methods do to a small, over-confident
+CLIP on drawn pictures, so agreement is no replication, and disagreement no refutation.
 
-A verdict is on our own numbers alone. Accuracy and (debiased) ECE: the difference on the same images for all seeds, ±
-1.96 standard deviations over resampled images and seeds. Other columns: two standard deviations over seeds. *Holds*:
-better than every row that the sentence names, beyond that; *does not hold*: worse than one of them, beyond that; *not
-told apart*: neither. Behind the verdict, how much better the row is than each of the others, in the column's unit.
+Written by `python -m tools.findings` from `python -m fpp_sweep.reproduce --table all` on {date}:
+{ran}. Every setting is as shipped; nothing was tuned on these images. [theory.md](theory.md) has the paper's analysis.
 
-| verdict | sentences |
+**Verdicts** are about our own numbers. Accuracy and ECE are compared on the same images, with the variance of seeds.
+Other columns are compared by seed, on these images. A difference counts if its p-value is below 0.05 after Holm's
+correction over all comparisons of a table's claims ([evidence.md](evidence.md)); such gains are marked *. A claim
+*holds* if it is so for every row that it names. It *does not hold* if a difference counts against it, and is
+*undecided* otherwise. Gains are in the column's unit, with the half-width of their 95 % interval, not corrected.
+
+| verdict | claims |
 | --- | --- |
 {counts}
-
-[theory.md](theory.md) has the paper's analysis; [claims.md](claims.md) an earlier run with 400 images of each of seven
-datasets.
 """
 
 
@@ -42,17 +43,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser("tools.findings", __doc__ or "")
     options.add_argument("folder", type=Path)
     folder = options.parse_args(argv).folder
-    names = [name for name in shipped() if not find(name).theory and (folder / name / "sweep.json").is_file()]
-    tables = {name: recalled(SweepFolder(folder / name)) for name in names}
-    print("\n".join(page(tables, SweepFolder(folder / names[0]).info().created)))
+    tables = {}
+    for name in shipped():
+        if find(name).theory or not (folder / name / "sweep.json").is_file():
+            continue
+        tables[name] = table_of(find(name), SweepFolder(folder / name), {})
+    created = SweepFolder(folder / next(iter(tables))).info().created
+    print("\n".join(page(tables, created)))
 
 
-def page(tables: dict[str, Table], began: float) -> Iterator[str]:
-    judged = [claim for table in tables.values() for claim in table.judged]
-    counts = Counter(claim.verdict.partition(";")[0] for claim in judged)
-    lines = "\n".join(f"| {verdict} | {count} |" for verdict, count in counts.most_common())
+def page(tables: Mapping[str, Table], created: float) -> Iterator[str]:
+    """Yield the lines of the page."""
+    verdicts: Counter[str] = Counter()
+    for table in tables.values():
+        verdicts.update(claim.verdict.partition(";")[0] for claim in judge_claims(table))
+    counts = "\n".join(f"| {verdict} | {count} |" for verdict, count in verdicts.most_common())
     ran = next(iter(tables.values())).ran[0]
-    yield INTRODUCTION.format(date=datetime.fromtimestamp(began, UTC).date(), ran=ran, counts=lines)
+    date = datetime.fromtimestamp(created, UTC).date()
+    yield INTRODUCTION.format(date=date, ran=ran, counts=counts)
     for name, table in tables.items():
         yield from _section(name, table)
 
@@ -61,18 +69,19 @@ def _section(name: str, table: Table) -> Iterator[str]:
     experiment = table.experiment
     yield f"## {experiment.title}\n"
     yield f"{experiment.question} `python -m fpp_sweep.reproduce --table {name}`\n"
-    place = AVERAGE if AVERAGE in table.places else table.places[0]
-    shown = experiment.columns
-    yield f"| {place} | {' | '.join(column.heading for column in shown)} |"
-    yield f"|{' --- |' * (len(shown) + 1)}"
+    headings = [column.heading for column in experiment.columns]
+    yield f"| {table.main_scope} | {' | '.join(headings)} |"
+    yield f"|{' --- |' * (len(headings) + 1)}"
     for row in table.rows:
-        cells = [ours(table.of(row, column, place), column) for column in shown]
+        cells = [ours(table.cell(row, column, table.main_scope), column) for column in experiment.columns]
         if any(cells):
             yield f"| {row.title} | {' | '.join(cells)} |"
     yield ""
-    if table.judged:
-        yield "| sentence | verdict | how much better |\n| --- | --- | --- |"
-        yield from (f"| {claim.says} | {claim.verdict} | {claim.numbers} |" for claim in table.judged)
+    claims = judge_claims(table)
+    if claims:
+        yield "| claim | verdict | gain |\n| --- | --- | --- |"
+        for claim in claims:
+            yield f"| {claim.says} | {claim.verdict} | {claim.numbers} |"
         yield ""
 
 

@@ -50,7 +50,7 @@ class Step:
         return cls(file, name, is_caller)
 
     @property
-    def place(self) -> tuple[str, str]:
+    def definition(self) -> tuple[str, str]:
         return self.file, self.name
 
     def __str__(self) -> str:
@@ -91,9 +91,9 @@ def read_walks(file: Path = WALKS_FILE) -> list[Walk]:
 def missing_links(walk: Walk) -> list[str]:
     """Return a line for each step that does not exist or is not reached from the step before."""
     problems = []
-    earlier = {walk.chains[0][0].place}
+    earlier = {walk.chains[0][0].definition}
     for chain in walk.chains:
-        if chain[0].place not in earlier:
+        if chain[0].definition not in earlier:
             problems.append(f"{chain[0]}: a chain starts here, and no earlier chain has this step")
         for before, step in pairwise(chain):
             caller, callee = before, step
@@ -101,7 +101,7 @@ def missing_links(walk: Walk) -> list[str]:
                 caller, callee = step, before
             if not is_named(caller, callee):
                 problems.append(f"{caller}: does not name {callee}")
-        earlier |= {step.place for step in chain}
+        earlier |= {step.definition for step in chain}
     for chain in walk.chains:
         problems += [f"{step}: does not exist" for step in chain if definition_of(step) is None]
     return problems
@@ -165,7 +165,7 @@ def _names_method(caller: Step, callee: Step, source: Definition, class_name: st
 
 @cache
 def names_in(file: str, callee: Step) -> frozenset[str]:
-    """Return the names by which a file calls a function or class of another file, or of its own."""
+    """Return the names by which a file calls a function or class of another file or of the same file."""
     if file == callee.file:
         return frozenset([callee.name])
     names = set()
@@ -225,7 +225,7 @@ class StackRecorder:
         self._walk = walk
         self._chains_to: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         for number, chain in enumerate(walk.chains):
-            self._chains_to[chain[-1].place].append(number)
+            self._chains_to[chain[-1].definition].append(number)
 
     def run(self, work: Callable[[], object]) -> None:
         """Do the work, with the calls of this thread recorded; end it once every chain has been seen."""
@@ -239,7 +239,7 @@ class StackRecorder:
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "call":
             return
-        entered = _place_of(frame.f_code)
+        entered = _definition_of(frame.f_code)
         if entered is None:
             return
         for number in self._chains_to.get(entered, ()):
@@ -249,7 +249,7 @@ class StackRecorder:
         stack = _stack_of(frame)
         remaining = iter(stack)
         functions = [step for step in self._walk.chains[number] if not _is_class(step)]
-        if all(step.place in remaining for step in functions):  # the chain is on the stack, in its order
+        if all(step.definition in remaining for step in functions):  # the chain is on the stack, in its order
             self.seen_chains.add(number)
             self.files |= {file for file, _ in stack}
         if len(self.seen_chains) == len(self._walk.chains):
@@ -262,17 +262,17 @@ def _is_class(step: Step) -> bool:
 
 def _stack_of(frame: FrameType) -> list[tuple[str, str]]:
     """Return file and name of the package's functions on the stack, the outermost first."""
-    places = []
+    definitions = []
     outer: FrameType | None = frame
     while outer is not None:
-        place = _place_of(outer.f_code)
-        if place is not None:
-            places.append(place)
+        definition = _definition_of(outer.f_code)
+        if definition is not None:
+            definitions.append(definition)
         outer = outer.f_back
-    return places[::-1]
+    return definitions[::-1]
 
 
-def _place_of(code: CodeType) -> tuple[str, str] | None:
+def _definition_of(code: CodeType) -> tuple[str, str] | None:
     if not code.co_filename.startswith(FOLDER):
         return None
     return code.co_filename.removeprefix(FOLDER), code.co_qualname

@@ -1,4 +1,4 @@
-"""What one trial costs on the paper's ten datasets: `python -m experiments.gpu_projection.paper --device cuda`.
+"""Costs of one trial on the paper's ten datasets: `python -m experiments.gpu_projection.paper --device cuda`.
 
 The engine alone, on ViT-B-16's text tower, with the ten datasets' numbers of classes and of test images: pretraining,
 setting the method up, adapting to every image. A part of each is timed and scaled to the whole, so it is a projection;
@@ -128,7 +128,7 @@ def measured(args: Any, name: str) -> dict[str, Any]:
 
 
 def first_gradient(world: World, images: int, device: str) -> tuple[Spent, str, FirstGradient]:
-    """What the engine would choose, what it is called, and what setting it up costs."""
+    """Return the cost of the engine's choice for the first gradient, its name, and the gradient."""
     with torch.no_grad():
         if jacobian_pays(world.texts, world.context, images):
             # on a CPU building all of J takes minutes; a part of its rows says as much
@@ -155,11 +155,11 @@ def flops(work: Callable[[], object]) -> float:
 
 
 def counter() -> FlopCounterMode:
-    """Torch's own leaves out products that are added in place."""
-    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _in_place})
+    """Return a counter that includes in-place products, which torch's own leaves out."""
+    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added})
 
 
-def _in_place(states: Any, rows: Any, weight: Any, **_: Any) -> int:
+def _added(states: Any, rows: Any, weight: Any, **_: Any) -> int:
     return int(2 * rows[0] * rows[1] * weight[1])
 
 

@@ -1,4 +1,4 @@
-"""What a sweep loses when MLflow is down: `python -m experiments.mlflow_outage.outage`.
+"""Cost of an MLflow outage to a sweep: `python -m experiments.mlflow_outage.outage`.
 
 The same sweep, alternating: with a server that is up, and with one that is killed as soon as the first record is
 written and stays away until the sweep is over. Then the server is started again, `sync` delivers, and both stores must
@@ -96,7 +96,7 @@ def spent(sweep: Path) -> float:
 
 
 def holdings(database: Path) -> dict[str, set[object]]:
-    """What is there, by name; nothing may be there twice."""
+    """Return the contents by name; raise an error for duplicates."""
     held: dict[str, set[object]] = {}
     for table, rows in contents(database).items():
         names = [

@@ -375,7 +375,7 @@ def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float
 
 
 def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) -> dict[str, float]:
-    """Return what the study was told of a trial that lost its race, and on what share of the images this rests."""
+    """Return the predicted values of a trial that lost its race, and the share of the images that it had seen."""
     estimates = {"fidelity": 1.0 if record.state == "complete" else record.fidelity}
     for objective, value in zip(info.objectives, estimate, strict=True):
         estimates[f"estimate/{objective.metric}"] = value

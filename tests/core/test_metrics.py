@@ -173,7 +173,7 @@ NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
     "nll": naive_nll,
     "brier": naive_brier,
 }
-FROM_SUMS = {"smooth_ece", "debiased_ece"}  # test_evidence.py has their definitions
+FROM_SUMS = {"smooth_ece", "debiased_ece"}  # tests/statistics/test_block_stats.py has their definitions
 
 
 def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpp_sweep.records.records import TrialRecord, WorkTotals
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
