@@ -51,13 +51,12 @@ SEED = 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("features", __doc__ or "", _options, argv)
+    args = parse("benchmarks.features", __doc__ or "", _options, argv)
     require_open_clip()
     rows: list[dict[str, object]] = []
     raw: dict[str, Any] = {}
-    precision: StagePrecision = (
-        args.precision if args.tower else "float32"
-    )  # in which a GPU would not convolve, unless it is told to
+    # in float32 a GPU would not convolve by default
+    precision: StagePrecision = args.precision if args.tower else "float32"
     with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
         folder = Path(name)
         if args.handing:

@@ -1,4 +1,4 @@
-"""What a precision changes, beside float64: `python -m benchmarks.precision --device cuda`.
+"""Differences between a precision and float64: `python -m benchmarks.precision --device cuda`.
 
 Each stage is done in each precision that the device has, with everything before and after it in float64; and the whole
 trial in that precision. Every number is a difference to the whole trial in float64, on the same views and noise. On the
@@ -107,7 +107,7 @@ class Trial:
 
     @torch.no_grad()
     def probabilities(self, views: Tensor, prompt: Tensor) -> Tensor:
-        """Of TPT from that prompt."""
+        """Return TPT's probabilities from that prompt."""
         adapt = self.case.config.adapt.scaled(self.case.clip.embedding_scale)
         with self.computing("selection"):
             model, chooser = self.model("selection"), Tpt(adapt=adapt)
@@ -142,7 +142,7 @@ class Trial:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("precision", __doc__ or "", _options, argv)
+    args = parse("benchmarks.precision", __doc__ or "", _options, argv)
     require_open_clip()
     rows, raw = [], {}
     for case in cases(args):
@@ -227,7 +227,7 @@ def vit_b_16(device: str) -> Clip:
 
 
 def doubled(clip: Clip) -> Clip:
-    """The same model in float64."""
+    """Return the model in float64."""
     return replace(clip, visual=copy.deepcopy(clip.visual).double(), text=clip.text.to(torch.float64))
 
 

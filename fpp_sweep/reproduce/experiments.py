@@ -1,7 +1,7 @@
 """Experiments: a table or figure of the paper as a search space with a grid, with its printed numbers.
 
 A file (docs/reproduce.md) has `columns` and `rows` instead of a space's grid: a row's `set` are the settings of its
-trial, and a column with a `set` adds settings for a trial of its own. All other keys are those of a space.
+trial, and a column with a `set` adds settings for a separate trial. All other keys are those of a space.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _precision_of(task: Task) -> str:
     precision = task.config.precision
     if isinstance(task, PretrainTask):
         return pretraining_precision(precision)
-    if task.config.prompt == "fpp":  # the pretrained prompt has bits of its own
+    if task.config.prompt == "fpp":  # the bits of the pretrained prompt depend on it
         return precision
     return adaptation_precision(precision)
 

@@ -40,7 +40,7 @@ class PluginFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What a worker opens when it starts."""
+    """Model, datasets and cache that a worker opens when it starts."""
 
     model: str
     data_root: str | None = None

@@ -1,7 +1,7 @@
 """Adaptation to a shard of a dataset, and its predictions.
 
-This is a pure function of the task, the model and the data: however the work is cut and whoever repeats it, the result
-is equal to the last bit.
+This is a pure function of the task, the model and the data. The result is equal to the last bit however the work is cut
+and whichever worker repeats it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one trial costs on the paper's ten datasets: `python -m benchmarks.paper --device cuda`.
+"""Costs of one trial on the paper's ten datasets: `python -m experiments.gpu_projection.paper --device cuda`.
 
 The engine alone, on ViT-B-16's text tower, with the ten datasets' numbers of classes and of test images: pretraining,
 setting the method up, adapting to every image. A part of each is timed and scaled to the whole, so it is a projection;
@@ -23,7 +23,7 @@ from benchmarks.adapt import MOST_IMAGES, TOKENS_AT_ONCE, build_jacobian, starte
 from benchmarks.harness import Spent, Spread, equal, finish, measure, parse
 from benchmarks.peak import peak_bytes
 from benchmarks.pretrain import engine_step
-from benchmarks.world import SMALL, VIT_B_16, World, build
+from benchmarks.world import PAPER_CLASSES, SMALL, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import EAGER_CALLS
 from fpp_sweep.core.compute.precision import computing
@@ -34,18 +34,6 @@ from fpp_sweep.spec.config import AdaptConfig, FppConfig
 from fpp_sweep.spec.specs import Precision
 from fpp_sweep.spec.tasks import BATCH
 
-CLASSES = {
-    "aircraft": 100,
-    "caltech101": 100,
-    "cars": 196,
-    "dtd": 47,
-    "eurosat": 10,
-    "flowers102": 102,
-    "food101": 101,
-    "pets": 37,
-    "sun397": 397,
-    "ucf101": 101,
-}
 QUICK = ("dtd", "eurosat")
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the matrices whose product is the limit
 
@@ -62,8 +50,8 @@ class Rate:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("paper", __doc__ or "", _options, argv)
-    names = QUICK if args.quick and not args.datasets else args.datasets or list(CLASSES)
+    args = parse("experiments.gpu_projection.paper", __doc__ or "", _options, argv)
+    names = QUICK if args.quick and not args.datasets else args.datasets or list(PAPER_CLASSES)
     rows = []
     with computing(args.precision, torch.device(args.device)):
         limit = gemm_limit(args)
@@ -81,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _options(options: Parser) -> None:
-    options.add_argument("--datasets", nargs="+", choices=sorted(CLASSES), metavar="NAME", help="default: all ten")
+    options.add_argument(
+        "--datasets", nargs="+", choices=sorted(PAPER_CLASSES), metavar="NAME", help="default: all ten"
+    )
     options.add_argument(
         "--precision", choices=get_args(Precision), default="float32", help="of matrices, in all of it"
     )
@@ -99,7 +89,7 @@ def gemm_limit(args: Any) -> float:
 
 
 def measured(args: Any, name: str) -> dict[str, Any]:
-    classes, images = CLASSES[name], DATASETS[name].test_size
+    classes, images = PAPER_CLASSES[name], DATASETS[name].test_size
     assert images is not None
     on_gpu = torch.device(args.device).type == "cuda"
     most = BATCH if on_gpu else MOST_IMAGES
@@ -138,7 +128,7 @@ def measured(args: Any, name: str) -> dict[str, Any]:
 
 
 def first_gradient(world: World, images: int, device: str) -> tuple[Spent, str, FirstGradient]:
-    """What the engine would choose, what it is called, and what setting it up costs."""
+    """Return the cost of the engine's choice for the first gradient, its name, and the gradient."""
     with torch.no_grad():
         if jacobian_pays(world.texts, world.context, images):
             # on a CPU building all of J takes minutes; a part of its rows says as much
@@ -165,11 +155,11 @@ def flops(work: Callable[[], object]) -> float:
 
 
 def counter() -> FlopCounterMode:
-    """Torch's own leaves out products that are added in place."""
-    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _in_place})
+    """Return a counter that includes in-place products, which torch's own leaves out."""
+    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added})
 
 
-def _in_place(states: Any, rows: Any, weight: Any, **_: Any) -> int:
+def _added(states: Any, rows: Any, weight: Any, **_: Any) -> int:
     return int(2 * rows[0] * rows[1] * weight[1])
 
 
@@ -183,7 +173,7 @@ def row(name: str, timings: dict[str, Any], limit: float) -> dict[str, object]:
     step, image = timings["step"], timings["image"]
     return {
         "dataset": name,
-        "K": CLASSES[name],
+        "K": PAPER_CLASSES[name],
         "images": timings["images"],
         "form": timings["form"],
         "pretraining, s": f"{FppConfig().steps * step.spent.median:.0f}",

@@ -1,4 +1,4 @@
-"""What a GPU would need, by counting: `python -m benchmarks.projection`. No GPU is used, and no time is measured.
+"""Counts of the work of a trial on a GPU: `python -m experiments.gpu_projection.projection`. No GPU is used.
 
 Floating-point operations of matrix products, bytes that operations read and write, and kernels launched, of the work
 that trials consist of, at ViT-B-16's sizes: a view through the image tower, an image's 64 views drawn, a step of
@@ -25,9 +25,9 @@ from benchmarks.adapt import MOST_IMAGES, StandInJacobian, started
 from benchmarks.device_views import Operations, picture
 from benchmarks.features import vit_b_16
 from benchmarks.harness import equal, finish, parse, require_open_clip, table
-from benchmarks.paper import CLASSES, counter
 from benchmarks.pretrain import engine_step
-from benchmarks.world import SMALL, VIT_B_16, Shape, build
+from benchmarks.world import PAPER_CLASSES, SMALL, VIT_B_16, Shape, build
+from experiments.gpu_projection.paper import counter
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import P, T, eagerly
 from fpp_sweep.core.compute.precision import computing
@@ -46,6 +46,9 @@ GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that 
 TOKENS = 16384  # of a batch that is adapted to
 PHOTO = 500, 400  # pixels
 VIEWS = 64
+TRIALS = 200  # of the projected sweep
+SWEEP_DEVICES = ("H100 (SXM)", "A100 (80 GB)", "L4")
+SWEEP_GPUS = (1, 8, 64)
 TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
 WHOLE = f"{TOWER}, last block whole"
 
@@ -71,7 +74,7 @@ PRECISIONS = ("float32", "tf32", "fp16")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What some work asks for."""
+    """Operations, bytes and kernels of some work."""
 
     flops: float
     launches: float
@@ -91,7 +94,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a unit of some work asks for, by precision; where it was counted in float32 alone, bytes stay those."""
+    """Operations, bytes and kernels of a unit of work, by precision.
+
+    Where work was counted in float32 alone, bytes stay those of float32.
+    """
 
     counted: Mapping[str, Counted]
     unit: str
@@ -119,12 +125,14 @@ def stored(values: object) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("projection", __doc__ or "", _options, argv)
+    args = parse("experiments.gpu_projection.projection", __doc__ or "", _options, argv)
     require_open_clip()
     counts: dict[str, Work] = image_side(args)
     for classes in [10] if args.quick else args.classes:
         counts |= text_side(args, classes)
     print("\n" + table([*projected(args, counts), ten_sets(args, counts)]) + "\n")
+    if not args.quick:
+        print(table(whole_sweep(args, counts)) + "\n")
     rows = [
         counted_row(name, precision, found, work)
         for name, work in counts.items()
@@ -132,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     notes = [
         f"Assumed: {args.of_peak:.0%} of peak, {args.of_bandwidth:.0%} of bandwidth, {args.launch:g} us a launch.",
+        f"A sweep: {TRIALS} trials on all images of the ten test sets, one seed, 1,000 steps of pretraining; features "
+        "once; work divided evenly. Not counted: building J, reading images, start, final stage, baselines.",
         *(f"{name}: {device}" for name, device in DEVICES.items()),
     ]
     finish(args, rows, {name: asdict(work) for name, work in counts.items()}, notes)
@@ -168,7 +178,7 @@ def image_side(args: Any) -> dict[str, Work]:
 
 
 def tower(visual: nn.Module) -> dict[str, Counted]:
-    """Of an image in a group of 256 views, by precision; from what a third view adds to two."""
+    """Return the counts of an image in a group of 256 views, by precision: what a third view adds to two."""
     group, found = VIEWS * images_per_batch(VIEWS), {}
     torch.backends.mha.set_fastpath_enabled(False)  # one operation of many kernels, which cannot be counted
     try:
@@ -201,7 +211,10 @@ class Fusing:
 
 
 def drawing(args: Any) -> tuple[Counted, Counted]:
-    """Of an image; a group has as many kernels. Fused: what stays eager, and a kernel for each compiled function."""
+    """Return the counts of an image, eager and fused; a group has as many kernels.
+
+    Fused counts the eager rest and one kernel for each compiled function.
+    """
     count, size = (8, 48) if args.quick else (VIEWS, 224)
     image = Image.fromarray(picture(np.random.default_rng(0), *PHOTO))
     stream = views.sample_rng(0, "any", "test", "0")
@@ -217,7 +230,7 @@ def drawing(args: Any) -> tuple[Counted, Counted]:
 
 
 def text_side(args: Any, classes: int) -> dict[str, Work]:
-    """A step of pretraining, and an image adapted to with J at hand; from what a third block adds to two."""
+    """A step of pretraining, and an image adapted to with a prepared J; from what a third block adds to two."""
     shape = SMALL if args.quick else VIT_B_16
     with patch.object(TextTower, "positions_per_batch", lambda tower: GPU_ROWS):
         (step, adapted, batch), more = (text_counts(replace(shape, layers=layers), classes) for layers in (2, 3))
@@ -271,7 +284,7 @@ def projected(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
 
 def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
     """Minutes for the features of the paper's ten test sets, drawn and encoded one after the other on one device."""
-    images = sum(DATASETS[name].test_size or 0 for name in CLASSES)
+    images = sum(DATASETS[name].test_size or 0 for name in PAPER_CLASSES)
     cells: dict[str, object] = {"work": f"features of {images} images", "unit": "min"}
     for title, device in DEVICES.items():
         times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
@@ -279,8 +292,35 @@ def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
     return cells
 
 
+def whole_sweep(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
+    """Return the hours of a sweep on 1, 8 and 64 GPUs, by device and precision."""
+    rows = []
+    for title in SWEEP_DEVICES:
+        for precision in PRECISIONS:
+            hours = sweep_seconds(args, counts, DEVICES[title], precision) / 3600
+            cells: dict[str, object] = {f"{TRIALS} trials, ten datasets": title, "in": precision}
+            for gpus in SWEEP_GPUS:
+                cells[f"on {gpus}"] = f"{hours / gpus:.2g} h"
+            rows.append(cells)
+    return rows
+
+
+def sweep_seconds(args: Any, counts: Mapping[str, Work], device: Device, precision: str) -> float:
+    """Return the seconds of a sweep on one GPU; costs between the counted numbers of classes are interpolated."""
+    sizes = sorted(args.classes)
+    pretraining = [counts[f"pretraining, K = {size}, 1000 steps"].seconds(device, precision, args) for size in sizes]
+    adaptation = [counts[f"adaptation, K = {size}"].seconds(device, precision, args) for size in sizes]
+    features = counts[TOWER].seconds(device, precision, args) + counts[FUSED].seconds(device, precision, args)
+    total = 0.0
+    for name, classes in PAPER_CLASSES.items():
+        images = DATASETS[name].test_size or 0
+        trial = np.interp(classes, sizes, pretraining) + images * np.interp(classes, sizes, adaptation)
+        total += images * features + TRIALS * float(trial)
+    return total
+
+
 def shown(values: Sequence[float]) -> str:
-    """One number where all are alike."""
+    """Return one number where all are equal."""
     texts = [f"{value:.3g}" for value in values]
     return " / ".join(texts if len(set(texts)) > 1 else texts[:1])
 

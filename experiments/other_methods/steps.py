@@ -1,4 +1,4 @@
-"""Adaptation with other steps than TPT's, text side, per image: `python -m benchmarks.steps`.
+"""Adaptation with other steps than TPT's, text side, per image: `python -m experiments.other_methods.steps`.
 
 As `benchmarks.adapt`: the naive reference adapts one image at a time, the engine a batch. The first gradient comes from
 the Jacobian J, random here but for its size, as its building has been measured there; whatever a method needs beyond
@@ -34,7 +34,7 @@ NAIVE: Mapping[str, Callable[..., Adapted]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("steps", __doc__ or "", _options, argv)
+    args = parse("experiments.other_methods.steps", __doc__ or "", _options, argv)
     rows, raw = [], {}
     for count in args.classes or ([10] if args.quick else [47, 101]):
         timings = measured(args, count)

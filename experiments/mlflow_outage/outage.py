@@ -1,4 +1,4 @@
-"""What a sweep loses when MLflow is down: `python -m benchmarks.store`.
+"""Cost of an MLflow outage to a sweep: `python -m experiments.mlflow_outage.outage`.
 
 The same sweep, alternating: with a server that is up, and with one that is killed as soon as the first record is
 written and stays away until the sweep is over. Then the server is started again, `sync` delivers, and both stores must
@@ -23,7 +23,7 @@ from fpp_sweep.spec.errors import InputError
 from tests.drivers import environment
 from tests.tracking.stores import Server, contents
 
-SPACES = Path(__file__).parent.parent / "search_spaces"
+SPACES = Path(__file__).parents[2] / "search_spaces"
 KEYS = {"runs": 2, "params": 2, "metrics": 2, "latest": 2, "tags": 2}  # columns of a row that say what it is
 STEP = 3  # the column of a metric's step
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("benchmarks.store", __doc__ or "")
+    options = parser("experiments.mlflow_outage.outage", __doc__ or "")
     options.add_argument("--pairs", type=int, default=3, metavar="N")
     options.add_argument("--trials", type=int, default=8, metavar="N", help="of the perturb space")
     return options.parse_args(argv)
@@ -96,7 +96,7 @@ def spent(sweep: Path) -> float:
 
 
 def holdings(database: Path) -> dict[str, set[object]]:
-    """What is there, by name; nothing may be there twice."""
+    """Return the contents by name; raise an error for duplicates."""
     held: dict[str, set[object]] = {}
     for table, rows in contents(database).items():
         names = [

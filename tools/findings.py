@@ -1,7 +1,7 @@
-"""docs/findings.md from a reproduction on the embedded model: `python -m benchmarks.findings reproductions/tiny`.
+"""docs/findings.md from a reproduction on the embedded model: `python -m tools.findings reproductions/tiny`.
 
 python -m fpp_sweep.reproduce --table all
-python -m benchmarks.findings reproductions/tiny > docs/findings.md
+python -m tools.findings reproductions/tiny > docs/findings.md
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INTRODUCTION = """\
 A toy model cannot decide whether the paper is right: this page shows what the methods do to a small, over-confident
 CLIP on drawn pictures, so agreement is no replication, and disagreement no refutation.
 
-Written by `python -m benchmarks.findings` from `python -m fpp_sweep.reproduce --table all` on {date}:
+Written by `python -m tools.findings` from `python -m fpp_sweep.reproduce --table all` on {date}:
 {ran}. Every setting is as shipped; nothing was tuned on these images. [theory.md](theory.md) has the paper's analysis.
 
 **Verdicts** are about our own numbers. Accuracy and ECE are compared on the same images, with the variance of seeds.
@@ -40,7 +40,7 @@ correction over all comparisons of a table's claims ([evidence.md](evidence.md))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser("benchmarks.findings", __doc__ or "")
+    options = parser("tools.findings", __doc__ or "")
     options.add_argument("folder", type=Path)
     folder = options.parse_args(argv).folder
     tables = {}

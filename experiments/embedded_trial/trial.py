@@ -1,4 +1,4 @@
-"""A whole trial on the embedded model, pretraining and TPT over a dataset: `python -m benchmarks.sweep`.
+"""A whole trial, pretraining and TPT over a dataset: `python -m experiments.embedded_trial.trial`.
 
 Both sides start from cached image features, which do not depend on the trial. (The released code makes views and
 features again in every trial; benchmarks.features tells what that costs.) Both sides pretrain with the same noise.
@@ -117,7 +117,7 @@ class Trial:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("sweep", __doc__ or "", _options, argv)
+    args = parse("experiments.embedded_trial.trial", __doc__ or "", _options, argv)
     require_open_clip()
     with tempfile.TemporaryDirectory() as folder:
         trial = prepared(args, Path(folder))

@@ -1,4 +1,4 @@
-"""What a sweep costs beside its work: `python -m benchmarks.driver`.
+"""Overhead of a sweep: `python -m experiments.driver_costs.driver`.
 
 - Trials of a task that does nothing, through all that a real one goes through: Ray Tune, Optuna's study, the trial's
   process, the scheduler, scoring, files, records. At one trial at a time, so that nothing hides behind anything else.
@@ -27,7 +27,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.job import TrialContext
-from fpp_sweep.search.searcher import SweepSearcher, conduct
+from fpp_sweep.search.searcher import SweepSearcher, run_tune
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser("benchmarks.driver", __doc__ or "")
+    options = parser("experiments.driver_costs.driver", __doc__ or "")
     options.add_argument("--trials", type=int, default=200, metavar="N", help="that do nothing")
     options.add_argument("--asked", type=int, nargs="*", default=[100, 500, 2000], metavar="N", help="sizes of a study")
     return options.parse_args(argv)
@@ -169,7 +169,7 @@ def print_overhead(trials: int) -> None:
         brief = TrialContext(
             folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
-        conduct(conductor, brief, scratch)
+        run_tune(conductor, brief, scratch)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"{len(ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")

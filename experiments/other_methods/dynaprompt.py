@@ -1,4 +1,4 @@
-"""DynaPrompt, text side, per image: `python -m benchmarks.dynaprompt`.
+"""DynaPrompt, text side, per image: `python -m experiments.other_methods.dynaprompt`.
 
 The naive reference takes slot after slot: 77 tokens forward for each, then forward, backward and AdamW for those that
 are selected, and forward again. The engine takes all slots in one batch, knows the features of fresh ones and of those
@@ -26,7 +26,7 @@ CHECKED = {True: 6, False: 1}  # images whose results are compared, where it sha
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("dynaprompt", __doc__ or "", _options, argv)
+    args = parse("experiments.other_methods.dynaprompt", __doc__ or "", _options, argv)
     rows, raw = [], {}
     for classes in args.classes or ([10] if args.quick else [47, 101]):
         timings = measured(args, classes)
