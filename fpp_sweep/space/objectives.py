@@ -1,4 +1,4 @@
-"""What trials are judged by: objectives to optimize and constraints to keep."""
+"""Objectives to optimize and constraints to keep."""
 
 from __future__ import annotations
 

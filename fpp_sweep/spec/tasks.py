@@ -120,7 +120,7 @@ Task = PretrainTask | EvalTask
 
 
 def views_for(config: TrialConfig) -> ViewConfig:
-    """Return the view settings of a config's method: the place for view protocols of single methods.
+    """Return the view settings of a config's method. View protocols of single methods belong here.
 
     A method that looks at fewer views, or at other views than the config says, gets its own settings here. Keys of
     cached features contain them, so each protocol has its own features.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -179,6 +179,22 @@ def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
         blocks=blocks,
         calibrated_bias=float(np.mean(calibrated_biases)),
     )
+
+
+def average_over(samples: SplitSamples, datasets: Collection[str]) -> SplitSamples:
+    """Return the samples with averages over some of the datasets only."""
+    images = {dataset: count for dataset, count in samples.images.items() if dataset in datasets}
+    records = {}
+    for name, record in samples.records.items():
+        metrics: dict[str, MetricSamples] = {}
+        for metric in record.metrics:
+            if "/" in metric:
+                continue
+            by_dataset = {f"{metric}/{dataset}": record.metrics[f"{metric}/{dataset}"] for dataset in images}
+            metrics |= by_dataset
+            metrics[metric] = _average(list(by_dataset.values()))
+        records[name] = replace(record, metrics=metrics)
+    return SplitSamples(samples.split, images, records)
 
 
 def sample_split(

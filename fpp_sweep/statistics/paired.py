@@ -25,7 +25,7 @@ LEVEL = 0.05  # of tests; intervals are 95 % intervals
 TYPICAL_SHARE = 0.5  # of the typical seed variance that is added to each record's own
 MIN_IMAGES = 30  # of the smallest dataset, for any interval
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
-# below it, intervals cover too rarely (benchmarks/coverage.py)
+# below it, intervals cover too rarely (benchmarks/answer.py)
 MIN_CALIBRATION_RATIO = 1.5
 
 
@@ -61,6 +61,11 @@ class Difference:
     family_size: int = 1
 
     @property
+    def is_significant(self) -> bool:
+        """True if the difference is shown after Holm's correction."""
+        return self.adjusted_p < LEVEL
+
+    @property
     def half_width(self) -> float:
         """Of the 95 % interval, which is not corrected for the family."""
         return t_quantile(1 - LEVEL / 2, self.degrees_of_freedom) * self.standard_error
@@ -81,7 +86,7 @@ class Difference:
     @property
     def mark(self) -> str:
         """`+` where the first is better, `-` where it is worse, empty where no difference is shown."""
-        if not self.adjusted_p < LEVEL:
+        if not self.is_significant:
             return ""
         if self.gain > 0:
             return "+"
@@ -268,6 +273,33 @@ def difference(
         standard_error=standard_error,
         degrees_of_freedom=variance.degrees_of_freedom,
         p_value=two_sided_p(value, standard_error, variance.degrees_of_freedom),
+    )
+
+
+def difference_over_seeds(
+    first: str, second: str, metric: str, first_values: Mapping[str, float], second_values: Mapping[str, float]
+) -> Difference:
+    """Return first minus second, paired by seed; for numbers that cannot be computed from block statistics.
+
+    The variance is that of seeds only. With fewer than two shared seeds the standard error is infinite.
+    """
+    shared = sorted(first_values.keys() & second_values.keys())
+    gaps = np.array([first_values[seed] - second_values[seed] for seed in shared])
+    if len(gaps) < 2:
+        value = float(np.mean(list(first_values.values())) - np.mean(list(second_values.values())))
+        standard_error, degrees_of_freedom = math.inf, 1.0
+    else:
+        value = float(gaps.mean())
+        standard_error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+        degrees_of_freedom = len(gaps) - 1.0
+    return Difference(
+        first=first,
+        second=second,
+        metric=metric,
+        value=value,
+        standard_error=standard_error,
+        degrees_of_freedom=degrees_of_freedom,
+        p_value=two_sided_p(value, standard_error, degrees_of_freedom),
     )
 
 

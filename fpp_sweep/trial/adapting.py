@@ -1,7 +1,7 @@
 """Adaptation to a shard of a dataset, and its predictions.
 
-This is a pure function of the task, the model and the data: however the work is cut and whoever repeats it, the result
-is equal to the last bit.
+This is a pure function of the task, the model and the data. The result is equal to the last bit however the work is cut
+and whichever worker repeats it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import class_texts
 
@@ -120,7 +121,7 @@ def evaluate(
         if not logits.isfinite().all():
             raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
         probabilities = upcast(logits).softmax(-1)
-        if task.config.precision == "fp16":
+        if adaptation_precision(task.config.precision) == "fp16":
             probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
         ids = [dataset.ids[index] for index in readable]
         parts.append(Predictions.of(ids, dataset.labels[readable], _as_array(probabilities), columns))

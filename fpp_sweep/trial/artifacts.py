@@ -36,7 +36,7 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
-        block_stats[result.facts.name, result.seed] = result.sums
+        block_stats[result.facts.name, result.seed] = BlockStats.of_predictions(result.facts.name, result.predictions)
         if result.seed == first_seed:
             panels[f"{result.facts.name}, seed {first_seed}"] = result.predictions
     with written_whole(folder / split / BLOCK_STATS_FILE) as partial:

@@ -23,7 +23,6 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import EvalTask, Task, cost
-from fpp_sweep.statistics.block_stats import BlockStats
 from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
@@ -153,10 +152,6 @@ class DatasetResult:
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, computed for this trial
     costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
-
-    @property
-    def sums(self) -> BlockStats:
-        return BlockStats.of_predictions(self.facts.name, self.predictions)
 
 
 def run_trial(

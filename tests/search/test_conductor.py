@@ -403,3 +403,58 @@ STAGNANT = "hypervolume grew by less than 1% in the last 2 finished trials"
 )
 def test_a_search_ends_when_its_front_has_not_moved(tmp_path, values, trials, why):
     assert patient(tmp_path / "sweep", values) == (trials, why)
+
+
+# ------------------------------------------------------------ trials in flight, stopped trials and second drivers
+
+
+def stop(sweep, trial, job, held=0.0):
+    """End a trial as `steer stop` or a race does."""
+    record = sweep.folder.trial(job["name"])
+    stopped = replace(record, state="stopped", reason="stopped by `steer`", held=held, finished=record.started + 1)
+    sweep.folder.write_trial(stopped)
+    sweep.conductor.on_trial_complete(trial, {"pid": 1}, False)
+
+
+def test_the_front_is_tested_after_the_last_of_two_simultaneous_trials_which_may_join_it(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=2", "search.concurrency=2", "work.baselines=[]")
+    (first, first_id), (second, second_id) = sweep.ask(), sweep.ask()
+    sweep.end(first_id, first)
+    assert sweep.ask()[0] is None
+    sweep.end(second_id, second, accuracy=60.0, ece=5.0)
+    assert sweep.run()[2:] == ["trial-0001 on test"]
+
+
+def test_the_time_of_workers_for_stopped_trials_counts_as_gpu_hours(tmp_path):
+    options = ["search.gpu_hours=1", "search.trials=null", "search.concurrency=1", "work.baselines=[]"]
+    sweep = Sweep(tmp_path / "sweep", *options, gpus=1.0)
+    job, trial = sweep.ask()
+    stop(sweep, trial, job, held=3600.0)
+    assert sweep.conductor.gpu_hours() == 1.0
+    assert sweep.ask()[0] == Searcher.FINISHED
+    assert sweep.conductor.why_stopped == "1 GPU-hours used up"
+    assert Sweep(tmp_path / "sweep", *options, gpus=1.0).conductor.gpu_hours() == 1.0  # a second driver
+
+
+def test_a_stopped_trial_ends_a_row_of_failures(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=9", "search.max_failures=2", "work.baselines=[]")
+    for state in ("failed", "stopped", "failed"):
+        job, trial = sweep.ask()
+        if state == "failed":
+            sweep.end(trial, job, reason="ValueError: no")
+        else:
+            stop(sweep, trial, job)
+    assert sweep.ask()[0]["name"] == "trial-0003"
+    assert sweep.conductor.why_stopped is None
+
+
+def test_a_stopped_baseline_stays_stopped_when_the_sweep_is_resumed(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
+    job, trial = sweep.ask()
+    assert job["name"] == f"baseline-{PLAIN}"
+    stop(sweep, trial, job)
+    resumed = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
+    assert resumed.folder.trial(f"baseline-{PLAIN}").state == "stopped"
+    ran = resumed.run()
+    assert ran[:2] == [f"baseline-{TPT}", "trial-0000"]
+    assert f"baseline-{PLAIN}" not in ran
