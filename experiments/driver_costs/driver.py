@@ -27,7 +27,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.job import TrialContext
-from fpp_sweep.search.searcher import SweepSearcher, conduct
+from fpp_sweep.search.searcher import SweepSearcher, run_tune
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
@@ -169,7 +169,7 @@ def print_overhead(trials: int) -> None:
         brief = TrialContext(
             folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
-        conduct(conductor, brief, scratch)
+        run_tune(conductor, brief, scratch)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"{len(ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")

@@ -1,1 +1,1 @@
-"""What is tried next, and the trials that Ray Tune runs."""
+"""The choice of trials, and the processes in which Ray Tune runs them."""

@@ -88,7 +88,9 @@ class Difference:
         """`+` where the first is better, `-` where it is worse, empty where no difference is shown."""
         if not self.is_significant:
             return ""
-        return "+" if self.gain > 0 else "-"
+        if self.gain > 0:
+            return "+"
+        return "-"
 
     def excludes_loss_beyond(self, margin: float) -> bool:
         """Return True if the interval excludes that the first is worse by more than `margin`."""
@@ -158,10 +160,12 @@ class SeedVariances:
         if not own:
             return cls(Variance(0.0, 0.0), {})
         typical = math.exp(sum(log_spreads) / len(log_spreads))
-        degrees = sum(variance.degrees_of_freedom for variance in own.values())
-        weighted = sum(variance.value * variance.degrees_of_freedom for variance in own.values())
+        degrees = 0.0
+        weighted = 0.0
         moderated = {}
         for name, variance in own.items():
+            degrees += variance.degrees_of_freedom
+            weighted += variance.value * variance.degrees_of_freedom
             value = variance.value + TYPICAL_SHARE * typical
             moderated[name] = Variance(value, variance.degrees_of_freedom + 1)
         return cls(Variance(weighted / degrees, degrees), moderated)
@@ -184,12 +188,16 @@ def _unbiased_log(spread: float, degrees_of_freedom: int) -> float:
 
 def satterthwaite(variances: Sequence[Variance]) -> Variance:
     """Return the sum of independent variances with its effective degrees of freedom."""
-    total = sum(variance.value for variance in variances)
+    total = 0.0
     spread = 0.0
     for variance in variances:
+        total += variance.value
         if variance.value > 0:
             spread += variance.value**2 / variance.degrees_of_freedom
-    return Variance(total, total**2 / spread if spread > 0 else math.inf)
+    degrees_of_freedom = math.inf
+    if spread > 0:
+        degrees_of_freedom = total**2 / spread
+    return Variance(total, degrees_of_freedom)
 
 
 # --- intervals -------------------------------------------------------------------------------------
@@ -197,7 +205,10 @@ def satterthwaite(variances: Sequence[Variance]) -> Variance:
 
 def seed_variances(samples: SplitSamples, metrics: Iterable[str]) -> dict[str, SeedVariances]:
     """Return the moderated seed variances of a split's records, by metric."""
-    return {metric: SeedVariances.of(samples.records.values(), metric) for metric in metrics}
+    variances = {}
+    for metric in metrics:
+        variances[metric] = SeedVariances.of(samples.records.values(), metric)
+    return variances
 
 
 def metric_interval(
@@ -235,23 +246,25 @@ def difference(
     samples: SplitSamples, first: str, second: str, metric: str, seeds: SeedVariances | None = None
 ) -> Difference | None:
     """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
-    one = samples.metric(first, metric)
-    other = samples.metric(second, metric)
-    if one is None or other is None or min(samples.images.values()) < MIN_IMAGES:
+    minuend = samples.metric(first, metric)
+    subtrahend = samples.metric(second, metric)
+    if minuend is None or subtrahend is None or min(samples.images.values()) < MIN_IMAGES:
         return None
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
-    value = one.value - other.value
-    image_variance = float((one.draws - other.draws).var()) + one.extra_variance
-    identical = value == 0 and bool(np.array_equal(one.by_seed, other.by_seed))
+    value = minuend.value - subtrahend.value
+    image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance
+    is_identical = value == 0 and bool(np.array_equal(minuend.by_seed, subtrahend.by_seed))
     variance = satterthwaite(
         [
-            Variance(image_variance, one.blocks - 1.0),
+            Variance(image_variance, minuend.blocks - 1.0),
             seeds.of_mean(samples.records[first]),
             seeds.of_mean(samples.records[second]),
         ]
     )
-    standard_error = 0.0 if identical else math.sqrt(variance.value)
+    standard_error = 0.0
+    if not is_identical:
+        standard_error = math.sqrt(variance.value)
     return Difference(
         first=first,
         second=second,
@@ -296,18 +309,18 @@ def compare(samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Se
     differences = []
     for first, second in pairs:
         for metric in metrics:
-            found = difference(samples, first, second, metric, by_metric[metric])
-            if found is not None:
-                differences.append(found)
+            paired = difference(samples, first, second, metric, by_metric[metric])
+            if paired is not None:
+                differences.append(paired)
     return correct(differences)
 
 
 def correct(family: Sequence[Difference]) -> list[Difference]:
     """Fill in Holm's adjusted p-values: the chance of any false difference in the family stays below the level."""
-    adjusted = holm([found.p_value for found in family])
+    adjusted = holm([member.p_value for member in family])
     corrected = []
-    for found, p_value in zip(family, adjusted, strict=True):
-        corrected.append(replace(found, adjusted_p=p_value, family_size=len(family)))
+    for member, p_value in zip(family, adjusted, strict=True):
+        corrected.append(replace(member, adjusted_p=p_value, family_size=len(family)))
     return corrected
 
 
@@ -330,11 +343,18 @@ def standard_errors(
     samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
 ) -> tuple[Numbers, Numbers]:
     """Return paired differences between all records: (records, records) values and standard errors."""
-    draws = np.stack([samples.records[name].metrics[metric].draws for name in names])
-    values = np.array([samples.records[name].metrics[metric].value for name in names])
-    covariance = np.cov(draws, bias=True).reshape(len(names), len(names))
+    draws = []
+    means = []
+    variances_of_seeds = []
+    for name in names:
+        record = samples.records[name]
+        draws.append(record.metrics[metric].draws)
+        means.append(record.metrics[metric].value)
+        variances_of_seeds.append(seeds.of_mean(record).value)
+    values = np.array(means)
+    of_seeds = np.array(variances_of_seeds)
+    covariance = np.cov(np.stack(draws), bias=True).reshape(len(names), len(names))
     image_variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
     extra = samples.records[names[0]].metrics[metric].extra_variance
-    of_seeds = np.array([seeds.of_mean(samples.records[name]).value for name in names])
     variance = np.maximum(image_variance, 0) + extra + of_seeds[:, None] + of_seeds
     return values[:, None] - values, np.sqrt(variance)

@@ -46,7 +46,13 @@ class Steered(Sweep):
         self.conductor = SweepSearcher(
             self.space,
             self.folder,
-            SweepStudy(self.folder.study_file, "sweep", self.space, Queue.of(self.folder, self.folder.info())),
+            SweepStudy(
+                self.folder.study_file,
+                "sweep",
+                self.space,
+                Queue.of(self.folder, self.folder.info()),
+                self.folder.trials(),
+            ),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
             watch=self.watch,
             gpus_per_worker=0.0,

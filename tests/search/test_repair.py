@@ -1,4 +1,4 @@
-"""Records and study after real damage: each is made again from the other, in real Optuna, and what is lost is said."""
+"""The records and the study of a resumed sweep after real damage, with real Optuna."""
 
 import json
 import os
@@ -14,7 +14,8 @@ from optuna.trial import TrialState
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.search.repair import mend
+from fpp_sweep.search import samplers
+from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
@@ -43,24 +44,37 @@ def space_of(sampler="random"):
     return parse_space(SPACE.replace("SAMPLER", sampler), "space.yaml")
 
 
-def made(path, sampler="random", ends=ENDS):
-    """A sweep whose driver was killed, with a trial that it had begun."""
+def begun(path, sampler="random"):
+    """Return the folder and the study of a driver while a trial runs."""
     space, folder = space_of(sampler), SweepFolder(path)
     folder.write_info(replace(sweep_info(path.name, state="running"), space=space.plain(), objectives=space.objectives))
     folder.write_trial(TrialRecord(name=f"baseline-{PLAIN}", kind="baseline", state="waiting"))
     study = SweepStudy(folder.study_file, path.name, space)
-    for end in ends:
-        record = ended(study.ask(), end)
+    for end in ENDS:
+        record = next_record(study, end)
         folder.write_trial(record)
         study.tell(record)
-    folder.write_trial(ended(study.ask(), "running"))
+    folder.write_trial(next_record(study, "running"))
+    return folder, study
+
+
+def made(path, sampler="random"):
+    """Return the folder of a sweep whose driver was killed while a trial ran."""
+    folder, _ = begun(path, sampler)
     return folder
 
 
-def ended(asked, end):
-    number, origin, params = asked
+def next_record(study, end):
+    number, origin, params = study.ask()
     record = TrialRecord(
-        name=f"trial-{number:04d}", kind="trial", state=end, number=number, origin=origin, params=params, key="k"
+        name=f"trial-{number:04d}",
+        kind="trial",
+        state=end,
+        number=number,
+        origin=origin,
+        params=params,
+        key="k",
+        generation=study.generation(number),
     )
     if end != "complete":
         return replace(record, reason="why")
@@ -78,12 +92,12 @@ def folder(whole, tmp_path):
     return SweepFolder(shutil.copytree(whole, tmp_path / "sweep"))
 
 
-def mended(folder, sampler="random"):
-    return list(mend(folder, folder.info(), space_of(sampler)))
+def repaired(folder, sampler="random"):
+    return list(repair_records(folder, folder.info(), space_of(sampler)))
 
 
 def trials(folder):
-    """What the study has, apart from its own clock and numbering."""
+    """Return the study's trials, without Optuna's own times and ids."""
     study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder.study_file}")
     assert study.metric_names == ["accuracy", "ece"]
     return [
@@ -92,9 +106,9 @@ def trials(folder):
     ]
 
 
-def asked_next(folder, sampler="random"):
-    study = SweepStudy(folder.study_file, "sweep", space_of(sampler))
-    return [study.adopt(number) for number in study.unfinished()], study.ask()
+def next_driver(folder, sampler="random"):
+    """Return the study of the next driver."""
+    return SweepStudy(folder.study_file, "sweep", space_of(sampler), records=folder.trials())
 
 
 def scribble(file, seed=0):
@@ -134,21 +148,18 @@ def all_but_its_journal(file):
 
 
 def of_another_sweep(file):
-    file.unlink()
     SweepStudy(file, "other", space_of())
 
 
 def of_other_directions(file):
-    file.unlink()
     space = parse_space(f"{SPACE.replace('SAMPLER', 'random')}\nobjectives: [ece, brier]", "space.yaml")
     SweepStudy(file, "sweep", space)
 
 
 def of_another_space(file):
-    file.unlink()
     space = parse_space(named("params: {method: [tpt, otpt]}\nwork: {datasets: [scenes]}"), "space.yaml")
     study = SweepStudy(file, "sweep", space)
-    for _ in range(3):
+    for _ in range(9):
         study.ask()
 
 
@@ -159,7 +170,6 @@ STUDIES = {
     "random inside": scribble,
     "an index": an_index,
     "random": lambda file: file.write_bytes(random.Random(1).randbytes(50_000)),
-    "a folder": lambda file: (file.unlink(), file.mkdir()),
     "missing": lambda file: file.unlink(),
     "missing but for its journal": all_but_its_journal,
     "of another sweep": of_another_sweep,
@@ -169,46 +179,51 @@ STUDIES = {
 
 
 @pytest.mark.parametrize("damage", STUDIES.values(), ids=STUDIES)
-def test_a_study_is_made_again_from_the_records(folder, damage):
+def test_a_driver_builds_the_study_from_the_records_whatever_the_old_one_is(folder, damage):
     wanted = trials(folder)
     assert [state for _, state, *_ in wanted] == [*STATES, TrialState.RUNNING]
     damage(folder.study_file)
-    there = folder.study_file.exists()
-    (note,) = mended(folder)
-    assert note.startswith(f"{folder.study_file}: {'is of another sweep, other' if damage is of_another_sweep else ''}")
-    assert "made again from the records, with 7 trials; what the sampler itself remembered is lost" in note
+    assert repaired(folder) == []
+    next_driver(folder)
     assert trials(folder) == wanted
-    assert len(list(folder.path.glob("study.db.damaged-*"))) == there
-    assert mended(folder) == []
 
 
-def test_what_is_whole_is_left_alone(folder, tmp_path):
-    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()}
-    assert mended(folder) == []
-    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()} == before
-    assert mended(SweepFolder(shutil.copytree(folder.path, tmp_path / "moved" / "elsewhere"))) == []
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_whatever_byte_of_a_study_is_wrong_the_trials_are_what_the_records_say(folder, seed):
+def test_a_study_that_another_process_has_open_is_replaced(folder):
     wanted = trials(folder)
-    for place in range(seed, seed + 4):
-        content = bytearray(folder.study_file.read_bytes())
-        choice = random.Random(place)
-        for _ in range(choice.choice([1, 20, 400])):
-            content[choice.randrange(len(content))] = choice.randrange(256)
-        folder.study_file.write_bytes(content)
-        mended(folder)
-        assert [each[:3] + each[4:5] for each in trials(folder)] == [each[:3] + each[4:5] for each in wanted]
+    with closing(sqlite3.connect(folder.study_file)) as dashboard:
+        dashboard.execute("BEGIN EXCLUSIVE")
+        next_driver(folder)
+    assert trials(folder) == wanted
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_the_next_trials_are_those_of_the_study_that_is_lost(tmp_path, sampler):
-    folder = made(tmp_path / "sweep", sampler)
-    copy = SweepFolder(shutil.copytree(folder.path, tmp_path / "copy" / "sweep"))
-    copy.study_file.unlink()
-    mended(copy, sampler)
-    assert asked_next(copy, sampler) == asked_next(folder, sampler)
+def test_repair_changes_nothing_that_is_whole(folder):
+    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()}
+    assert repaired(folder) == []
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lost_record_is_restored_or_drawn_anew_whatever_byte_of_the_study_is_wrong(folder, seed):
+    wanted = trials(folder)
+    folder.trial_file("trial-0002").unlink()
+    choice = random.Random(seed)
+    content = bytearray(folder.study_file.read_bytes())
+    for _ in range(choice.choice([1, 20, 400])):
+        content[choice.randrange(len(content))] = choice.randrange(256)
+    folder.study_file.write_bytes(content)
+    repaired(folder)
+    study = next_driver(folder)
+    assert study.unfinished()[0] == 2
+    assert [trial for trial in trials(folder)[:7] if trial[0] != 2] == [trial for trial in wanted if trial[0] != 2]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+def test_the_next_trial_is_that_of_the_undisturbed_sweep(tmp_path, sampler, monkeypatch):
+    monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
+    monkeypatch.setattr(samplers, "STARTUP_TRIALS", 3)
+    folder, undisturbed = begun(tmp_path / "sweep", sampler)
+    resumed = next_driver(SweepFolder(shutil.copytree(folder.path, tmp_path / "copy")), sampler)
+    assert resumed.ask() == undisturbed.ask()
 
 
 RECORDS = {
@@ -236,84 +251,85 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("damage", RECORDS.values(), ids=RECORDS)
-def test_a_trial_without_a_record_is_run_again_with_what_the_study_has(folder, damage):
+def test_a_trial_without_a_record_is_run_again_with_the_settings_of_the_study(folder, damage):
     wanted, file = trials(folder), folder.trial_file("trial-0002")
     content = damage and damage(json.loads(file.read_text()))
     file.unlink()
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    *first, again, study = mended(folder)
+    *first, again = repaired(folder)
     assert [f"{file}: " in line and "kept as trial-0002.json.damaged-" in line for line in first] == [True] * (
         content is not None
     )
     assert len(max(first, default="")) < 900
     assert again == "trial-0002 has no usable record; it is run again, with the study's values"
-    assert "study.db: says something else than the records" in study
-    assert "lost" not in study
+    record = folder.trial("trial-0002")
+    assert (record.state, record.number, record.params) == ("waiting", 2, wanted[2][2])
+    assert list(record.params) == [param.key for param in space_of().params if param.key in record.params]
+    assert record.config["fpp.gamma2"] == record.params["fpp.gamma2"]
+    assert repaired(folder) == []
+    assert next_driver(folder).unfinished() == [2, 6]
     left = trials(folder)
-    assert left[2] == (*wanted[2][:1], TrialState.RUNNING, *wanted[2][2:4], None, {}, wanted[2][6])
+    assert left[2] == (*wanted[2][:1], TrialState.RUNNING, *wanted[2][2:4], None, {}, {})
     assert left[:2] + left[3:] == wanted[:2] + wanted[3:]
-    assert mended(folder) == []
-    ((number, _, values), _), _ = asked_next(folder)
-    assert (number, values) == (2, wanted[2][2])
+
+
+def test_a_restored_record_has_the_generation_of_nsga2(tmp_path, monkeypatch):
+    monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
+    folder = made(tmp_path / "sweep", "nsga2")
+    generations = [record.generation for record in folder.trials() if record.kind == "trial"]
+    assert generations[-1] > 0
+    folder.trial_file("trial-0004").unlink()
+    repaired(folder, "nsga2")
+    assert [record.generation for record in folder.trials() if record.kind == "trial"] == generations
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_what_neither_has_is_run_again_and_drawn_anew(tmp_path, sampler):
-    """As it was, where it came from the queue or from the random sampler."""
+def test_a_trial_in_neither_records_nor_study_is_drawn_anew(tmp_path, sampler):
+    """Settings of the queue and of the random sampler are the same again."""
     folder = made(tmp_path / "sweep", sampler)
     wanted = trials(folder)
     os.truncate(folder.study_file, 3000)
     os.truncate(folder.trial_file("trial-0001"), 5)
     folder.trial_file("trial-0004").unlink()
-    notes = mended(folder, sampler)
+    notes = repaired(folder, sampler)
     lost = "has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
     assert [note for note in notes if note.startswith("trial")] == [f"trial-0001 {lost}", f"trial-0004 {lost}"]
-    adopted, (number, _, _) = asked_next(folder, sampler)
-    drawn = {number: values for number, _, values in adopted}
-    assert list(drawn) == [1, 4, 6]
-    assert number == 7
-    assert drawn[1] == wanted[1][2]
-    assert drawn[4] == wanted[4][2] or sampler == "tpe"
+    study = next_driver(folder, sampler)
+    assert study.unfinished() == [1, 4, 6]
+    (_, _, first), (_, _, second) = study.ask_again(1), study.ask_again(4)
+    assert first == wanted[1][2]
+    assert second == wanted[4][2] or sampler == "tpe"
+    assert study.ask()[0] == 7
 
 
-def test_a_study_that_lacks_the_last_trials_gets_them(folder, tmp_path):
-    wanted = trials(folder)
-    folder.study_file.unlink()
-    shutil.copyfile(made(tmp_path / "older" / "sweep", ends=ENDS[:3]).study_file, folder.study_file)
-    assert "says something else" in mended(folder)[0]
-    (running,) = [each for each in trials(folder) if each not in wanted]
-    assert running[:4] == (3, TrialState.RUNNING, *wanted[3][2:4])  # whose end a driver tells when it starts
-
-
-@pytest.mark.parametrize("change", ["trials SET state = 'FAIL'", "trial_values SET value = value + 1"])
-def test_an_end_that_the_study_has_otherwise_is_what_the_records_say(folder, change):
-    wanted = trials(folder)
-    with closing(sqlite3.connect(folder.study_file)) as study:
-        study.execute(f"UPDATE {change} WHERE trial_id = 3")
-        study.commit()
-    assert trials(folder) != wanted
-    assert "says something else" in mended(folder)[0]
-    assert trials(folder) == wanted
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_trial_whose_driver_was_killed_before_its_first_record(folder, is_complete):
+    """With all settings in the study, the trial is restored; else its number and its settings are drawn again."""
+    wanted = trials(folder)[6][2]
+    folder.trial_file("trial-0006").unlink()
+    if not is_complete:
+        with closing(sqlite3.connect(folder.study_file)) as study:
+            study.execute("DELETE FROM trial_params WHERE trial_id = 7 AND param_name = 'method'")
+            study.commit()
+    notes = repaired(folder)
+    assert len(notes) == is_complete
+    if is_complete:
+        assert folder.trial("trial-0006").params == wanted
+    else:
+        number, _, params = next_driver(folder).ask()
+        assert (number, params) == (6, wanted)
 
 
 def test_a_baseline_without_a_record_is_noticed(folder):
     folder.trial_file(f"baseline-{PLAIN}").unlink()
-    assert mended(folder) == [f"baseline-{PLAIN} has no usable record; it is run again"]
+    assert repaired(folder) == [f"baseline-{PLAIN} has no usable record; it is run again"]
 
 
 def test_a_sweep_that_was_ended_before_its_first_trial_lacks_nothing(folder):
     shutil.rmtree(folder.path / "trials")
     folder.study_file.unlink()
-    assert mended(folder) == []
-
-
-def test_a_study_that_another_process_holds_is_not_taken_for_damaged(folder):
-    with closing(sqlite3.connect(folder.study_file)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(InputError, match=r"study.db: database is locked; end what else uses it"):
-            mended(folder)
-    assert mended(folder) == []
+    assert repaired(folder) == []
 
 
 def test_a_record_that_the_disk_does_not_give_is_not_taken_for_damaged(folder):
@@ -321,6 +337,6 @@ def test_a_record_that_the_disk_does_not_give_is_not_taken_for_damaged(folder):
     file.unlink()
     file.symlink_to(file)  # a loop: an error of the file system, for root, too
     with pytest.raises(InputError, match="Too many levels"):
-        mended(folder)
+        repaired(folder)
     assert not list(folder.path.rglob("*.damaged-*"))
     assert trials(folder)[-1][1] == TrialState.RUNNING
