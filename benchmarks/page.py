@@ -25,7 +25,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset

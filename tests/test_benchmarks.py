@@ -101,11 +101,13 @@ def test_the_stored_texts_are_two_lists_with_every_beginning_kept():
     assert (ids.argmax(dim=1) == torch.tensor([len(pair[1]) + 5 for pair in STORED["eurosat"]])).all()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # imports open_clip
 def test_the_stored_texts_are_what_clips_tokenizer_makes_of_the_real_names():
     assert tokenised() == STORED
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [*("adapt", "pretrain", "features", "features --handing"), *("precision", "trial", "device_views")]

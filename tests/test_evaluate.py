@@ -334,6 +334,7 @@ def test_ctrl_c_ends_a_run_and_its_processes_and_prints_how_to_continue(tmp_path
     assert "Traceback" not in err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_process_that_is_killed_while_it_decodes_is_one_line_and_finished_chunks_stay(tmp_path):
     words = ["--datasets", "scenes", "--limit", "2000", "--prompt", "a photo of a", "--method", TPT]
@@ -368,6 +369,7 @@ def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, cap
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_the_command_that_continues_it(tmp_path):
     with mounted(tmp_path / "small", "size=16k") as small:
@@ -379,6 +381,7 @@ def test_a_full_disk_ends_the_run_with_the_command_that_continues_it(tmp_path):
 # --- images and prompts -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
     words = ["--datasets", "digits", "--limit", 12, "--method", TPT, "--set", *FAST]
@@ -421,6 +424,7 @@ def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
     words = [*SMALL, "precision=fp16", "--method", TPT, "--prompt", "a photo of a", "--name", "half"]

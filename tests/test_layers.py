@@ -20,7 +20,8 @@ LAYERS = (
     ("core.models",),
     ("core.datasets",),
     ("core.images", "core.methods", "core.prompt", "core.fpp"),
-    ("statistics", "records"),
+    ("statistics",),
+    ("records",),
     ("trial",),
     ("workers",),
     ("search", "report", "cli"),
@@ -224,7 +225,7 @@ sys.meta_path.insert(0, Ends())
 with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()) as err, suppress(SystemExit):
     tune.main(["--space", "search_spaces/smoke.yaml", "--out", folder])
 subjects = [line.split()[0] for line in err.getvalue().splitlines()]
-assert subjects == ["sweep", "question", "searches", "work", "budget", "folder", "page"], subjects
+assert subjects == ["sweep", "question", "searches", "work", "budget", "then", "folder", "page"], subjects
 """
 ONE = "from fpp_sweep.__main__ import main\ntry: main(['tune', '--help'])\nexcept SystemExit: pass"
 

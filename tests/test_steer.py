@@ -204,6 +204,7 @@ def pending(sweep):
     return [command for command in sweep.commands() if command.applied is None]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # two sweeps
 def test_a_sweep_that_is_repeated_computes_nothing(tmp_path):
     """The second on what the first left for all; with `work.reuse_results=false` a third computes it all."""

@@ -1,1 +1,1 @@
-"""What is known of a sweep: its folder, and the front of its trials."""
+"""Records of a sweep: its folder, and the front of its trials."""

@@ -1,4 +1,4 @@
-"""Records of trials whose points are all listed beforehand."""
+"""Trials whose points are all listed beforehand, as a sweep in one process needs them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Search
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import set_aside
 from fpp_sweep.spec.messages import note
+
+NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
+
+
+def require_listed(space: Space) -> None:
+    """Raise InputError if the space asks for a search, or for something that only workers on Ray do."""
+    if space.search.sampler != "grid":
+        raise InputError(f"sampler {space.search.sampler} needs workers on Ray; give --workers", "search.sampler")
+    if space.work.baselines:
+        raise InputError("baselines need workers on Ray; give --workers", "work.baselines")
+    defaults = Search()
+    for key in NEED_RAY:
+        if getattr(space.search, key) != getattr(defaults, key):
+            raise InputError("needs workers on Ray; give --workers, or leave the key out", f"search.{key}")
 
 
 def write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:

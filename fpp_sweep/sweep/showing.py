@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.sweep.heading import heading

@@ -83,9 +83,8 @@ def gpus_of_a_worker(work: Work) -> float:
 
 def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
     """Start workers in the Ray session, and return when the first one has loaded the model."""
-    # imports Ray, which `session` must have imported first, with its environment set
-    from fpp_sweep.workers.actors import start_pool
-    from fpp_sweep.workers.resources import WorkerNeeds, require_room
+    from fpp_sweep.workers.actors import start_pool  # loads Ray, after `session` has set its environment
+    from fpp_sweep.workers.resources import WorkerNeeds, require_room  # likewise
 
     work = space.work
     gpus = gpus_of_a_worker(work)

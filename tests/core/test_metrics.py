@@ -369,6 +369,7 @@ def test_a_metric_that_is_not_finite_is_named(value):
 # --- a second opinion ----------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # importing torchmetrics alone takes 15 seconds and more
 @pytest.mark.parametrize("classes", [2, 10, 60])
 def test_torchmetrics_agrees_away_from_edges(classes):

@@ -163,6 +163,7 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path):
         write_page(tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -245,6 +245,7 @@ def test_a_damaged_command_is_set_aside_and_told_and_harms_nobody(tmp_path, caps
     assert len(sweep.trials()) == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # some hundred drivers
 def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
     """SIGKILL before every single write of a driver, to records, commands and study; the next one goes on."""

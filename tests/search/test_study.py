@@ -453,6 +453,7 @@ def test_optunas_own_front_is_ours(tmp_path_factory, seed, limited):
     assert sorted(trial.number for trial in stored(folder).best_trials) == ours
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # two thousand trials take a minute to write
 def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
     monkeypatch.undo()  # the samplers as they are

@@ -44,6 +44,7 @@ def told(sweep):
     return [(trial.state, trial.values, trial.params, trial.user_attrs) for trial in trials]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
