@@ -1,1 +1,1 @@
-"""The choice of trials, and the processes in which Ray Tune runs them."""
+"""The choice of the next trial, and the trials that Ray Tune runs."""
