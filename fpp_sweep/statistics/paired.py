@@ -5,8 +5,8 @@ of a record's seeds. Three seeds estimate it badly: a record whose seeds agree b
 therefore moderated: half of the typical variance of all records is added to each record's own, which counts as one more
 degree of freedom. The typical variance is the geometric mean, so that one unstable record does not hide the others.
 Of the rules that were simulated (benchmarks/RESULTS.md, Answer), this one keeps false differences at 5 % or fewer both
-where all records vary equally and where one varies ten times as much as the rest. The two variances add up, with degrees
-of freedom by Satterthwaite.
+where all records vary equally and where one varies ten times as much as the rest. The two variances add up, with
+degrees of freedom by Satterthwaite.
 """
 
 from __future__ import annotations
