@@ -46,10 +46,6 @@ TEMPORARY = (
     "fpp_sweep/search",  # rewritten
     "fpp_sweep/statistics",  # rewritten
     "fpp_sweep/sweep/resume.py",  # calls `mend` of fpp_sweep/search/repair.py
-    "docs/claims.md",  # merged with findings.md on another branch
-    "docs/findings.md",  # likewise
-    "docs/theory.md",  # edited there
-    "docs/reproduce.md",  # edited there
 )
 
 
