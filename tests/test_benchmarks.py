@@ -19,13 +19,12 @@ from fpp_sweep.core.text.packing import Packing
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = re.findall(r"^\| \w+ \| `(\w+)` \|", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
 SHARED = {"peak", "world"}  # modules with a command of their own that serve other benchmarks
-OLD_STATISTICS = {"claims", "coverage", "evidence", "first_sweep"}  # their interval code is being replaced
 STORED = json.loads(FILE.read_text())
 
 
 def test_the_readme_lists_every_benchmark():
     runnable = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if "__main__" in file.read_text()}
-    assert sorted(BENCHMARKS) == sorted(runnable - SHARED - OLD_STATISTICS)
+    assert sorted(BENCHMARKS) == sorted(runnable - SHARED)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -27,10 +27,11 @@ from tools.doc_words import (
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")])
 # studies of code that has gone: their commands stand as history
-HISTORY = [ROOT / f"experiments/{name}/README.md" for name in ("confirmation", "intervals", "searches_that_race")]
-HISTORY.append(ROOT / "docs/claims.md")  # goes with its branch
-# pages that another branch rewrites at this time; remove this exception with the branch
-REWRITTEN = {"claims.md", "findings.md", "reproduce.md", "theory.md"}
+HISTORY = [
+    ROOT / f"experiments/{name}/README.md" for name in ("confirmation", "claims", "intervals", "searches_that_race")
+]
+# written by a program
+REWRITTEN = {"findings.md"}
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -101,7 +102,7 @@ def test_the_pictures_of_the_architecture_are_up_to_date():
 def test_the_index_lists_every_page():
     index = (ROOT / "docs/README.md").read_text()
     missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index]
-    assert set(missing) <= {"README.md", "claims.md"}  # claims.md is merged into findings.md on another branch
+    assert missing == ["README.md"]
 
 
 def test_the_documentation_is_short():

@@ -40,29 +40,12 @@ BANNED = (
 STANDARD = ("in place",)  # of an operation that overwrites its input, as torch's documentation says
 OPENINGS = ("What", "Whether", "Who", "Whoever", "How", "Of", "Those", "The same", "Which")
 
-# files that other branches rewrite at this time, or that go with the code that they use
-TEMPORARY = (
-    "fpp_sweep/records",  # rewritten
-    "fpp_sweep/search",  # rewritten
-    "fpp_sweep/statistics",  # rewritten
-    "fpp_sweep/sweep/resume.py",  # calls `mend` of fpp_sweep/search/repair.py
-    "docs/claims.md",  # merged with findings.md on another branch
-    "docs/findings.md",  # likewise
-    "docs/theory.md",  # edited there
-    "docs/reproduce.md",  # edited there
-)
-
 
 def files() -> list[Path]:
     paths = [ROOT / name for name in DOCUMENTS]
     for name in PATHS:
         paths.extend(path for path in sorted((ROOT / name).rglob("*")) if path.suffix in SUFFIXES)
-    return [path for path in paths if not is_temporary(path)]
-
-
-def is_temporary(path: Path) -> bool:
-    name = str(path.relative_to(ROOT))
-    return any(name == exception or name.startswith(f"{exception}/") for exception in TEMPORARY)
+    return paths
 
 
 def words_of(text: str) -> str:
@@ -143,7 +126,3 @@ def test_headings_of_documents_are_noun_phrases_or_imperatives():
             headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), flags=re.MULTILINE)
             problems.extend(f"{path.relative_to(ROOT)}: {heading}" for heading in headings if opens_badly(heading))
     assert not problems, "\n".join(problems)
-
-
-def test_temporary_exceptions_exist():
-    assert not [name for name in TEMPORARY if not (ROOT / name).exists()]

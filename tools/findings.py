@@ -33,6 +33,8 @@ correction over all comparisons of a table's claims ([evidence.md](evidence.md))
 *holds* if it is so for every row that it names. It *does not hold* if a difference counts against it, and is
 *undecided* otherwise. Gains are in the column's unit, with the half-width of their 95 % interval, not corrected.
 
+Tables that are not here: {missing}. Tables `init` and `natural_shifts` need checkpoints and photographs.
+
 | verdict | claims |
 | --- | --- |
 {counts}
@@ -45,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = options.parse_args(argv).folder
     tables = {}
     for name in shipped():
-        if find(name).theory or not (folder / name / "sweep.json").is_file():
+        sweep = SweepFolder(folder / name)
+        if find(name).theory or not sweep.info_file.is_file() or sweep.info().state != "finished":
             continue
         tables[name] = table_of(find(name), SweepFolder(folder / name), {})
     created = SweepFolder(folder / next(iter(tables))).info().created
@@ -60,7 +63,8 @@ def page(tables: Mapping[str, Table], created: float) -> Iterator[str]:
     counts = "\n".join(f"| {verdict} | {count} |" for verdict, count in verdicts.most_common())
     ran = next(iter(tables.values())).ran[0]
     date = datetime.fromtimestamp(created, UTC).date()
-    yield INTRODUCTION.format(date=date, ran=ran, counts=counts)
+    missing = [name for name in shipped() if name not in tables and not find(name).theory]
+    yield INTRODUCTION.format(date=date, ran=ran, counts=counts, missing=", ".join(missing) or "none")
     for name, table in tables.items():
         yield from _section(name, table)
 

@@ -37,19 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     with flags_in_errors(args):
         selection = select(args)
     from fpp_sweep.reproduce import session  # start-up time
-    from fpp_sweep.sweep.api import Options  # start-up time
 
     if args.dry_run:
         session.print_dry_run(selection)
         return
     words = sys.argv[1:] if argv is None else argv
-    options = Options(
-        address=args.address,
-        tracking_uri=args.tracking_uri,
-        verbose=args.verbose,
-        command=command_line("reproduce", words),
-        plugins=tuple(files),
-    )
+    options = session.options_of(args, command=command_line("reproduce", words), files=files)
     if not session.run_selection(selection, args.out, options):
         raise SystemExit(1)
 

@@ -395,7 +395,7 @@ def _setting_lines(table: Table, row: Row, columns: Sequence[Column], settings: 
 
 
 def _values_with_lines(lines: Sequence[Line], x: str, by: str, *, is_grouped: bool) -> list[str]:
-    """Return the values of `by` that have a line: those of several rows."""
+    """Return the values of `by` that have a line: values that several rows share."""
     values = []
     for line in _select(lines, column=lines[0]["column"]):
         if line[x] != "":

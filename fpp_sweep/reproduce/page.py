@@ -183,7 +183,7 @@ def _theory_sections(folder: Path) -> Iterator[Section]:
 
 
 def _settings_section(table: Table) -> Section:
-    """Return the settings in which the rows' trials differ, and the others in a sentence."""
+    """Return the settings in which the rows' trials differ, and the shared settings in a sentence."""
     configs = _configs_of(table)
     names: dict[str, None] = {}
     for config in configs.values():

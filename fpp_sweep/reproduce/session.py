@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fpp_sweep.reproduce.output import as_text
@@ -12,8 +13,20 @@ from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
 from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import Table
 from fpp_sweep.spec.messages import runnable
+from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.sweep.estimate import dry_run
+
+
+def options_of(args: argparse.Namespace, *, command: str, files: Sequence[PluginFile]) -> Options:
+    """Return the options of all sweeps of a command line."""
+    return Options(
+        address=args.address,
+        tracking_uri=args.tracking_uri,
+        verbose=args.verbose,
+        command=command,
+        plugins=tuple(files),
+    )
 
 
 def print_dry_run(selection: Selection) -> None:

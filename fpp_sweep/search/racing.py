@@ -265,7 +265,7 @@ class RaceRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungDecision:
-    """What a trial decided after a rung."""
+    """The decision of a trial after a rung."""
 
     share: float = 0.0  # of its images that it has seen
     reason: str | None = None  # why it was stopped; none: it goes on

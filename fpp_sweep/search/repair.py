@@ -56,7 +56,7 @@ def _check_record(record: TrialRecord, info: SweepInfo, space: Space) -> None:
 def _set_aside(file: Path, error: InputError) -> str:
     """Keep a damaged file under another name, and return what is wrong with it.
 
-    Raise the error itself if the file system gave it: nobody knows then that the file is damaged.
+    Raise the error itself if the file system gave it: the file may be sound then.
     """
     if isinstance(error.__cause__, OSError):
         raise error

@@ -39,7 +39,7 @@ class SweepStudy:
     def __init__(
         self, file: Path, name: str, space: Space, queue: Queue | None = None, records: Iterable[TrialRecord] = ()
     ) -> None:
-        """Create the study in `file`, in place of an older one, with the trials on record."""
+        """Create the study in `file`, which replaces an older one, with the trials on record."""
         self.queue = queue or Queue(space.queue())
         self._space = space
         self._params = space.searched()

@@ -5,8 +5,8 @@ of a record's seeds. Three seeds estimate it badly: a record whose seeds agree b
 therefore moderated: half of the typical variance of all records is added to each record's own, which counts as one more
 degree of freedom. The typical variance is the geometric mean, so that one unstable record does not hide the others.
 Of the rules that were simulated (benchmarks/RESULTS.md, Answer), this one keeps false differences at 5 % or fewer both
-where all records vary alike and where one varies ten times as much as the rest. The two variances add up, with degrees
-of freedom by Satterthwaite.
+where all records vary equally and where one varies ten times as much as the rest. The two variances add up, with
+degrees of freedom by Satterthwaite.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Difference:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval, which is not corrected for the family."""
+        """Half the width of the 95 % interval, which is not corrected for the family."""
         return t_quantile(1 - LEVEL / 2, self.degrees_of_freedom) * self.standard_error
 
     @property

@@ -13,8 +13,7 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.listed_trials import require_listed
-from fpp_sweep.sweep.local_trials import TrialCallback, recording_end, run_trials
+from fpp_sweep.sweep.local_trials import TrialCallback, recording_end, require_listed, run_trials
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import local_start

@@ -1,4 +1,4 @@
-"""The trials of a sweep in this process, one after the other, and the record of how the sweep ended."""
+"""The listed trials of a sweep in this process, one after the other, and the record of how the sweep ended."""
 
 from __future__ import annotations
 
@@ -9,15 +9,29 @@ from dataclasses import replace
 from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import ENDED, TrialRecord
+from fpp_sweep.records.records import ENDED, TrialRecord, waiting_record
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.space.work import Search
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.files import set_aside
 from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.sweep.api import InterruptedSweep
-from fpp_sweep.sweep.listed_trials import write_listed_trials
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
+NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
+
+
+def require_listed(space: Space) -> None:
+    """Raise InputError if the space asks for a search, or for something that only workers on Ray do."""
+    if space.search.sampler != "grid":
+        raise InputError(f"sampler {space.search.sampler} needs workers on Ray; give --workers", "search.sampler")
+    if space.work.baselines:
+        raise InputError("baselines need workers on Ray; give --workers", "work.baselines")
+    defaults = Search()
+    for key in NEED_RAY:
+        if getattr(space.search, key) != getattr(defaults, key):
+            raise InputError("needs workers on Ray; give --workers, or leave the key out", f"search.{key}")
 
 
 @contextmanager
@@ -62,7 +76,7 @@ def run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | No
     """Run the listed trials of a space that have not ended, up to `search.max_failures` failures in a row."""
     search = space.search
     failures = 0
-    for order, name in enumerate(write_listed_trials(space, context.folder)):
+    for order, name in enumerate(_write_listed_trials(space, context.folder)):
         record = context.folder.trial(name)
         if record.state in ENDED:
             continue
@@ -81,3 +95,29 @@ def run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | No
             failures = 0
         if on_trial is not None:
             on_trial(context.folder, record)
+
+
+def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
+    """Write a record for each point that has none yet, and return the names of all of them in their order."""
+    names = []
+    for number, (origin, values) in enumerate(space.queue()[: space.search.trials]):
+        name = f"trial-{number:04d}"  # as in search/study.py, which needs Optuna
+        if not _has_record(folder, name):
+            config = space.resolve(values)
+            folder.write_trial(waiting_record(name, "trial", config, number=number, origin=origin, params=values))
+        names.append(name)
+    return names
+
+
+def _has_record(folder: SweepFolder, name: str) -> bool:
+    """Return whether a trial has a record; a damaged one is renamed, so that the trial runs again."""
+    file = folder.trial_file(name)
+    if not file.exists():
+        return False
+    try:
+        folder.trial(name)
+    except InputError as error:
+        problem = str(error).partition(";")[0]
+        note(f"{problem}; kept as {set_aside(file)}, and the trial runs again")
+        return False
+    return True

@@ -71,7 +71,10 @@ def pack_state(adapter: Adapter) -> bytes | None:
     if not adapter.row.stateful:
         return None
     tensors = adapter.method.pack(adapter.state)  # type: ignore[attr-defined]
-    data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    on_cpu = {}
+    for name, tensor in tensors.items():
+        on_cpu[name] = tensor.detach().cpu().contiguous()
+    data: bytes = save(on_cpu)
     return data
 
 
@@ -151,7 +154,10 @@ def _adapt(
         adapter = replace(adapter, state=state)
     if "logits" in task.columns:
         columns["logits"] = logits
-    return logits, {name: _as_array(values) for name, values in columns.items()}, adapter
+    arrays = {}
+    for name, values in columns.items():
+        arrays[name] = _as_array(values)
+    return logits, arrays, adapter
 
 
 def _adapt_and_measure(

@@ -105,6 +105,9 @@ def write_predictions(predictions: Predictions, classes: Sequence[str], path: Pa
         "brier": predictions.brier,
     }
     for name, values in predictions.columns.items():
-        columns[name] = values if values.ndim == 1 else list(values)
+        if values.ndim > 1:
+            columns[name] = list(values)
+        else:
+            columns[name] = values
     with written_whole(path) as partial:
         parquet.write_table(pyarrow.table(columns), partial)

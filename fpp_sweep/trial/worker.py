@@ -123,7 +123,9 @@ class Worker:
         features = self._features(task)
         features_done = perf_counter()
         predictions = None
-        state = inputs[task.previous].state if task.previous else None
+        state = None
+        if task.previous:
+            state = inputs[task.previous].state
         readable = int(np.isin(stream, features.kept).sum())
         if readable:
             adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)

@@ -26,7 +26,7 @@ def run(folder, *words):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--table", "mian"], "--table mian: unknown table 'mian', did you mean 'main'?"),
         (["--table", "init"], "table init has no row that can be run: give --coop or --maple a checkpoint"),
@@ -45,7 +45,7 @@ def run(folder, *words):
         (["--table", "main", "--name", "../out"], "--name '../out': letters, digits"),
     ],
 )
-def test_bad_input_is_one_line(words, told, capsys):
+def test_bad_input_is_one_line(words, message, capsys):
     from fpp_sweep.cli.command import run as run_main
     from fpp_sweep.reproduce.__main__ import main
 
@@ -56,7 +56,7 @@ def test_bad_input_is_one_line(words, told, capsys):
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert told in err
+    assert message in err
 
 
 def test_a_precision_that_this_machine_lacks_is_left_out_unless_there_is_no_other(monkeypatch, capsys):
@@ -116,7 +116,7 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    # flatness has more columns, so it runs first: what main shares with it is at hand
+    # flatness has more columns, so it runs first: the results that main shares with it are cached
     cached = {name: SweepFolder(whole / name).info().work.cached for name in ("main", "flatness")}
     assert cached["flatness"] == 0
     # on two datasets with two seeds: five rows and FPP's pretraining, of which flatness has O-TPT's, FPP's and that
@@ -134,11 +134,11 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
     (whole / "main" / "sweep.json").write_text("{")
     (whole / "flatness" / "trials" / "trial-0001.json").write_text("{")
-    mended = run(tmp_path, *words)
-    assert mended.returncode == 0, mended.stderr
-    assert "made again from its copy, so that nothing is lost" in mended.stderr
-    assert "trial-0001 has no usable record; it is run again" in mended.stderr
-    assert sorted(mended.stdout.splitlines()) == sorted(done.stdout.splitlines())
+    repaired = run(tmp_path, *words)
+    assert repaired.returncode == 0, repaired.stderr
+    assert "made again from its copy, so that nothing is lost" in repaired.stderr
+    assert "trial-0001 has no usable record; it is run again" in repaired.stderr
+    assert sorted(repaired.stdout.splitlines()) == sorted(done.stdout.splitlines())
     changed = run(tmp_path, "--table", "main", *SMALL)
     assert changed.returncode == 2
     assert "base.fpp.steps: 2 -> none" in changed.stderr

@@ -138,7 +138,7 @@ def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("slip", "told"),
+    ("slip", "message"),
     [
         ("colums: []\n", "own.yaml:9: unknown key 'colums', did you mean 'columns'?"),
         ("grid: [{method: tpt}]\n", "own.yaml:9: unknown key 'grid'"),
@@ -147,15 +147,15 @@ def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
         ("figure: {kind: pie}\n", "own.yaml:9: figure.kind: unknown kind 'pie'"),
     ],
 )
-def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
+def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
     path = written(tmp_path, OWN.lstrip() + slip)
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ("metric: accuracy", "metric: acuracy", "own.yaml:1: columns.1.metric: unknown metric 'acuracy'"),
         ("method: tpt, prompt: fpp", "metod: tpt, prompt: fpp", "own.yaml:4: rows.1.set.metod: unknown setting"),
@@ -171,11 +171,11 @@ def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
         ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: must be >= 1 (0)"),
     ],
 )
-def test_a_wrong_row_is_told_with_its_line(tmp_path, before, after, told):
+def test_an_error_in_a_row_names_its_line(tmp_path, before, after, message):
     path = written(tmp_path, OWN.lstrip().replace(before, after, 1))
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_table_that_compares_times_runs_on_one_worker():

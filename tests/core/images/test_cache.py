@@ -194,7 +194,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_no_partial_file(tmp_path):
         assert str(root) in message
         assert "no space left for features, 3" in message  # a chunk: 64 images x 16 views x 16 numbers x 2 bytes
         assert "prune" in message
-        assert "--cache" in message
+        assert "--set work.cache=DIR" in message
         assert "\n" not in message
         written = len(files(root))
         assert written == 1
