@@ -22,6 +22,7 @@ COMMANDS = {
     "sync": "bring MLflow up to date from a sweep's folder",
     "doctor": "check machine, cluster, model and datasets before a sweep",
     "cache": "list and prune the cache of image features and finished tasks",
+    "completion": "print a script that completes words in bash or zsh",
 }
 MODULES = {"reproduce": "reproduce.__main__"}  # of commands that are packages
 
