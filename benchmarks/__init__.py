@@ -1,8 +1,4 @@
-"""The engine beside the naive reference, in one run: adapt, pretrain, features, sweep.
-
-`python -m benchmarks.adapt --help`, and so on; figures in RESULTS.md. Ratios are what can be compared between machines
-and days. With `--quick` a benchmark is a test: it asserts that both sides give the same results, and never a time.
-"""
+"""Benchmarks of speed, scale, faults and evidence; README.md lists them, RESULTS.md has their results."""
 
 from fpp_sweep.spec.process import set_thread_defaults
 

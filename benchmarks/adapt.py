@@ -58,7 +58,7 @@ class StandInJacobian:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("adapt", __doc__ or "", _options, argv)
+    args = parse("benchmarks.adapt", __doc__ or "", _options, argv)
     classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
     rows, raw = [], {}
     for count in classes:
@@ -136,7 +136,7 @@ def warmed(compiled: Any, eager: Any, what: str, device: str) -> None:
 
 
 def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, FirstGradient]:
-    """What building J costs, and J or what costs the same to multiply with."""
+    """Return the costs of building J, and J or a matrix that costs as much to multiply with."""
     if whole:
         built: list[ByJacobian] = []
         once = measure(lambda: built.append(ByJacobian(world.texts, world.context)), device=device)
@@ -149,7 +149,7 @@ def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, First
 
 
 def started(method: Tpt, world: World, first: FirstGradient) -> Start:
-    """What `method.start` gives, with the form of the first gradient chosen by us."""
+    """Return the state of `method.start`, with our choice of the first gradient's form."""
     if method.penalty is None:
         return Start(world.context, first, 0.0)
     features = first.features.clone().requires_grad_()
@@ -212,7 +212,7 @@ def row(classes: int, timings: dict[str, Any]) -> dict[str, object]:
 
 
 def growth(raw: dict[str, Any]) -> list[str]:
-    """Whether an image's cost grows faster than the class tokens."""
+    """Return the growth of an image's cost beside that of the class tokens."""
     costs = {
         classes: Spread.of([spent.cpu for spent in timings["jacobian"]]).median for classes, timings in raw.items()
     }
@@ -226,7 +226,7 @@ def growth(raw: dict[str, Any]) -> list[str]:
 
 
 def memory_notes(args: Any) -> list[str]:
-    """Peak memory, each in a process of its own."""
+    """Return peak memory, each measured in a separate process."""
     notes = []
     for classes in args.memory_of:
         for form in FORMS:

@@ -1,4 +1,4 @@
-"""How often the answer of a sweep is right: `python -m benchmarks.answer`.
+"""Error rates of the answer of a sweep: `python -m benchmarks.answer`.
 
 Sweeps are simulated with a planted truth, image by image: every trial has a true accuracy and calibration gap, every
 pretraining seed shifts both, images are shared by all records. The simulated sweep is written as a folder, and the

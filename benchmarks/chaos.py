@@ -75,7 +75,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 @dataclass(slots=True)
 class Book:
-    """What struck, and how long it took until the next trial had ended."""
+    """Faults, and the seconds until the next trial had ended."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     resumed: int = 0
@@ -206,7 +206,7 @@ def progress(victim: Victim) -> set[str]:
 
 
 def ended(victim: Victim) -> bool:
-    """Whether the sweep is over, with all its trials and its last delivery made."""
+    """Return True if the sweep is over, with all its trials and its last delivery to MLflow."""
     assert victim.driver is not None
     if victim.driver.returncode:
         return False

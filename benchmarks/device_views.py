@@ -54,7 +54,7 @@ class Count:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("device_views", __doc__ or "", _options, argv)
+    args = parse("benchmarks.device_views", __doc__ or "", _options, argv)
     if args.quick:
         args.cases, args.images, args.views, args.size = 60, [2], 8, 48
     device = torch.device(args.device)
@@ -140,11 +140,11 @@ def resizes(
     found = np.stack([left, top, right + 1, bottom + 1], axis=1)
     found[0] = 0, 0, width, height
     mirrored = rng.random(boxes) < 0.5
-    image, place = Image.fromarray(pixels), np.full(boxes, 5)
+    image, origin = Image.fromarray(pixels), np.full(boxes, 5)
     pairs = zip(found.tolist(), mirrored.tolist(), strict=True)
     expected = np.stack([views.render_crop(image, box, size, mirror) for box, mirror in pairs])
     words = torch.cat([torch.full((5,), 99, dtype=torch.int32), pack(torch.from_numpy(pixels)).flatten()])
-    crops = Crops(origins=place, strides=np.full(boxes, width), boxes=found, mirrored=mirrored)
+    crops = Crops(origins=origin, strides=np.full(boxes, width), boxes=found, mirrored=mirrored)
     drawn = resize(words.to(device), crops, size, runner)
     count.add(unpack(drawn), expected)
 

@@ -43,7 +43,7 @@ class Victim:
         return self.driver is not None and self.driver.poll() is None
 
     def processes(self, pattern: str) -> list[int]:
-        """Of the driver's processes, those whose command line has that in it."""
+        """Return the driver's processes whose command line matches."""
         if not self.running:
             return []
         assert self.driver is not None
@@ -189,7 +189,7 @@ AT_REST: dict[str, Strike] = {
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """A disk of its own for the folder, where that may be made."""
+    """Mount a small disk at the folder, where that is allowed."""
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
     mounted = shutil.which("mount") and not subprocess.run(command, check=False, capture_output=True).returncode

@@ -43,7 +43,7 @@ from fpp_sweep.core.models.image_tower import shorten_last_block
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.progress import time_shares
-from fpp_sweep.spec.specs import Precision
+from fpp_sweep.spec.specs import StagePrecision
 
 STAGES = ("decode", "views", "tower")
 SIZES = ((500, 375), (375, 500), (640, 480), (300, 300), (1024, 768), (160, 120))  # pixels of photographs, in turn
@@ -51,13 +51,12 @@ SEED = 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("features", __doc__ or "", _options, argv)
+    args = parse("benchmarks.features", __doc__ or "", _options, argv)
     require_open_clip()
     rows: list[dict[str, object]] = []
     raw: dict[str, Any] = {}
-    precision: Precision = (
-        args.precision if args.tower else "float32"
-    )  # in which a GPU would not convolve, unless it is told to
+    # in float32 a GPU would not convolve by default
+    precision: StagePrecision = args.precision if args.tower else "float32"
     with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
         folder = Path(name)
         if args.handing:
@@ -91,7 +90,7 @@ def _options(options: Parser) -> None:
     options.add_argument("--handing", action="store_true", help="what handing views over takes")
     options.add_argument("--tower", action="store_true", help="the image towers alone, in each of their forms")
     options.add_argument("--groups", type=int, nargs=2, default=[BATCH, 16], metavar="N", help="views, with --tower")
-    options.add_argument("--precision", choices=get_args(Precision), default="float32", help="with --tower")
+    options.add_argument("--precision", choices=get_args(StagePrecision), default="float32", help="with --tower")
 
 
 def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:

@@ -35,7 +35,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import from_file
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.experiments import made_from
+from fpp_sweep.reproduce.experiment_files import experiment_of
 from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
@@ -55,7 +55,7 @@ class Target:
 
     read: Callable[[Path], object]
     kind: str
-    file: str  # where the reader looks for it, below a folder of its own
+    file: str  # where the reader looks for it, below a private folder
     share: int
     raises: type[Exception] = InputError
 
@@ -83,7 +83,7 @@ def _experiment(path: Path) -> None:
         plain = json.loads(path.read_text())["experiment"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(error) from None
-    made_from(of_plain(plain, str(path)), "main")
+    experiment_of(of_plain(plain, str(path)), "main")
 
 
 def _sync_state(path: Path) -> None:
@@ -298,7 +298,7 @@ watching = cache(partial(sys.addaudithook, _watch))  # a hook stays for good
 
 @contextmanager
 def guarded() -> Iterator[list[str]]:
-    """What is done in the block that no reader may do; it has little room."""
+    """Yield forbidden operations that happen in the block; limit its memory."""
     global _seen
     watching()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -314,7 +314,7 @@ def guarded() -> Iterator[list[str]]:
 
 
 def problem_of(target: Target, folder: Path, data: bytes) -> str | None:
-    """How the reader breaks its promise on a file with these bytes."""
+    """Return how the reader breaks its promise on a file with these bytes."""
     path = folder / target.file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

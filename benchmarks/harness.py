@@ -66,14 +66,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as long one side takes as the other, round by round."""
+    """Ratio of the seconds of two sides, round by round."""
 
     wall: Spread
     cpu: Spread
 
     @classmethod
     def of(cls, slow: Sequence[Spent], fast: Sequence[Spent]) -> Ratio:
-        """Of the pairs that were measured one right after the other: what disturbs both cancels out."""
+        """Return the ratios of pairs measured one right after the other, so that disturbances cancel out."""
         pairs = list(zip(slow, fast, strict=True))
         return cls(
             wall=Spread.of([a.wall / b.wall for a, b in pairs]), cpu=Spread.of([a.cpu / b.cpu for a, b in pairs])
@@ -88,7 +88,7 @@ def now(device: str) -> Spent:
 
 
 def measure(work: Work, *, units: float = 1, device: str = "cpu") -> Spent:
-    """What one of `units` costs, all of which `work` does."""
+    """Return the cost of one of the `units` that `work` does."""
     start = now(device)
     work()
     return (now(device) - start) * (1 / units)
@@ -104,8 +104,8 @@ def rounds(works: Mapping[str, tuple[Work, float]], repeats: int, device: str) -
 
 
 def parse(module: str, description: str, extend: Callable[[Parser], None], argv: Sequence[str] | None = None) -> Any:
-    """The options of `python -m benchmarks.<module>`: those of all benchmarks and its own."""
-    options = parser(f"benchmarks.{module}", description)
+    """Parse the options of a module: those of all benchmarks and its own."""
+    options = parser(module, description)
     options.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds; ratios are medians over them")
     options.add_argument("--threads", type=int, default=2, metavar="N", help="of torch")
     options.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
@@ -132,7 +132,7 @@ def require_open_clip() -> None:
 
 
 def machine(device: str) -> dict[str, object]:
-    """What the numbers depend on besides the code."""
+    """Return the conditions of a measurement besides the code."""
     return {
         "date": date.today().isoformat(),
         "processor": _processor(),

@@ -25,7 +25,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
@@ -99,10 +99,10 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
             (files / BLOCK_STATS_FILE).write_bytes(to_bytes(table))
         folder.write_trial(record)
         worker = f"machine-{number % 4}.log"
-        for place, dataset in enumerate(names):
+        for position, dataset in enumerate(names):
             what = f"{dataset}, val samples 0..{images}, seed 0, config {record.key}"
-            _log(folder.path / "logs" / worker, record.started + 20 * place, f"{what}: begins")
-            _log(folder.path / "logs" / worker, record.started + 20 * place + 19, f"{what}: 19.000 s")
+            _log(folder.path / "logs" / worker, record.started + 20 * position, f"{what}: begins")
+            _log(folder.path / "logs" / worker, record.started + 20 * position + 19, f"{what}: 19.000 s")
     return folder
 
 
@@ -170,13 +170,13 @@ def _with_measured_accuracy(record: TrialRecord, table: Mapping[tuple[str, int],
 
 def _log(file: Path, at: float, line: str) -> None:
     if not file.exists():
-        write_line(file, "a worker of nobody")
+        write_line(file, "a worker without an owner")
     with file.open("a") as log:
         log.write(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} {line}\n")
 
 
 def opened(page: Path) -> None:
-    """What a reader waits for."""
+    """Print the seconds that a reader waits for."""
     from playwright.sync_api import sync_playwright
 
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -1,4 +1,4 @@
-"""What a precision changes, beside float64: `python -m benchmarks.precision --device cuda`.
+"""Differences between a precision and float64: `python -m benchmarks.precision --device cuda`.
 
 Each stage is done in each precision that the device has, with everything before and after it in float64; and the whole
 trial in that precision. Every number is a difference to the whole trial in float64, on the same views and noise. On the
@@ -34,13 +34,13 @@ from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import Precision
+from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.trial.prompts import class_texts
 
 STAGES = ("image tower", "pretraining", "selection", "adaptation", "prediction", "zero-shot")
 WHOLE = "whole trial"
 VIEWS = 8  # of an image in the tower of ViT-B-16's shape
-YARDSTICK: Precision = "float32"  # of float64 tensors: nothing is rounded to less
+YARDSTICK: StagePrecision = "float32"  # of float64 tensors: nothing is rounded to less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,7 +70,7 @@ class Trial:
     """One trial, each stage in a precision; None: float64."""
 
     case: Case
-    stages: dict[str, Precision | None]
+    stages: dict[str, StagePrecision | None]
 
     def clip(self, stage: str) -> Clip:
         return self.case.exact if self.stages[stage] is None else self.case.clip
@@ -107,7 +107,7 @@ class Trial:
 
     @torch.no_grad()
     def probabilities(self, views: Tensor, prompt: Tensor) -> Tensor:
-        """Of TPT from that prompt."""
+        """Return TPT's probabilities from that prompt."""
         adapt = self.case.config.adapt.scaled(self.case.clip.embedding_scale)
         with self.computing("selection"):
             model, chooser = self.model("selection"), Tpt(adapt=adapt)
@@ -142,7 +142,7 @@ class Trial:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("precision", __doc__ or "", _options, argv)
+    args = parse("benchmarks.precision", __doc__ or "", _options, argv)
     require_open_clip()
     rows, raw = [], {}
     for case in cases(args):
@@ -168,10 +168,10 @@ def _options(options: Parser) -> None:
     options.add_argument("--vit-images", type=int, default=8, metavar="N", help="through the tower of ViT-B-16's shape")
 
 
-def able(device: str) -> list[Precision]:
+def able(device: str) -> list[StagePrecision]:
     """The precisions that a device has."""
-    found: list[Precision] = []
-    for precision in get_args(Precision):
+    found: list[StagePrecision] = []
+    for precision in get_args(StagePrecision):
         with suppress(InputError):
             require_precision_support(precision, device)
             found.append(precision)
@@ -227,7 +227,7 @@ def vit_b_16(device: str) -> Clip:
 
 
 def doubled(clip: Clip) -> Clip:
-    """The same model in float64."""
+    """Return the model in float64."""
     return replace(clip, visual=copy.deepcopy(clip.visual).double(), text=clip.text.to(torch.float64))
 
 

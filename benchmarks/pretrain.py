@@ -27,7 +27,7 @@ ENGINE_STEPS = 4  # measured at a time: a naive step takes as long as many of th
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("pretrain", __doc__ or "", _options, argv)
+    args = parse("benchmarks.pretrain", __doc__ or "", _options, argv)
     classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
     rows, raw = [], {}
     for count in classes:
@@ -54,7 +54,7 @@ def _options(options: Parser) -> None:
 
 
 def check(world: World) -> None:
-    """The same noise gives the same losses."""
+    """Raise an error unless equal noise gives equal losses."""
     config = FppConfig(steps=STEPS_COMPARED, draws=DRAWS)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(world.context, config, generator)
@@ -75,7 +75,7 @@ def naive_noise(world: World, suffix: int, generator: torch.Generator) -> naive.
 
 
 def scaled(noise: naive.Noise) -> Noise:
-    """The same draws as the engine takes them."""
+    """Return the draws in the form of the engine."""
     return Noise(
         sos=noise.sos[:, None] * naive.CLASS_STD,
         context=noise.context[:, None] * naive.CONTEXT_STD,
@@ -98,7 +98,7 @@ def measured(world: World, args: Any) -> dict[str, list[Spent]]:
 
 
 def compiled(world: World, device: str) -> World:
-    """The same, its step compiled by now."""
+    """Return the world with a compiled step."""
     other = world.compiled()
     began = now(device)
     learned, _ = engine_step(other, device, EAGER_CALLS + 1)
@@ -109,7 +109,7 @@ def compiled(world: World, device: str) -> World:
 
 
 def naive_steps(world: World) -> Iterator[None]:
-    """The naive reference's step, as long as somebody asks for another."""
+    """Yield after each step of the naive reference."""
     generator = torch.Generator().manual_seed(1)
     embeddings = world.naive.embed(world.token_ids)
     with torch.no_grad():
@@ -129,7 +129,7 @@ def naive_steps(world: World) -> Iterator[None]:
 
 
 def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[Pretrained, Spent]:
-    """What a step costs, without what comes before the first one."""
+    """Return the costs of a step, without the set-up before the first one."""
     config = FppConfig(steps=1 + steps, draws=DRAWS)
     clocks: list[Spent] = []
     noise = draw_noise(world.texts, len(world.context), config, torch.Generator().manual_seed(1))

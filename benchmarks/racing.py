@@ -1,4 +1,4 @@
-"""What racing saves and what it loses: `python -m benchmarks.racing SWEEP [SWEEP ...]`.
+"""Savings and losses of racing: `python -m benchmarks.racing SWEEP [SWEEP ...]`.
 
 SWEEPs are folders of finished sweeps without a race. Their trials race in the order in which they came, by the rules of
 the package. First on the images that they saw: what the sweep would have done. Then those images are a population whose
@@ -30,7 +30,7 @@ DEFAULT = Race()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one race, as shares."""
+    """Outcome of one race, as shares."""
 
     saved: float  # of adaptation
     front_lost: float  # of the front by all images of the split

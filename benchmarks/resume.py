@@ -39,7 +39,7 @@ params:
 search: {trials: TRIALS, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1, reuse_results: false}
 """
-# beside the two points, steps of which most are so large that they spoil the prompt
+# beside the two points, steps of which most are so large that they destroy the prompt
 RACE = """
 base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
@@ -137,8 +137,8 @@ def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Rand
         decided = still_decided(folder, decided)
         if code == -signal.SIGKILL:
             killed += 1
-            told = f", {sum(map(len, decided.values()))} decisions stand" if decided else ""
-            print(f"kill {killed}, {moment}: {len(now)} trials have ended{told}", flush=True)
+            stand = f", {sum(map(len, decided.values()))} decisions stand" if decided else ""
+            print(f"kill {killed}, {moment}: {len(now)} trials have ended{stand}", flush=True)
             continue
         if code:
             raise InputError((root / "killed.log").read_text()[-2000:])
@@ -146,7 +146,7 @@ def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Rand
 
 
 def still_decided(folder: Path, known: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """What trials have decided by now; what they had decided before must be there still, and nothing twice."""
+    """Return the decisions of trials; raise InputError if an earlier one is missing or was made twice."""
     looks = decisions(folder)
     for name, made in looks.items():
         shares = [look["share"] for look in made]
@@ -195,7 +195,7 @@ def records(folder: Path) -> dict[str, int]:
 
 
 def finished(folder: Path) -> dict[str, str]:
-    """What stands in the records of trials that have come to an end, apart from what the test split adds."""
+    """Return the records of trials that have ended, without the results of the test split."""
     texts = {}
     for path in (folder / "trials").glob("trial-*.json"):
         record = json.loads(path.read_text())
@@ -206,7 +206,7 @@ def finished(folder: Path) -> dict[str, str]:
 
 
 def state(root: Path, name: str) -> dict[str, Any]:
-    """What a sweep has come to, everywhere."""
+    """Return the state of a sweep in its folder, in the study and in MLflow."""
     folder = root / "sweeps" / name
     records = {}
     for path in sorted((folder / "trials").glob("[!.]*.json")):
@@ -245,7 +245,7 @@ def agree(found: dict[str, Any]) -> None:
         reason = looks[-1]["reason"] if looks else None
         ended = "stopped" if reason else "complete"
         if (record["state"], record["reason"], values[record["number"]]) != (ended, reason, known):
-            raise InputError(f"{name}: {record} was told as {values[record['number']]} and decided {looks}")
+            raise InputError(f"{name}: {record} is in the study as {values[record['number']]} and decided {looks}")
     runs = sorted(run[:4] for run, _ in found["runs"] if run[:4].isdigit())
     if runs != sorted(name.removeprefix("trial-") for name in trials):
         raise InputError(f"MLflow has {found['runs']}, the folder {sorted(trials)}")

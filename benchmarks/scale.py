@@ -118,7 +118,7 @@ def predictions(task: EvalTask) -> Predictions:
     probabilities = draw.dirichlet(np.full(CLASSES, 0.3), count).astype(np.float32)
     labels = np.where(draw.random(count) < 0.6, probabilities.argmax(1), draw.integers(0, CLASSES, count))
     return Predictions.of(
-        [f"{task.dataset}/{place:06d}.jpg" for place in range(task.start, task.stop)], labels, probabilities
+        [f"{task.dataset}/{number:06d}.jpg" for number in range(task.start, task.stop)], labels, probabilities
     )
 
 
@@ -300,7 +300,7 @@ def sizes(root: Path, folder: SweepFolder) -> None:
 
 
 def commands(root: Path, folder: SweepFolder, uri: str) -> None:
-    """What a user waits for who looks at such a folder."""
+    """Measure the seconds of commands that read such a folder."""
 
     def timed(what: str, work: Any) -> None:
         times = []

@@ -2,8 +2,8 @@
 
 As a sweep runs it, by the in-process executor: decoding, drawing and encoding of all views, pretraining, adaptation. A
 ViT-B-16 with random weights, and datasets with the paper's numbers of classes and JPEG files of several
-sizes, `--images` each, of which ImageNet's names stand in for the classes. A second trial finds the features at hand.
-With `--profile` torch tells which operations took the time of the first.
+sizes, `--images` each, of which ImageNet's names stand in for the classes. A second trial reads the features from the
+cache. With `--profile` torch prints the operations that took the time of the first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.features import photographs
 from benchmarks.harness import equal, finish, measure, parse, require_open_clip
-from benchmarks.paper import CLASSES
-from benchmarks.world import FILE
+from benchmarks.world import FILE, PAPER_CLASSES
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.keys import TaskKeys
@@ -41,7 +40,7 @@ PROFILED = 20  # steps: of 1,000 for each dataset a profile would hold some fort
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse("trial", __doc__ or "", _options, argv)
+    args = parse("benchmarks.trial", __doc__ or "", _options, argv)
     require_open_clip()
     args.steps = args.steps or (PROFILED if args.profile else TrialConfig().fpp.steps)
     if args.quick:
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         other = config.replace({"adapt.lr": 2 * config.adapt.lr, "fpp.gamma2": config.fpp.gamma2 + 1})
         if args.quick:
             again = run_trial(plan, config, "test", replace(executor, store=MemoryStore()))[1]
-            equal(confidences(again), confidences(found[0]), "the trial again, features at hand")
+            equal(confidences(again), confidences(found[0]), "the trial again, features cached")
         second = measure(lambda: found.append(run_trial(plan, other, "test", executor)[1]), device=args.device)
     if profiler:
         by = "self_cuda_time_total" if torch.device(args.device).type == "cuda" else "self_cpu_time_total"
@@ -68,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     shares = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in totals.items())
     notes = [
         f"{args.images} images of {args.views} views a dataset, {args.steps} steps, {args.precision}: {shares}.",
-        f"The trial: {first.wall:.1f} s; one with other settings, features at hand: {second.wall:.1f} s.",
+        f"The trial: {first.wall:.1f} s; one with other settings, features cached: {second.wall:.1f} s.",
     ]
     finish(args, rows, {"first": first, "second": second, "stages": totals}, notes)
 
@@ -120,7 +119,7 @@ def datasets(folder: Path, images: int) -> Path:
     ids = photographs(folder / "photographs", images).ids
     names = [text.removesuffix(".") for text, _ in json.loads(FILE.read_text())["imagenet"]]
     lines = []
-    for name, classes in CLASSES.items():
+    for name, classes in PAPER_CLASSES.items():
         unread = [[f"{label}-unread.jpg", label, names[label]] for label in range(classes)]
         test = [[each, index % classes, names[index % classes]] for index, each in enumerate(ids)]
         (folder / f"{name}.json").write_text(json.dumps({"train": unread, "test": test}))

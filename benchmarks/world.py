@@ -1,4 +1,4 @@
-"""The same text tower and classes for the naive reference and for the engine, at ViT-B-16's sizes.
+"""One text tower and its classes for the naive reference and for the engine, at ViT-B-16's sizes.
 
 Weights are random: speed does not depend on them. Token lengths and shared beginnings are those of real class names, by
 CLIP's tokenizer: `lengths.json` keeps the token ids, so that a machine without open_clip measures the same.
@@ -43,6 +43,18 @@ EUROSAT = (
 # K: the dataset whose size and test set it stands for
 TEST_SETS = {10: ("EuroSAT", 8100), 47: ("DTD", 1692), 101: ("Food101", 30300), 397: ("SUN397", 19850)}
 TEST_SETS[1000] = ("ImageNet", 50000)
+PAPER_CLASSES = {  # number of classes of the paper's ten datasets
+    "aircraft": 100,
+    "caltech101": 100,
+    "cars": 196,
+    "dtd": 47,
+    "eurosat": 10,
+    "flowers102": 102,
+    "food101": 101,
+    "pets": 37,
+    "sun397": 397,
+    "ucf101": 101,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,7 @@ def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:
 
 
 def tokenised() -> dict[str, Any]:
-    """What belongs into the file, by open_clip's tokenizer."""
+    """Return the contents of the file, by open_clip's tokenizer."""
     # load open_clip, without which the file can be read
     from fpp_sweep.core.datasets import imagenet_classes
     from fpp_sweep.core.models.building import BpeTokenizer

@@ -12,14 +12,14 @@ from fpp_sweep.spec.errors import unknown
 from fpp_sweep.spec.version import VERSION
 
 COMMANDS = {
-    "tune": "search for the best settings: begin a sweep, or resume one",
+    "tune": "search for the best settings: start or resume a sweep",
     "evaluate": "evaluate methods and prompts",
     "reproduce": "the paper's tables and figures",
-    "show": "list sweeps, or show how one of them or one of its trials stands; write its page again",
-    "compare": "compare sweeps with each other, or trials of one",
+    "show": "list sweeps; show a sweep or a trial; write a page again",
+    "compare": "compare sweeps, or trials of a sweep",
     "steer": "add a point to a sweep, stop a trial, change the budget",
     "sync": "bring MLflow up to date from a sweep's folder",
-    "doctor": "find what would break a sweep before it starts; which datasets are there",
+    "doctor": "check machine, cluster, model and datasets before a sweep",
     "cache": "list and prune the cache of image features and finished tasks",
 }
 MODULES = {"reproduce": "reproduce.__main__"}  # of commands that are packages

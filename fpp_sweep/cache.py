@@ -20,7 +20,7 @@ SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 PRUNE = (
     "Conditions add up: an entry is removed if it meets all of them. An entry that a run is filling stays. Finished "
-    "tasks are removed one by one, by their own age; a sweep keeps copies of its own."
+    "tasks are removed one by one, by their own age; a sweep keeps its own copies."
 )
 
 
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     prune.add_argument("--larger-than", type=size_argument, metavar="SIZE", help="such as 500MB or 2GB")
     prune.add_argument("--all", action="store_true", help="every entry")
     prune.add_argument("--damaged", action="store_true", help="only damaged files")
-    prune.add_argument("--yes", action="store_true", help="remove without asking; without a terminal nothing else does")
+    prune.add_argument("--yes", action="store_true", help="remove without asking; required without a terminal")
     return options.parse_args(argv)
 
 

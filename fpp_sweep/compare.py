@@ -1,6 +1,6 @@
-"""Compare sweeps with each other, or trials of one sweep, on the images that they share: from their folders alone.
+"""Compare sweeps, or trials of a sweep, on the images that they share, from the folders alone.
 
-python -m fpp_sweep.compare SWEEP SWEEP ...                  one front of all, paired tests, what each cost
+python -m fpp_sweep.compare SWEEP SWEEP ...                  one front, paired tests, costs
 python -m fpp_sweep.compare SWEEP trial-0003 trial-0007 tpt  trials and baselines, by dataset and on average
 """
 
@@ -39,12 +39,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.compare", __doc__ or "", usage="SWEEP [SWEEP ... | TRIAL ...] [options]")
-    names = "names or folders of sweeps; or one of them, and names of its trials and baselines"
+    names = "names or folders of sweeps; or one sweep and names of its trials and baselines"
     options.add_argument("names", nargs="+", metavar="SWEEP", help=names)
     splits = ("train", "val", "test")
-    split = "of trials; default: test where all of them ran there"
+    split = "split to compare trials on; default: test if all of them ran there"
     options.add_argument("--split", choices=splits, help=split)
-    target = "of sweeps: a value of each objective, in their order; the table says what each sweep paid to reach them"
+    target = "for sweeps: a value of each objective; the table has the cost of reaching them"
     options.add_argument("--target", nargs="+", type=float, default=[], metavar="VALUE", help=target)
     options.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison; default: comparisons/NAMES")
     add_flags(options, "--plugin")

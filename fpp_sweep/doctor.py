@@ -1,9 +1,9 @@
 """Find what would break a sweep or change its numbers, before it starts: `python -m fpp_sweep.doctor`.
 
-Looks at this machine, or with --address at every node of a Ray cluster: versions and code, GPUs, memory and limits,
-disks, clocks, and the cluster's token. With --space also at the model and the datasets; with --cluster-file at values
-that are still to be decided there and at nodes that have not joined. With --data-root, --dataset-file, --datasets or
---verify also at datasets: which are there, and what is missing.
+Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory and limits, disks,
+clocks, and the cluster's token. --space adds the model and the datasets of a sweep; --cluster-file adds undecided
+values of that file and nodes that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
+and their missing files.
 
     python -m fpp_sweep.doctor --space search_spaces/perturb.yaml
     python -m fpp_sweep.doctor --data-root DATA
@@ -47,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.doctor", __doc__ or "", usage="[options]")
     options.epilog = EXIT_STATUS
-    options.add_argument("--space", type=Path, metavar="YAML", help="look at the model and the datasets of a space")
+    options.add_argument("--space", type=Path, metavar="YAML", help="check the model and the datasets of a space")
     add_flags(options, "--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--set", "--plugin")
-    options.add_argument("--verify", action="store_true", help="open every image, and name those that are damaged")
+    options.add_argument("--verify", action="store_true", help="open every image and list damaged ones")
     add_flags(options, "--address", "--tracking-uri")
-    cluster_file = "cluster file of Ray's launcher: what is undecided in it, and which nodes are missing"
+    cluster_file = "cluster file of Ray's launcher: list its undecided values and missing nodes"
     options.add_argument("--cluster-file", type=Path, metavar="YAML", help=cluster_file)
     args = options.parse_args(argv)
     if args.space is None and (args.model or args.limit or args.set):

@@ -1,9 +1,9 @@
-"""Show what sweeps there are, how one of them stands, or one of its trials: from their folders alone.
+"""List sweeps, or show a sweep or a trial, from the folders alone.
 
-python -m fpp_sweep.show                       the sweeps in `sweeps`: state, progress, front; or those of a FOLDER
+python -m fpp_sweep.show                       the sweeps in `sweeps`, or in a FOLDER: state, progress, front
 python -m fpp_sweep.show SWEEP                 front, baselines, failures, and what to open
 python -m fpp_sweep.show SWEEP trial-0007      settings, numbers, log and prompts of a trial, and how to repeat it
-python -m fpp_sweep.show SWEEP --page          write its page again; of a reproduction, too
+python -m fpp_sweep.show SWEEP --page          write the page of a sweep or reproduction again
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     sweep = "name or folder of a sweep or a reproduction, or a folder of sweeps; default: sweeps"
     options.add_argument("sweep", nargs="?", metavar="SWEEP", help=sweep)
     options.add_argument("trial", nargs="?", metavar="TRIAL", help="such as trial-0007 or baseline-tpt")
-    options.add_argument("--page", action="store_true", help="write the page, and the tables and configs beside it")
+    options.add_argument("--page", action="store_true", help="write the page with its tables and configs")
     add_flags(options, "--plugin")
     args = options.parse_intermixed_args(argv)  # a trial may stand behind an option
     if args.page and (args.sweep is None or args.trial is not None):

@@ -1,8 +1,8 @@
-"""Steer a sweep while it runs, or before it is resumed: commands are kept in its folder and applied once.
+"""Steer a sweep while it runs, or before it is resumed. Commands are kept in its folder and applied once.
 
-python -m fpp_sweep.steer SWEEP add fpp.gamma1=3 fpp.draws=4    try a point next, as one trial more
+python -m fpp_sweep.steer SWEEP add fpp.gamma1=3 fpp.draws=4    try a point as the next trial
 python -m fpp_sweep.steer SWEEP stop trial-0007                 end a trial after its current task
-python -m fpp_sweep.steer SWEEP budget --trials 40 --hours 3    totals, counted from the begin of the sweep
+python -m fpp_sweep.steer SWEEP budget --trials 40 --hours 3    totals since the start of the sweep
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("sweep", metavar="SWEEP", help="name or folder of a sweep")
     commands = options.add_subparsers(dest="command", required=True, parser_class=Parser)
     add = commands.add_parser("add", help="add a point to try")
-    add.add_argument("values", nargs="+", metavar="KEY=VALUE", help="searched settings; the others are sampled")
+    add.add_argument("values", nargs="+", metavar="KEY=VALUE", help="searched settings; omitted ones are sampled")
     add_flags(add, "--plugin")
     stop = commands.add_parser("stop", help="stop a trial or baseline that has not ended")
     stop.add_argument("trial", metavar="TRIAL", help="such as trial-0007")
     budget = commands.add_parser("budget", help="change the budget; `none` removes a limit")
-    budget.add_argument("--trials", metavar="N", help="trials in total, with those that have begun")
+    budget.add_argument("--trials", metavar="N", help="trials in total, including started ones")
     budget.add_argument("--hours", metavar="H", help="hours in total, over all drivers")
     budget.add_argument("--concurrency", metavar="N", help="trials at a time")
     return options.parse_args(argv)

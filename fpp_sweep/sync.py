@@ -29,14 +29,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.sync", __doc__ or "", usage="SWEEP [options]")
     add = options.add_argument
     add("sweep", metavar="SWEEP", help="name or folder of a sweep")
-    add("--into", metavar="URI", help="of the MLflow store; default: the sweep's own, if you have used it before")
+    add("--into", metavar="URI", help="MLflow store to write to; default: the sweep's own, if you have used it before")
     add("--verify", action="store_true", help="compare with MLflow even if nothing has changed since the last sync")
     add(
         "--retry-for",
         type=float,
         default=RETRY_SECONDS,
         metavar="SECONDS",
-        help="repeat failed requests until there was no progress for so long (default: %(default)g)",
+        help="repeat failed requests until there was no progress for this time (default: %(default)g)",
     )
     return options.parse_args(argv)
 

@@ -1,8 +1,8 @@
 """Search for the best settings: `python -m fpp_sweep.tune --space search_spaces/perturb.yaml`.
 
 Runs the sweep that a space file describes (docs/spaces.md), on this machine or, with --address auto, on the Ray cluster
-of this machine. Trials are compared on the validation split; the front and the baselines then run on the test split as
-well. If a sweep is interrupted, the same command with --resume continues it.
+of this machine. Trials are compared on the validation split. Finalists then run again with other seeds, and with the
+baselines on the test split. If a sweep is interrupted, the same command with --resume continues it.
 
     python -m fpp_sweep.tune --space search_spaces/smoke.yaml
     python -m fpp_sweep.tune --space search_spaces/perturb.yaml --set fpp.gamma2=0.3 search.sampler=nsga2
@@ -56,7 +56,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.tune", __doc__ or "", usage="--space YAML [options]")
     space = options.add_argument_group("search space")
     space.add_argument("--space", type=Path, required=True, metavar="YAML", help="such as search_spaces/perturb.yaml")
-    config = "settings that trials start from; those that are searched are the first point to try"
+    config = "settings of all trials; its values of searched settings are the first point"
     space.add_argument("--config", type=Path, metavar="YAML", help=config)
     space.add_argument("--points-from", metavar="SWEEP", help="try the front of another sweep first")
     add_flags(options, "--trials", *RUN_FLAGS)

@@ -58,7 +58,7 @@ def test_the_paper_preset_differs_where_paper_and_code_disagree():
         ("views.count=0", "views.count: must be >= 1 (0)"),
         ("views.min_area=1.5", "views.min_area: must be <= views.max_area (1.5)"),
         ("views.min_area=0", "views.min_area: must be > 0 (0.0)"),
-        ("precision=half", "precision: unknown value 'half'; choose from float32, fp16, tf32"),
+        ("precision=half", "precision: unknown value 'half'; choose from float32, fp16, released, tf32"),
         ("adapt.lr", "--set 'adapt.lr': expected key=value, such as fpp.gamma2=0.15"),
         ("=3", "--set '=3': expected key=value, such as fpp.gamma2=0.15"),
     ],
@@ -76,7 +76,10 @@ def test_a_wrong_setting_is_refused_in_one_line_with_its_key(word, line):
         (lambda: AdaptConfig(lr=float("inf")), "adapt.lr: must be finite (inf)"),
         (lambda: MeasureConfig(rho=0.0), "measure.rho: must be > 0 (0.0)"),
         (lambda: ViewConfig(max_area=2.0), "views.max_area: must be <= 1 (2.0)"),
-        (lambda: ANY_TRIAL(precision="half"), "precision: unknown value 'half'; choose from float32, fp16, tf32"),
+        (
+            lambda: ANY_TRIAL(precision="half"),
+            "precision: unknown value 'half'; choose from float32, fp16, released, tf32",
+        ),
         (lambda: FppConfig(align_distance="none", flat_distance="none"), "the loss has no term (fpp.align_distance an"),
     ],
 )

@@ -6,7 +6,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-from fpp_sweep.reproduce.experiments import shipped
+from fpp_sweep.reproduce.experiment_files import shipped
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, parse_settings, preset
 from tools.conformance import SOURCES, page, read_rows

@@ -1,7 +1,9 @@
-"""What the documents say is there, is there."""
+"""Files, commands, flags, links and tables that the documents name exist; pages are short."""
 
+import importlib
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,27 @@ import yaml
 
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
 from fpp_sweep.spec.version import VERSION
+from tools.architecture import THEMES, picture
 from tools.catalogue_tables import markdown
+from tools.doc_words import (
+    MAX_PARAGRAPH_WORDS,
+    MAX_README_WORDS,
+    MAX_WORDS,
+    count_words,
+    pages,
+    paragraphs,
+    readme_words,
+    words_of_page,
+)
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")])
+# studies of code that has gone: their commands stand as history
+HISTORY = [
+    ROOT / f"experiments/{name}/README.md" for name in ("confirmation", "claims", "intervals", "searches_that_race")
+]
+# written by a program
+REWRITTEN = {"findings.md"}
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -26,10 +45,11 @@ def test_the_first_two_commands_set_up_and_run_the_job_and_the_tests():
     assert job.count("\n") == tests.count("\n") == 1
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path not in HISTORY], ids=lambda path: path.name)
 def test_commands_exist(path):
-    for module in re.findall(r"python -m ((?:fpp_sweep|benchmarks)[\w.]*)", path.read_text()):
-        assert importlib.util.find_spec(module.rstrip(".")), module
+    for module in re.findall(r"python -m ((?:fpp_sweep|benchmarks|experiments|tools)[\w.]*)", path.read_text()):
+        if module not in ("fpp_sweep.COMMAND", "experiments.FOLDER.SCRIPT"):
+            assert importlib.util.find_spec(module.rstrip(".")), module
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -38,22 +58,87 @@ def test_links_lead_somewhere(path):
         assert (path.parent / target).exists(), target
 
 
-def test_every_file_of_the_layout_exists():
-    (layout,) = re.findall(r"## Layout\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    names = re.findall(r"[\w/]+(?:\.py|/)", layout)
-    folders = [ROOT, ROOT / "fpp_sweep"]
-    assert len(names) > 20
-    for name in names:
-        assert any((folder / name).exists() for folder in folders), name
+def printed_commands(path: Path) -> list[list[str]]:
+    """Return the words of each fpp_sweep command in the blocks of a page: the module's name, then the arguments."""
+    commands = []
+    for language in ("sh", "bash"):
+        for block in blocks(path, language):
+            lines = block.replace("\\\n", " ").splitlines()
+            for line in lines:
+                match = re.search(r"(?:python -m fpp_sweep[. ]|fpp-sweep )(\w+)(.*)", line)
+                if match:
+                    arguments = re.sub(r"'$", "", match[2]) if line.count("'") % 2 == 0 and "exec" in line else match[2]
+                    arguments = arguments.partition(" > ")[0]
+                    commands.append([match[1], *shlex.split(arguments, comments=True)])
+    return commands
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_that_documents_print_can_be_parsed(path):
+    for name, *words in printed_commands(path):
+        module = "fpp_sweep.reproduce.__main__" if name == "reproduce" else f"fpp_sweep.{name}"
+        words = [word.strip("[]") if word.startswith("[--") else word.removesuffix("]") for word in words]
+        importlib.import_module(module).parse(words)  # raises InputError for a flag that does not exist
+
+
+def test_commands_are_found_in_pages():
+    assert sum(len(printed_commands(path)) for path in DOCUMENTS) > 60
+
+
+def test_steps_of_the_reading_guide_exist():
+    steps = re.findall(
+        r"^\| .* \| `(fpp_sweep/[\w/]+\.py)` \| `(\w+)` \|$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.M
+    )
+    assert len(steps) > 15
+    for file, name in steps:
+        assert re.search(rf"\b(?:def|class) {name}\b", (ROOT / file).read_text()), f"{file}: {name}"
+
+
+def test_the_pictures_of_the_architecture_are_up_to_date():
+    for theme in THEMES:
+        assert (ROOT / f"docs/images/architecture-{theme.name}.svg").read_text() == picture(theme)
+
+
+def test_the_index_lists_every_page():
+    index = (ROOT / "docs/README.md").read_text()
+    missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index]
+    assert missing == ["README.md"]
+
+
+def test_the_documentation_is_short():
+    assert sum(words_of_page(path) for path in pages()) <= MAX_WORDS
+    assert readme_words(ROOT / "README.md") <= MAX_README_WORDS
+
+
+@pytest.mark.parametrize("path", [path for path in pages() if path.name not in REWRITTEN], ids=lambda path: path.name)
+def test_paragraphs_are_short(path):
+    long = [
+        paragraph[:60] for paragraph in paragraphs(path.read_text()) if count_words(paragraph) > MAX_PARAGRAPH_WORDS
+    ]
+    assert not long
+
+
+@pytest.mark.parametrize("path", [path for path in pages() if path.name not in REWRITTEN], ids=lambda path: path.name)
+def test_pages_begin_with_their_purpose(path):
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert re.match(r"This (page|tutorial|note) ", lines[2]), lines[2]
 
 
 def test_the_tables_of_methods_and_metrics_are_those_of_the_catalogue():
     assert (ROOT / "docs/methods.md").read_text().endswith(f"\n\n{markdown()}\n")
 
 
-def test_the_glossary_is_short():
-    rows = [line for line in (ROOT / "docs/glossary.md").read_text().splitlines() if line.startswith("| ")]
-    assert len(rows) <= 15
+def test_names_of_the_glossary_are_those_of_the_code():
+    rows = re.findall(
+        r"^\| (?!term|---)(.*?) \| (.*?) \| (.*) \|$", (ROOT / "docs/glossary.md").read_text(), flags=re.M
+    )
+    code = "\n".join(path.read_text() for path in (ROOT / "fpp_sweep").rglob("*.py"))
+    assert len(rows) > 30
+    for term, meaning, names in rows:
+        assert meaning.count(".") == 0, f"{term}: one sentence"
+        for name in re.findall(r"`(.*?)`", names):
+            assert name in code, f"{term}: {name}"
 
 
 def shown(value: object) -> str:

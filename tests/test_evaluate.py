@@ -112,8 +112,8 @@ def test_a_config_file_gives_the_settings_unless_the_command_line_says_otherwise
     ("text", "complaint"),
     [
         ("fpp.gamma2: 1\n", "unknown key 'fpp.gamma2'"),
-        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown config key 'fpp.gama2', did you mean 'fpp.gamma2'"),
-        ("config: {fpp.steps: -1}\n", "fpp.steps must be >= 0"),
+        ("config: {fpp.gama2: 1}\n", ":1: config.fpp.gama2: unknown setting 'fpp.gama2', did you mean 'fpp.gamma2'"),
+        ("config: {fpp.steps: -1}\n", "config.fpp.steps: must be >= 0 (-1)"),
         ("{}\n", "has no `config:`"),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_config_file_that_cannot_be_used_is_refused_with_its_name(tmp_path, te
 
 
 def test_sharpness_is_refused_for_a_method_without_a_prompt_for_each_sample():
-    with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it looks at 1 of"):
+    with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it uses 1 of"):
         space_of("--set", "work.columns=[logits, product]")
     methods = {config.method for config in configs_of("--set", "work.columns=[product]", "--method", TPT, "tpt_sam")}
     assert methods == {TPT, "tpt_sam"}
@@ -135,7 +135,7 @@ def test_sharpness_is_refused_for_a_method_without_a_prompt_for_each_sample():
 def test_the_worker_of_this_process_has_the_machine_and_keys_decide_how_it_computes():
     words = ["work.on_bad_image=skip", "work.float32_cache=true", "work.compile=true", "work.cache=here"]
     spec = local_worker_spec(space_of("--model", "ViT-B-16/openai", "--set", *words), ())
-    assert (spec.on_bad_image, spec.exact_cache, spec.compile, spec.cache) == ("skip", True, True, "here")
+    assert (spec.on_bad_image, spec.float32_cache, spec.compile, spec.cache) == ("skip", True, True, "here")
     assert (spec.device, spec.share) == ("auto", 1.0)
     tiny = local_worker_spec(space_of(), ())
     assert (tiny.threads, tiny.loaders) == (1, 0)
@@ -314,7 +314,7 @@ def test_many_failures_in_a_row_end_the_run(options, capsys):
 def test_a_name_that_is_taken_is_refused_and_the_folder_stays(options):
     run_locally(small_space(), options)
     results = (options.root / "small" / "sweep.json").read_text()
-    with pytest.raises(InputError, match="small exists; --resume goes on with it"):
+    with pytest.raises(InputError, match="exists; --resume continues it"):
         run_locally(small_space(), options)
     assert (options.root / "small" / "sweep.json").read_text() == results
 
@@ -334,6 +334,7 @@ def test_ctrl_c_ends_a_run_and_its_processes_and_prints_how_to_continue(tmp_path
     assert "Traceback" not in err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_process_that_is_killed_while_it_decodes_is_one_line_and_finished_chunks_stay(tmp_path):
     words = ["--datasets", "scenes", "--limit", "2000", "--prompt", "a photo of a", "--method", TPT]
@@ -368,6 +369,7 @@ def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, cap
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_the_command_that_continues_it(tmp_path):
     with mounted(tmp_path / "small", "size=16k") as small:
@@ -379,6 +381,7 @@ def test_a_full_disk_ends_the_run_with_the_command_that_continues_it(tmp_path):
 # --- images and prompts -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
     words = ["--datasets", "digits", "--limit", 12, "--method", TPT, "--set", *FAST]
@@ -421,6 +424,7 @@ def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
     words = [*SMALL, "precision=fp16", "--method", TPT, "--prompt", "a photo of a", "--name", "half"]
@@ -471,7 +475,7 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, monkeypatch, c
         run(lambda: evaluate.main(words))
     assert ended.value.code == 2
     out, err = capsys.readouterr()
-    announced = [line for line in err.splitlines() if re.match(r"(sweep|searches|work|budget|folder|page) ", line)]
+    announced = [line for line in err.splitlines() if re.match(r"(sweep|evaluates|work|budget|folder|page) ", line)]
     (line,) = [line for line in err.splitlines() if line not in announced]
     assert line.startswith("error: ")
     assert complaint in line

@@ -24,7 +24,7 @@ from tests.drivers import (
 )
 from tests.waiting import LONG, wait_for
 
-pytestmark = pytest.mark.slow  # each starts Ray, two workers and MLflow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # each starts Ray, two workers and MLflow
 
 SCHEDULER, TRIAL, WORKER = "ray::SchedulerActor", "ray::TrialRunner", "ray::WorkerActor"
 

@@ -37,6 +37,7 @@ def code_of_the_notebook():
     return ["".join(cell["source"]) for cell in cells]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # two sweeps, which share what they compute
 def test_the_notebook_and_the_example_run_as_they_stand(tmp_path):
     (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")

@@ -74,6 +74,7 @@ def log(there):
     return (there.home / "found.log").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # half a dozen Ray clusters, one after the other
 def test_a_sweep_goes_on_where_it_was_whenever_its_machines_are_taken_away(there):
     sweep = there.home / "sweeps/found"
@@ -151,6 +152,7 @@ def assert_whole(there, sweep):
     assert_same_as_in_one_process(sweep, load_space(there.home / "small.yaml"), there.home / "one")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_bad_input_ends_the_job_with_its_line_and_leaves_nothing(there):
     data = there.home / "data"

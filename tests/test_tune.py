@@ -152,6 +152,7 @@ def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
         assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [("FINISHED", 1 + 1 + count)]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_machine_that_shuts_down_interrupts_as_well(tmp_path):
     interrupted(tmp_path, signal.SIGTERM)
@@ -175,6 +176,7 @@ def interrupted(folder, kind):
     return processes, err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # Ray is being started
 def test_an_interrupt_while_ray_starts_says_how_to_go_on(tmp_path):
     with ended(started(tmp_path)) as driver:
@@ -245,6 +247,7 @@ class AsItIs(ZeroShot):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason_and_plugins_reach_every_process(tmp_path):
     """A learning rate under which numbers overflow; an objective and a baseline that only a plugin has."""
@@ -283,6 +286,7 @@ work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1}
         assert store.execute("SELECT count(*) FROM tags WHERE key = 'reason'").fetchone() == (1,)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
     words = ["--set", "work.task_timeout=0.01", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]

@@ -136,23 +136,23 @@ def clauses_of_expression(node: ast.AST) -> int:
 
 
 def crowded_expressions(modules: list[Module], most: int = 2) -> list[str]:
-    """Places of statements' expressions with more than `most` comprehension clauses."""
-    places = set()
+    """Return file and line of expressions with more than `most` comprehension clauses."""
+    lines = set()
     for module in modules:
         for node in ast.walk(module.tree):
             if isinstance(node, COMPREHENSIONS) and clauses_of_expression(node) > most:
-                places.add(f"{module.path.relative_to(ROOT)}:{node.lineno}")
-    return sorted(places)
+                lines.add(f"{module.path.relative_to(ROOT)}:{node.lineno}")
+    return sorted(lines)
 
 
 def long_functions(modules: list[Module], most: int = 40) -> list[str]:
-    """Functions of more than `most` lines, nested ones included."""
-    places = []
+    """Return functions of more than `most` lines, nested ones included."""
+    functions = []
     for module in modules:
         for node in ast.walk(module.tree):
             if isinstance(node, FUNCTIONS) and line_count(node) > most:
-                places.append(f"{module.path.relative_to(ROOT)}:{node.lineno} {node.name}: {line_count(node)} lines")
-    return places
+                functions.append(f"{module.path.relative_to(ROOT)}:{node.lineno} {node.name}: {line_count(node)} lines")
+    return functions
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -178,16 +178,16 @@ def own_imports(module: Module, known: set[str]) -> set[str]:
 
 
 def imports_in_functions(modules: list[Module]) -> list[tuple[str, bool]]:
-    """Places of imports inside functions, and for each if a comment stands on its line or on the line before."""
-    places = []
+    """Return imports inside functions, and for each if a comment stands on its line or on the line before."""
+    imports = []
     for module in modules:
         lines = module.path.read_text("utf-8").splitlines()
         for function in outermost_functions(module.tree):
             for node in ast.walk(function):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     beside = "#" in lines[node.lineno - 1] or lines[node.lineno - 2].lstrip().startswith("#")
-                    places.append((f"{module.path.relative_to(ROOT)}:{node.lineno}", beside))
-    return places
+                    imports.append((f"{module.path.relative_to(ROOT)}:{node.lineno}", beside))
+    return imports
 
 
 def print_summary(modules: list[Module]) -> None:
@@ -204,7 +204,7 @@ def print_summary(modules: list[Module]) -> None:
     fan_out = sorted(((len(own_imports(module, known)), module.name) for module in modules), reverse=True)
     print("\nmodules of our own that a module imports:", ", ".join(f"{name} {count}" for count, name in fan_out[:8]))
     inside = imports_in_functions(modules)
-    without_reason = [place for place, has_reason in inside if not has_reason]
+    without_reason = [line for line, has_reason in inside if not has_reason]
     print(f"imports inside functions: {len(inside)}, without a reason beside them: {len(without_reason)}")
     print(f"expressions with more than two clauses: {len(crowded_expressions(modules))}")
     print(f"functions of more than 40 lines: {len(long_functions(modules))}")
@@ -219,11 +219,11 @@ def print_worst(modules: list[Module], target: Path, most: int = 40) -> None:
             figures = measure(function)
             count = figures.clauses + figures.conditionals
             if count > 0:
-                place = f"{module.path.relative_to(ROOT)}:{function.lineno} {function.name}"
-                rows.append((count / figures.lines, count, figures, place))
+                name = f"{module.path.relative_to(ROOT)}:{function.lineno} {function.name}"
+                rows.append((count / figures.lines, count, figures, name))
     rows.sort(key=lambda row: row[:2], reverse=True)
-    for _, _, figures, place in rows[:most]:
-        print(f"{figures.clauses:>3} clauses {figures.conditionals:>3} if-else in {figures.lines:>3} lines  {place}")
+    for _, _, figures, name in rows[:most]:
+        print(f"{figures.clauses:>3} clauses {figures.conditionals:>3} if-else in {figures.lines:>3} lines  {name}")
     total = measure_all(chosen)
     print(
         f"{total.lines} lines: {total.clause_density:.1f} clauses and {total.conditional_density:.1f} if-else per 100"

@@ -1,4 +1,4 @@
-"""Which datasets are there, and what is missing of the others."""
+"""Datasets that are present, and the missing files of all others."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a trial computes: torch, numpy and pillow. Knows nothing of clusters, searchers or trackers."""
+"""The mathematics of a trial: torch, numpy and pillow. Nothing here knows clusters, searchers or trackers."""

@@ -1,1 +1,1 @@
-"""What is known of a sweep: its folder, and the front of its trials."""
+"""The folder of a sweep, its records, its front and its answer."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, metrics_shown
+from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, metrics_shown, splits_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
+from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
-from fpp_sweep.statistics.paired import Interval, SeedVariances, compare, metric_interval, seed_variances
+from fpp_sweep.statistics.paired import Difference, Interval, SeedVariances, compare, metric_interval, seed_variances
 from fpp_sweep.statistics.verdicts import Answer, best_baseline, recommend
 
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: seconds, and some 30 MB
@@ -55,7 +56,7 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     metrics = resampled_metrics(metrics_shown(info.objectives))
     notes: list[str] = []
     samples = {}
-    for split in splits_with_results(info, front):
+    for split in splits_of(info, front.compared):
         if split == info.search_split:
             measured = [*front.layers(MAX_COMPARED), *front.baselines]
         else:
@@ -85,12 +86,6 @@ def statistics_of_samples(
     )
 
 
-def splits_with_results(info: SweepInfo, front: Front) -> list[str]:
-    """Return the search split, then the final stage and the test split if any record has results there."""
-    present = {split for record in front.compared for split in record.results}
-    return [info.search_split, *sorted(present - {info.search_split})]
-
-
 def _with_datasets(metrics: Sequence[str], samples: SplitSamples) -> list[str]:
     """Return metrics as averages and by dataset: `ece`, `ece/dtd`."""
     names = []
@@ -108,16 +103,15 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
     searched = splits.get(info.search_split)
     if searched is None:
         return FrontSupport()
-    metrics = [objective.metric for objective in info.objectives]
-    seeds = searched.seeds
-    if FINAL in splits:
-        seeds = _known_seed_variances(searched.seeds, splits[FINAL].seeds)
-    names = [trial.name for trial in front.trials]
+    metrics = metrics_of(info.objectives)
+    names = _names_of(front.trials)
+    if FINAL not in splits:
+        return FrontSupport(dict(front_support(searched.samples, names, metrics, searched.seeds).trials))
+    final = splits[FINAL]
+    seeds = _known_seed_variances(searched.seeds, final.seeds)
     support = dict(front_support(searched.samples, names, metrics, seeds).trials)
-    if FINAL in splits:
-        final = splits[FINAL]
-        finalists = [trial.name for trial in front.trials if trial.name in final.samples.records]
-        support.update(front_support(final.samples, finalists, metrics, final.seeds).trials)
+    finalists = [name for name in names if name in final.samples.records]
+    support.update(front_support(final.samples, finalists, metrics, final.seeds).trials)
     return FrontSupport(support)
 
 
@@ -138,9 +132,12 @@ def attainment_of(info: SweepInfo, statistics: SweepStatistics, positions: Numbe
     if info.search_split not in statistics.splits:
         return None
     searched = statistics.splits[info.search_split]
-    names = [trial.name for trial in statistics.front.trials]
-    metrics = [objective.metric for objective in info.objectives]
-    return attainment(searched.samples, names, metrics, searched.seeds, positions)
+    names = _names_of(statistics.front.trials)
+    return attainment(searched.samples, names, metrics_of(info.objectives), searched.seeds, positions)
+
+
+def _names_of(records: Sequence[TrialRecord]) -> list[str]:
+    return [record.name for record in records]
 
 
 # --- the recommendation -----------------------------------------------------------------------------
@@ -148,7 +145,7 @@ def attainment_of(info: SweepInfo, statistics: SweepStatistics, positions: Numbe
 
 def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
     """Return the split that finalists are judged on: test, else that of the final stage; None before either has run."""
-    trials = {trial.name for trial in front.trials}
+    trials = set(_names_of(front.trials))
     for split in ("test", FINAL, info.search_split):
         if split not in splits or (split == info.search_split and info.state == "running"):
             continue
@@ -163,74 +160,126 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     if split is None:
         return Answer(reason="the final stage has not run yet")
     samples = splits[split].samples
-    objectives = [objective.metric for objective in info.objectives]
-    tested = [metric for metric in objectives if resampled_metrics([metric])]
-    shown = front.members if split == info.search_split else front.trials
-    finalists = [trial for trial in front.by_trade_off(shown) if trial.name in samples.records]
+    tested, untested = _tested_metrics(info)
+    shown = front.trials
+    if split == info.search_split:
+        shown = front.members
+    names = [name for name in _names_of(front.by_trade_off(shown)) if name in samples.records]
     baselines = [baseline for baseline in front.baselines if baseline.name in samples.records]
-    differences = []
-    if tested:
-        pairs = [(trial.name, baseline.name) for trial in finalists for baseline in baselines]
-        differences = compare(samples, pairs, tested)
-    if tested and finalists and baselines and not differences:
+    differences = _differences(samples, names, _names_of(baselines), tested)
+    if tested and names and baselines and not differences:
         return Answer(reason=f"{min(samples.images.values())} images of a dataset are too few for any test")
-    names = [trial.name for trial in finalists]
-    recommended, reason = recommend(
-        differences,
-        names,
-        [baseline.name for baseline in baselines],
-        tested,
-        info.space.get("search", {}).get("margin", {}),
-        references=[baseline.name for baseline in references_of(baselines)],
-    )
-    kind: Any = "trial" if recommended else None
-    if recommended is None and baselines:
-        kind = "baseline"
-        recommended = _best_baseline(info, baselines, split)
+    recommended, kind, reason = _recommendation(info, split, list(differences.values()), names, baselines)
     return Answer(
         metrics=tuple(tested),
-        untested=tuple(metric for metric in objectives if metric not in tested),
+        untested=tuple(untested),
         finalists=tuple(names),
-        baselines=tuple(baseline.name for baseline in baselines),
+        baselines=tuple(_names_of(baselines)),
         split=split,
         images=samples.images,
-        seeds=max((len(samples.records[name].seeds) for name in names), default=0),
-        differences={(found.first, found.second, found.metric): found for found in differences},
+        seeds=_max_seeds(samples, names),
+        differences=differences,
         recommended=recommended,
-        recommended_kind=kind if recommended else None,
+        recommended_kind=kind,
         reason=reason,
     )
 
 
+def _recommendation(
+    info: SweepInfo,
+    split: str,
+    differences: Sequence[Difference],
+    finalists: Sequence[str],
+    baselines: Sequence[TrialRecord],
+) -> tuple[str | None, Literal["trial", "baseline"] | None, str]:
+    """Return the recommended finalist, else the best baseline; if it is a trial or a baseline; and the reason."""
+    tested, _ = _tested_metrics(info)
+    trial, reason = recommend(
+        differences,
+        finalists,
+        _names_of(baselines),
+        tested,
+        info.space.get("search", {}).get("margin", {}),
+        references=_names_of(references_of(baselines)),
+    )
+    if trial is not None:
+        return trial, "trial", reason
+    baseline = _best_baseline(info, baselines, split)
+    if baseline is not None:
+        return baseline, "baseline", reason
+    return None, None, reason
+
+
+def _tested_metrics(info: SweepInfo) -> tuple[list[str], list[str]]:
+    """Return the objectives that have intervals, and those that have none."""
+    tested = []
+    untested = []
+    for metric in metrics_of(info.objectives):
+        if resampled_metrics([metric]):
+            tested.append(metric)
+        else:
+            untested.append(metric)
+    return tested, untested
+
+
+def _differences(
+    samples: SplitSamples, trials: Sequence[str], baselines: Sequence[str], metrics: Sequence[str]
+) -> dict[tuple[str, str, str], Difference]:
+    """Return the differences of all trials from all baselines, by trial, baseline and metric."""
+    if not metrics:
+        return {}
+    pairs = []
+    for trial in trials:
+        for baseline in baselines:
+            pairs.append((trial, baseline))
+    differences = {}
+    for difference in compare(samples, pairs, metrics):
+        differences[difference.first, difference.second, difference.metric] = difference
+    return differences
+
+
+def _max_seeds(samples: SplitSamples, names: Sequence[str]) -> int:
+    counts = [len(samples.records[name].seeds) for name in names]
+    return max(counts, default=0)
+
+
 def references_of(baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the baselines that a recommended setting is held against: zero-shot and TPT, else the first one."""
-    references = [
-        baseline for baseline in baselines if baseline.label in (catalogue.PLAIN, catalogue.DEFAULT)
-    ]  # in the usual order: zero-shot first
+    references = []
+    for baseline in baselines:  # in the usual order: zero-shot first
+        if baseline.label in (catalogue.PLAIN, catalogue.DEFAULT):
+            references.append(baseline)
     return references or list(baselines[:1])
 
 
 def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:
     points = {}
     for baseline in baselines:
-        values = [metric_of(baseline.results.get(split), objective.metric) for objective in info.objectives]
-        known = [value for value in values if value is not None]
-        if len(known) == len(values):
-            points[baseline.name] = known
-    return best_baseline(points, [objective.goal for objective in info.objectives])
+        values = []
+        for metric in metrics_of(info.objectives):
+            value = metric_of(baseline.results.get(split), metric)
+            if value is not None:
+                values.append(value)
+        if len(values) == len(info.objectives):
+            points[baseline.name] = values
+    return best_baseline(points, goals_of(info.objectives))
 
 
 def sentence_of(info: SweepInfo, statistics: SweepStatistics) -> str:
     """Return one sentence that answers the space's question."""
     answer = statistics.answer
-    design = f" ({answer.design})" if answer.design else ""
+    design = ""
+    if answer.design:
+        design = f" ({answer.design})"
     if answer.recommended is None:
         return f"Nothing is recommended: {answer.reason}{design}."
     if answer.recommended_kind == "baseline":
         baseline = answer.recommended.removeprefix("baseline-")
         return f"No trial is recommended, {baseline} is the best baseline: {answer.reason}{design}."
-    records = {trial.name: trial for trial in statistics.front.trials}
-    settings = settings_of(records[answer.recommended])
+    settings = ""
+    for trial in statistics.front.trials:
+        if trial.name == answer.recommended:
+            settings = settings_of(trial)
     return f"Recommended: {answer.recommended} with {settings}: {answer.reason}{design}."
 
 

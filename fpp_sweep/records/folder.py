@@ -1,13 +1,13 @@
-"""The folder `sweeps/<name>/`, the one record of what has happened in a sweep.
+"""The folder `sweeps/<name>/`, the only record of a sweep.
 
-    sweep.json              what the sweep is: space, objectives, provenance, state; sweep.json.copy is the same again
-    study.db                the Optuna study, named after the sweep
+    sweep.json              space, objectives, provenance and state of the sweep; sweep.json.copy is a copy
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
-    tasks/                  results of tasks by key, so that no trial computes one again
+    study.db                the Optuna study, built anew from the trial records by every driver
+    tasks/                  results of tasks by key, so that no trial computes a result again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
-    race/<name>/            its sums after each block of a race, and what was decided there
-    steering/<time>.json    commands to a sweep that was begun, each rewritten once it is applied
-    logs/                   what each worker did when, by machine and process
+    race/<name>/            a trial's block statistics and decision after each rung of a race
+    steering/<time>.json    commands to the sweep, each rewritten once it is applied
+    logs/                   the log of each worker, by machine and process
     report/                 the front as table, picture and page; best configs; importances
     lock                    held by the driver while it runs
 
@@ -41,13 +41,13 @@ MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two of them
 
-REMEDY = "; going on with the sweep (--resume) mends it"
+REMEDY = "; resume the sweep with --resume to repair it"
 
-Made = TypeVar("Made", Command, SplitResult, TrialRecord, SweepInfo, WorkTotals)
+Record = TypeVar("Record", Command, SplitResult, TrialRecord, SweepInfo, WorkTotals)
 
 
 class SweepFolder:
-    """A sweep's folder: any process may read it, the holder of its lock writes it."""
+    """The folder of a sweep: any process may read the folder, the holder of its lock writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # trials read it from processes with other working folders
@@ -56,15 +56,15 @@ class SweepFolder:
         self.study_file = self.path / "study.db"
         self.tasks = self.path / "tasks"
         self.report = self.path / "report"
-        self._known: dict[Path, tuple[object, Any]] = {}  # records, each with what tells that its file changed
+        self._parsed: dict[Path, tuple[object, Any]] = {}  # the stamp of each file and its record
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
-        """Other processes read for themselves."""
+        """Pickle the path only: other processes read the files themselves."""
         return type(self), (self.path,)
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """An existing sweep."""
+        """Return the folder of an existing sweep."""
         folder = cls(path)
         if not folder.begun:
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")
@@ -72,7 +72,7 @@ class SweepFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether it is a sweep's."""
+        """True if a sweep was begun in this folder."""
         return self.info_file.is_file() or self.info_copy.is_file()
 
     def artifacts(self, trial: str) -> Path:
@@ -90,10 +90,12 @@ class SweepFolder:
 
     def _info(self, file: Path) -> SweepInfo:
         with _reading(file) as document:
+            objectives = []
             with under("objectives"):
-                goals = [Objective.recorded(**as_mapping(fields)) for fields in as_list(document.get("objectives"))]
-            work = _made(WorkTotals, document.get("work", {}), "work")
-            return _made(SweepInfo, document | {"objectives": tuple(goals), "work": work})
+                for fields in as_list(document.get("objectives")):
+                    objectives.append(Objective.recorded(**as_mapping(fields)))
+            work = _checked(WorkTotals, document.get("work", {}), "work")
+            return _checked(SweepInfo, document | {"objectives": tuple(objectives), "work": work})
 
     def load_info_or_copy(self) -> tuple[SweepInfo, str | None]:
         """Return the sweep's record and, if it was damaged and has been restored from its copy, a note of that."""
@@ -102,49 +104,57 @@ class SweepFolder:
         except InputError as error:
             problem = str(error).removesuffix(REMEDY)
         try:
-            known = self._info(self.info_copy)
+            info = self._info(self.info_copy)
         except InputError as error:
             advice = f"begin another with --name; {self.tasks}, moved to its folder, saves computing again"
             raise InputError(f"{problem}, and its copy is not either: {advice}") from error
-        kept = f"kept as {set_aside(self.info_file)}, and " if self.info_file.exists() else ""
-        self.write_info(known)
-        return known, f"{problem}; {kept}made again from its copy, so that nothing is lost"
+        kept = ""
+        if self.info_file.exists():
+            kept = f"kept as {set_aside(self.info_file)}, and "
+        self.write_info(info)
+        return info, f"{problem}; {kept}made again from its copy, so that nothing is lost"
 
     def write_info(self, info: SweepInfo) -> None:
-        secret = masked(info.tracking_uri) != info.tracking_uri
+        mode = 0o666
+        if masked(info.tracking_uri) != info.tracking_uri:  # the URI has a password
+            mode = 0o600
         for file in (self.info_file, self.info_copy):
-            write_json(file, {"format": FORMAT, **asdict(info)}, mode=0o600 if secret else 0o666)
+            write_json(file, {"format": FORMAT, **asdict(info)}, mode=mode)
 
     def trial_file(self, name: str) -> Path:
         return self.path / "trials" / f"{name}.json"
 
     def trial(self, name: str) -> TrialRecord:
-        """A trial's record."""
+        """Return a trial's record."""
         return self._read(self.trial_file(name), _trial)
 
     def known_trial(self, name: str) -> TrialRecord:
-        """The same by a name that somebody gave."""
+        """Return the record of a trial that the user names; raise InputError if there is none."""
         names = [file.stem for file in self.trial_files()]
         if name not in names:
             raise unknown(f"trial of {self.path.name}", name, names)
         return self.trial(name)
 
-    def _read(self, file: Path, read: Callable[[Path], Made]) -> Made:
-        """A record, parsed once for each time that it was written."""
-        with suppress(OSError):  # which to read it will tell
+    def _read(self, file: Path, read: Callable[[Path], Record]) -> Record:
+        """Return a record, parsed once for each version of its file."""
+        try:
             stamp = stamp_of(file)
-            known = self._known.get(file)
-            if known is None or known[0] != stamp:
-                known = self._known[file] = stamp, read(file)
-            record: Made = known[1]
-            return record
-        return read(file)
+        except OSError:
+            return read(file)  # which raises the error with the file's name
+        record: Record
+        if file in self._parsed:
+            parsed_stamp, record = self._parsed[file]
+            if parsed_stamp == stamp:
+                return record
+        record = read(file)
+        self._parsed[file] = stamp, record
+        return record
 
     def write_trial(self, record: TrialRecord) -> None:
         write_json(self.trial_file(record.name), {"format": FORMAT, **asdict(record)})
 
     def trials(self) -> list[TrialRecord]:
-        """All records: baselines, then trials by number."""
+        """Return all records: baselines, then trials by number."""
         return [self.trial(file.stem) for file in self.trial_files()]
 
     def trial_files(self) -> list[Path]:
@@ -157,15 +167,15 @@ class SweepFolder:
         return self._read(file, _command)
 
     def commands(self) -> list[Command]:
-        """In the order in which they were given; one that cannot be read is left to --resume, which tells it."""
-        found = []
+        """Return the commands, oldest first; damaged commands are left to --resume, which reports them."""
+        commands = []
         for file in self.command_files():
             with suppress(InputError):
-                found.append(self.command(file))
-        return found
+                commands.append(self.command(file))
+        return commands
 
     def ask(self, kind: Literal["add", "stop", "budget"], values: Mapping[str, Any]) -> Command:
-        """Have a driver do it, the one that runs or the next."""
+        """Write a command for the running driver, or for the next one."""
         name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{os.getpid()}"
         command = Command(name=name, kind=kind, written=time.time(), values=values)
         self._write_command(command)
@@ -179,7 +189,7 @@ class SweepFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only driver of this sweep; the lock is released with the process, however that ends."""
+        """Hold the lock of the sweep's driver; the lock is released when the process ends, however it ends."""
         with ExitStack() as lock:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -220,16 +230,17 @@ def _enter_lock(stack: ExitStack, file: Path) -> None:
 def _trial(file: Path) -> TrialRecord:
     with _reading(file) as document:
         with under("results"):
-            given = as_mapping(document.get("results"))
-            document["results"] = {split: _made(SplitResult, result, split) for split, result in given.items()}
-        record = _made(TrialRecord, document)
+            results = {}
+            for split, result in as_mapping(document.get("results")).items():
+                results[split] = _checked(SplitResult, result, split)
+        record = _checked(TrialRecord, document | {"results": results})
         expect(record.name == file.stem, f"is the record of {record.name}", "name")
         return record
 
 
 def _command(file: Path) -> Command:
     with _reading(file) as document:
-        command = _made(Command, document)
+        command = _checked(Command, document)
         expect(command.name == file.stem, f"is the command {command.name}", "name")
         if command.kind == "budget":
             expect(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
@@ -240,7 +251,7 @@ def _command(file: Path) -> Command:
 
 @contextmanager
 def _reading(file: Path) -> Iterator[dict[str, Any]]:
-    """A record's document; what is wrong with it, or with what is made of it, is told in a line."""
+    """Yield the document of a record; raise InputError if the document, or its use in the block, is wrong."""
     version = None
     try:
         expect(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
@@ -257,15 +268,15 @@ def _reading(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a finite number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
-def _made(kind: type[Made], fields: Any, key: str = "") -> Made:
-    """A record, each field of which is what its type says."""
+def _checked(kind: type[Record], fields: Any, key: str = "") -> Record:
+    """Return a record with fields that are checked by their types."""
     with under(key):
-        made = kind(**as_mapping(fields))
-        check_fields(made)
-        return made
+        record = kind(**as_mapping(fields))
+        check_fields(record)
+        return record

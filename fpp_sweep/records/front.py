@@ -1,4 +1,4 @@
-"""The front of a sweep with the baselines beside it, and how its values are shown."""
+"""The front of a sweep with its baselines, and the text of its values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -21,7 +21,7 @@ MIN_GROWTH = 0.01  # of the hypervolume, that makes further trials worth their c
 
 @dataclass(frozen=True)
 class Front:
-    """The finished trials of a sweep, its Pareto front, and the baselines."""
+    """The finished trials of a sweep, its Pareto front and the baselines."""
 
     objectives: tuple[Objective, ...]
     trials: tuple[TrialRecord, ...]  # that keep all constraints, in the order in which they finished
@@ -34,7 +34,7 @@ class Front:
 
     @property
     def goals(self) -> list[Goal]:
-        return [objective.goal for objective in self.objectives]
+        return goals_of(self.objectives)
 
     @property
     def finished(self) -> list[TrialRecord]:
@@ -63,7 +63,11 @@ class Front:
 
     @cached_property
     def dominated(self) -> tuple[TrialRecord, ...]:
-        return tuple(trial for trial in self.trials if trial not in self.members)
+        dominated = []
+        for trial in self.trials:
+            if trial not in self.members:
+                dominated.append(trial)
+        return tuple(dominated)
 
     @cached_property
     def hypervolume(self) -> list[tuple[float, float]]:
@@ -93,18 +97,29 @@ class Front:
         remaining = self.finished
         while remaining and len(chosen) < most:
             layer = set(pareto.front(_points(remaining), self.goals))
-            chosen.extend(record for index, record in enumerate(remaining) if index in layer)
-            remaining = [record for index, record in enumerate(remaining) if index not in layer]
+            behind = []
+            for index, record in enumerate(remaining):
+                if index in layer:
+                    chosen.append(record)
+                else:
+                    behind.append(record)
+            remaining = behind
         return chosen
 
     def is_below_floor(self, record: TrialRecord) -> bool:
         """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
-        zero_shot = next((baseline for baseline in self.baselines if baseline.label == catalogue.PLAIN), None)
+        zero_shot = self._zero_shot()
         if zero_shot is None or record.kind == "baseline":
             return False
-        own = metric_of(record.results.get(self.search_split), catalogue.ACCURACY)
+        accuracy = metric_of(record.results.get(self.search_split), catalogue.ACCURACY)
         reference = metric_of(zero_shot.results.get(self.search_split), catalogue.ACCURACY)
-        return own is not None and reference is not None and own < reference - self.floor
+        return accuracy is not None and reference is not None and accuracy < reference - self.floor
+
+    def _zero_shot(self) -> TrialRecord | None:
+        for baseline in self.baselines:
+            if baseline.label == catalogue.PLAIN:
+                return baseline
+        return None
 
     @cached_property
     def corner(self) -> list[float]:
@@ -123,8 +138,12 @@ class Front:
     @cached_property
     def marks(self) -> dict[str, list[str]]:
         """The marks of each front member: `knee`, `best accuracy`, ...; none for trials below the floor."""
-        marks: dict[str, list[str]] = {member.name: [] for member in self.members}
-        eligible = [member for member in self.members if not self.is_below_floor(member)]
+        marks: dict[str, list[str]] = {}
+        eligible = []
+        for member in self.members:
+            marks[member.name] = []
+            if not self.is_below_floor(member):
+                eligible.append(member)
         if not eligible:
             return marks
         for index, objective in enumerate(self.objectives):
@@ -135,13 +154,21 @@ class Front:
         return marks
 
     def coordinates(self, records: Sequence[TrialRecord], pair: tuple[int, int]) -> tuple[list[float], list[float]]:
-        """Return where records are drawn: two objectives, or one over the order in which trials finished."""
-        x, y = pair
-        ys = [values_of(record)[y] for record in records]
-        if x != y:
-            return [values_of(record)[x] for record in records], ys
-        order = {trial.name: index for index, trial in enumerate(self.finished, 1)}
-        return [order.get(record.name, 0) for record in records], ys  # baselines are drawn at 0
+        """Return the coordinates of records in a plot: two objectives, or one over the order of finished trials."""
+        x_index, y_index = pair
+        positions = {}
+        for position, trial in enumerate(self.finished, 1):
+            positions[trial.name] = position
+        xs: list[float] = []
+        ys: list[float] = []
+        for record in records:
+            values = values_of(record)
+            ys.append(values[y_index])
+            if x_index != y_index:
+                xs.append(values[x_index])
+            else:
+                xs.append(positions.get(record.name, 0))  # baselines are drawn at 0
+        return xs, ys
 
     def remarks(self, record: TrialRecord) -> list[str]:
         """Return a record's marks, and what else a table says beside its name."""
@@ -158,18 +185,26 @@ class Front:
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
     """Return the front of the trials that finished and keep all constraints."""
-    complete = [record for record in records if record.state == "complete" and record.values is not None]
-    complete.sort(key=lambda record: record.finished or 0.0)
-    trials = [record for record in complete if record.kind == "trial"]
-    baselines = [record for record in complete if record.kind == "baseline"]
+    feasible = []
+    infeasible = []
+    baselines = []
+    for record in sorted(records, key=lambda record: record.finished or 0.0):
+        if record.state != "complete" or record.values is None:
+            continue
+        if record.kind == "baseline":
+            baselines.append(record)
+        elif record.feasible:
+            feasible.append(record)
+        else:
+            infeasible.append(record)
     reference = None
     if info.reference is not None:
         reference = tuple(info.reference)
     search = info.space.get("search", {})
     return Front(
         objectives=info.objectives,
-        trials=tuple(record for record in trials if record.feasible),
-        infeasible=tuple(record for record in trials if not record.feasible),
+        trials=tuple(feasible),
+        infeasible=tuple(infeasible),
         baselines=tuple(sorted(baselines, key=_usual_order)),
         reference=reference,
         search_split=info.search_split,
@@ -194,88 +229,120 @@ def _points(records: Sequence[TrialRecord]) -> list[Sequence[float]]:
 
 
 def metrics_shown(objectives: Sequence[Objective]) -> list[str]:
-    """The metrics of the objectives, then accuracy and ECE, which every reader asks for."""
-    return list(dict.fromkeys([*(objective.metric for objective in objectives), catalogue.ACCURACY, catalogue.ECE]))
+    """Return the metrics of the objectives, then accuracy and ECE, which every reader asks for."""
+    return list(dict.fromkeys([*metrics_of(objectives), catalogue.ACCURACY, catalogue.ECE]))
 
 
 def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
-    """The split that was searched, then the others on which any record has a result."""
-    others = {split for record in records for split in record.results} - {info.search_split}
-    return [info.search_split, *sorted(others)]
+    """Return the split that was searched, then the other splits on which any record has a result."""
+    splits: set[str] = set()
+    for record in records:
+        splits.update(record.results)
+    return [info.search_split, *sorted(splits - {info.search_split})]
 
 
 def metric_of(result: SplitResult | None, metric: str) -> float | None:
-    """The average of a metric, or the value on one dataset, as in `ece/dtd`."""
+    """Return the average of a metric, or the value on one dataset, as in `ece/dtd`."""
     if result is None:
         return None
     name, _, dataset = metric.partition("/")
-    return (result.datasets.get(dataset, {}) if dataset else result.average).get(name)
+    if dataset:
+        return result.datasets.get(dataset, {}).get(name)
+    return result.average.get(name)
 
 
 def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
-    """A metric's value with the decimals that the papers print, and its standard deviation.
+    """Return a metric's value with the decimals that the papers print, and its standard deviation.
 
     >>> format_metric("ece", 3.14159), format_metric("ece", 3.14159, 0.2), format_metric("nll", 0.5)
     ('3.14', '3.14±0.20', '0.5000')
     """
     if value is None:
         return ""
+    decimals = 2  # of a plugin's metric, if the plugin is not loaded
     row = catalogue.METRICS.get(metric.partition("/")[0])
-    decimals = 2 if row is None else row.decimals  # a plugin's metric that is not loaded
-    spread = "" if deviation is None else f"±{deviation:.{decimals}f}"
-    return f"{value:.{decimals}f}{spread}"
+    if row is not None:
+        decimals = row.decimals
+    text = f"{value:.{decimals}f}"
+    if deviation is not None:
+        text += f"±{deviation:.{decimals}f}"
+    return text
 
 
 def format_result(metric: str, result: SplitResult | None, *, deviation: bool = True) -> str:
-    """The same of a trial's result on a split; empty where there is none."""
-    spread = result.deviation.get(metric) if result and deviation else None
+    """Return a metric of a trial's result as `format_metric` does; empty without a result."""
+    spread = None
+    if result is not None and deviation:
+        spread = result.deviation.get(metric)
     return format_metric(metric, metric_of(result, metric), spread)
 
 
 def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
-    """The values of all objectives: `accuracy 71.00, ece 4.00`."""
-    pairs = zip(objectives, values, strict=True)
-    return ", ".join(f"{objective.metric} {format_metric(objective.metric, value)}" for objective, value in pairs)
+    """Return the values of all objectives as text: `accuracy 71.00, ece 4.00`."""
+    texts = []
+    for metric, value in zip(metrics_of(objectives), values, strict=True):
+        texts.append(f"{metric} {format_metric(metric, value)}")
+    return ", ".join(texts)
 
 
 def format_setting(value: Any, digits: int = 6) -> str:
-    """A setting's value in a few letters, on one line.
+    """Return a setting's value as short text on one line.
 
     >>> format_setting(0.1 + 0.2), format_setting(True), format_setting(None), format_setting("a photo of a")
     ('0.3', 'true', 'none', 'a photo of a')
     """
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.{digits}g}" if isinstance(value, float) else " ".join(str(value).split())
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    return " ".join(str(value).split())
 
 
 def values_by_setting(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
-    """The searched settings with the value in each record; None where a condition leaves the setting out."""
-    keys = dict.fromkeys(key for record in records for key in record.params)
-    return {key: [record.params.get(key) for record in records] for key in keys}
+    """Return each searched setting's values by record; None where a condition leaves the setting out."""
+    values: dict[str, list[Any]] = {}
+    for record in records:
+        for key in record.params:
+            values.setdefault(key, [])
+    for key, column in values.items():
+        for record in records:
+            column.append(record.params.get(key))
+    return values
 
 
 def varies(values: Sequence[Any]) -> bool:
-    return len(set(map(format_setting, values))) > 1
+    texts = {format_setting(value) for value in values}
+    return len(texts) > 1
 
 
 def search_range(info: SweepInfo, key: str) -> Mapping[str, Any]:
-    """What the space says of a setting: low, high, log, ...; nothing of one given as a list of choices."""
+    """Return the range of a setting in the space: low, high, log, ...; empty for a list of choices."""
     params = info.space.get("params")
-    setting = params.get(key) if isinstance(params, Mapping) else None
-    return setting if isinstance(setting, Mapping) else {}
+    if not isinstance(params, Mapping):
+        return {}
+    setting = params.get(key)
+    if not isinstance(setting, Mapping):
+        return {}
+    return setting
 
 
-def format_range(given: Any) -> str:
-    """What a space says of a setting.
+def format_range(setting: Any) -> str:
+    """Return the range or the choices of a setting as text.
 
     >>> format_range({"low": 1, "high": 5, "log": True}), format_range({"choices": ["a", True]})
     ('1 to 5, log', 'a, true')
     """
-    if isinstance(given, Mapping) and "low" in given:
-        return f"{given['low']} to {given['high']}" + ", log" * bool(given.get("log"))
-    choices = given.get("choices", given) if isinstance(given, Mapping) else given
-    return ", ".join(map(format_setting, choices)) if isinstance(choices, list | tuple) else format_setting(choices)
+    choices = setting
+    if isinstance(setting, Mapping):
+        if "low" in setting:
+            text = f"{setting['low']} to {setting['high']}"
+            if setting.get("log"):
+                text += ", log"
+            return text
+        choices = setting.get("choices", setting)
+    if isinstance(choices, list | tuple):
+        return ", ".join(format_setting(choice) for choice in choices)
+    return format_setting(choices)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -283,16 +350,19 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def objective_pairs(info: SweepInfo) -> list[tuple[int, int]]:
-    """Which objectives to draw against each other; a single one stands alone."""
+    """Return the pairs of objectives to plot against each other; a single objective is paired with itself."""
     count = len(info.objectives)
-    return list(combinations(range(count), 2)) if count > 1 else [(0, 0)]
+    if count == 1:
+        return [(0, 0)]
+    return list(combinations(range(count), 2))
 
 
 def staircase(front: Front) -> tuple[list[float], list[float]]:
-    """The edge of what a front of two objectives dominates, member to member."""
+    """Return the edge of the area that a front of two objectives dominates, from member to member."""
     xs: list[float] = []
     ys: list[float] = []
-    for x, y in map(values_of, front.members):
+    for member in front.members:
+        x, y = values_of(member)
         if xs:  # the corner is the worse of both values of two neighbours
             xs.append(x)
             ys.append(ys[-1])

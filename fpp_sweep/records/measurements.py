@@ -32,8 +32,12 @@ def resampled_metrics(metrics: Sequence[str]) -> list[str]:
     >>> resampled_metrics(["accuracy", "aurc", "ece/dtd", "ece"])
     ['accuracy', 'ece']
     """
-    stems = [metric.partition("/")[0] for metric in metrics]
-    return [stem for stem in dict.fromkeys(stems) if stem in BLOCKWISE_METRICS]
+    stems: list[str] = []
+    for metric in metrics:
+        stem, _, _ = metric.partition("/")
+        if stem in BLOCKWISE_METRICS and stem not in stems:
+            stems.append(stem)
+    return stems
 
 
 def read_block_stats(folder: Path, split: str) -> StatsBySeed | None:
@@ -52,7 +56,7 @@ def is_deterministic(record: TrialRecord, table: StatsBySeed) -> bool:
 
 
 def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:
-    """Resample the metrics of records on a split: of those that saw the same images as the one that saw most."""
+    """Resample the metrics of records on a split: of the records with the same images as the one with most images."""
     notes = []
     measured: dict[str, RecordSamples] = {}
     images: dict[str, int] = {}
@@ -70,24 +74,30 @@ def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, met
             continue
         if digests is None:
             digests = own_digests
-            images = {dataset: stats.total for (dataset, _), stats in sorted(table.items())}
+            images = {}
+            for (dataset, _), stats in sorted(table.items()):
+                images[dataset] = stats.total
         if own_digests == digests:
             measured[record.name] = samples
     return Measurements(SplitSamples(split, images, measured), notes)
 
 
 def _samples_of(record: TrialRecord, split: str) -> int:
-    """Return how many predictions a record has on a split, over its seeds."""
-    result = record.results.get(split)
-    return 0 if result is None else result.samples * max(1, len(result.by_seed))
+    """Return the number of predictions of a record on a split, over its seeds."""
+    if split not in record.results:
+        return 0
+    result = record.results[split]
+    return result.samples * max(1, len(result.by_seed))
 
 
 def _read(
     folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[str, ...]
 ) -> tuple[StatsBySeed, dict[str, bytes] | None, RecordSamples | None]:
-    """Return a record's statistics, what tells its images, and its samples; ValueError for a file of another record."""
+    """Return a record's statistics, its image digests and its samples; ValueError for a file of another record."""
     path = folder.inside(folder.artifacts(record.name) / split)
-    stamp = path.stat().st_mtime_ns if path.is_dir() else 0
+    stamp = 0
+    if path.is_dir():
+        stamp = path.stat().st_mtime_ns
     table = _read_table(path, stamp)
     if not table:
         return {}, None, None
@@ -119,5 +129,7 @@ def _require_same_accuracy(table: StatsBySeed, result: SplitResult) -> None:
         expected = recorded.get(dataset, {}).get(catalogue.ACCURACY)
         value = metric_value(catalogue.ACCURACY, stats)
         if expected is None or abs(value - expected) > ACCURACY_TOLERANCE:
-            found = "no value" if expected is None else f"{expected:.2f}"
-            raise ValueError(f"accuracy on {dataset}, seed {seed}, is {value:.2f} there and {found} on record")
+            recorded_text = "no value"
+            if expected is not None:
+                recorded_text = f"{expected:.2f}"
+            raise ValueError(f"accuracy on {dataset}, seed {seed}, is {value:.2f} there and {recorded_text} on record")

@@ -126,7 +126,10 @@ def worst(points: Sequence[Values], goals: Sequence[Goal]) -> list[float]:
     corner = []
     for objective, goal in enumerate(goals):
         column = [point[objective] for point in points]
-        corner.append(min(column) if goal == "max" else max(column))
+        if goal == "max":
+            corner.append(min(column))
+        else:
+            corner.append(max(column))
     return corner
 
 
@@ -138,7 +141,10 @@ def _minimize(point: Values, goals: Sequence[Goal], padding: float = 0.0) -> Min
         raise InputError(f"a point of {len(goals)} objectives needs as many finite values, got {list(point)}")
     coordinates = [padding] * MAX_OBJECTIVES
     for objective, (value, goal) in enumerate(zip(point, goals, strict=True)):
-        coordinates[objective] = -value if goal == "max" else value
+        if goal == "max":
+            coordinates[objective] = -value
+        else:
+            coordinates[objective] = value
     first, second, third = coordinates
     return first, second, third
 

@@ -1,4 +1,4 @@
-"""What is on record of a sweep and of its trials: plain values."""
+"""The records of a sweep, its trials and its commands: plain values."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any, Literal
 
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_mapping, word
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.config import TrialConfig
 
 Texts = Mapping[str, str]
 Settings = Mapping[str, Any]
 State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
-# waiting: on record, and nothing of it has begun
-# running: a process works on it
-# stopped: a driver ended it between two tasks, before all were done; it is not begun again
-# complete: its objectives are measured
-# failed: a task of it has no result
-# interrupted: the sweep ended while it ran; --resume begins it again, with the tasks that are done at hand
+# waiting: the trial has not begun
+# running: a process works on the trial
+# stopped: a driver ended the trial between two tasks, and it is not begun again
+# complete: the objectives are measured
+# failed: a task has no result
+# interrupted: the sweep ended while the trial ran; --resume begins the trial again, with cached results
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
@@ -26,33 +28,33 @@ SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the pape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitResult:
-    """A trial's numbers on one split, over all its datasets and seeds."""
+    """The numbers of a trial on one split, over all its datasets and seeds."""
 
     average: Mapping[str, float]  # metric -> mean over datasets and seeds; percent where the metric is
     datasets: Mapping[str, Mapping[str, float]]  # dataset -> metric -> mean over seeds
     deviation: Mapping[str, float]  # metric -> standard deviation over seeds of the average; empty for one seed
     samples: int  # images, over datasets; each once
-    seconds: Mapping[str, float]  # by stage, summed over workers; what was at hand costs 0
-    device_seconds: float  # seconds that workers were held for it
+    seconds: Mapping[str, float]  # by stage, summed over workers; cached results cost 0
+    device_seconds: float  # seconds that workers were held for the trial
     # the datasets' numbers for each of several seeds, by its digits
     by_seed: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    # dataset -> stage -> seconds when it was computed, whoever asked for it; the mean over seeds
+    # dataset -> stage -> seconds when the result was computed, for this or another trial; the mean over seeds
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # image features that were computed for it: `images`, how many, and seconds by step, summed over workers
+    # image features that were computed for the trial: number of `images`, and seconds by step, summed over workers
     features: Mapping[str, float] = field(default_factory=dict)
-    devices: Sequence[str] = ()  # where that was
+    devices: Sequence[str] = ()  # that computed the results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """A trial or a baseline, from its start on."""
+    """The record of a trial or a baseline, from its start on."""
 
     name: str  # trial-0007, baseline-zero_shot; a file's name
     kind: Kind
     state: State
     number: int | None = None  # Optuna's; baselines have none
     origin: str = "sampled"  # sampled, grid, point, code, paper or baseline
-    params: Settings = field(default_factory=dict)  # what was searched, by dotted key
+    params: Settings = field(default_factory=dict)  # the searched settings, by dotted key
     config: Settings = field(default_factory=dict)  # TrialConfig.flat()
     key: str = ""  # keys.of_config(config)
     started: float = 0.0  # seconds since 1970
@@ -63,11 +65,12 @@ class TrialRecord:
     values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1
-    # of a trial that lost its race, also once it is finished: what the study was told in the place of its values,
-    # the share of the images that this rests on, and the seconds that workers were held for it until then
+    # of a trial that was stopped early, also after it is run to its end: the values that the study has of it, the
+    # share of the images that they rest on, and the seconds that workers were held for it until then
     estimate: Sequence[float] | None = None
     fidelity: float = 1.0
     held: float = 0.0
+    generation: int | None = None  # of NSGA-II
 
     @property
     def label(self) -> str:
@@ -76,7 +79,7 @@ class TrialRecord:
 
     @property
     def broken(self) -> list[str]:
-        """The constraints that do not hold."""
+        """The constraints that are broken."""
         return [name for name, value in self.constraints.items() if value > 0]
 
     @property
@@ -84,24 +87,34 @@ class TrialRecord:
         return not self.broken
 
 
+def waiting_record(name: str, kind: Kind, config: TrialConfig, **fields: Any) -> TrialRecord:
+    """Return the first record of a trial or baseline, which waits for its start."""
+    return TrialRecord(
+        name=name, kind=kind, state="waiting", config=config.flat(), key=keys.of_config(config), **fields
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What somebody asked of a sweep that is under way, or of the next driver of one that is not."""
+    """A command of `steer` to the driver of a sweep, or to the next driver."""
 
-    name: str  # a file's name; their order is that of time
+    name: str  # of the file; names sort by time
     kind: Literal["add", "stop", "budget"]
     written: float  # seconds since 1970
-    values: Settings  # of a point; trial=...; or what the budget is set to, by key of `search`
+    values: Settings  # of a point; trial=...; or the new budget, by key of `search`
     applied: float | None = None
     number: int | None = None  # of the trial that an added point has become
     outcome: str = ""
 
     @property
     def words(self) -> str:
-        """`add fpp.gamma1=3: trial-0004`."""
-        values = " ".join(f"{key}={word(value)}" for key, value in self.values.items())
-        done = f": {self.outcome}" if self.outcome else ""
-        return f"{self.kind} {values}{': waits for a driver' if self.applied is None else done}"
+        """The command as text: `add fpp.gamma1=3: trial-0004`."""
+        text = self.kind + " " + " ".join(f"{key}={word(value)}" for key, value in self.values.items())
+        if self.applied is None:
+            return f"{text}: waits for a driver"
+        if self.outcome:
+            return f"{text}: {self.outcome}"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +176,7 @@ class SweepInfo:
 
     @property
     def goals(self) -> str:
-        """The objectives in words: `accuracy (max) and ece (min)`."""
+        """The objectives as text: `accuracy (max) and ece (min)`."""
         return " and ".join(f"{objective.metric} ({objective.goal})" for objective in self.objectives)
 
     @property
@@ -171,27 +184,42 @@ class SweepInfo:
         return tuple(as_mapping(self.space.get("work", {})).get("seeds", (0,)))
 
     def provenance(self) -> dict[str, str]:
-        """Return what the sweep's numbers come from and how it went, as text by name: for tables and MLflow's tags."""
+        """Return the origin of the sweep's numbers and its course, as text by name: for tables and MLflow's tags."""
+        provenance = dict(self.versions)
+        for name, text in self._provenance_fields().items():
+            if text:
+                provenance[name] = text
+        return provenance
+
+    def _provenance_fields(self) -> dict[str, str]:
         search = as_mapping(self.space.get("search", {}))
-        is_tuned_on_test = self.search_split == "test" and not search.get("evaluate_only")
-        named = {
+        git_dirty = ""
+        if self.git_commit:
+            git_dirty = str(self.git_dirty)
+        embedding_scale = ""
+        if self.embedding_scale is not None:
+            embedding_scale = f"{self.embedding_scale:g}"
+        warning = ""
+        if self.search_split == "test" and not search.get("evaluate_only"):
+            warning = SEARCHED_ON_TEST
+        return {
             "search_split": self.search_split,
             "seeds": _joined(self.seeds),
             "sampler": str(search.get("sampler", "")),
             "sampler_seed": str(search.get("seed", "")),
             "command": self.command,
             "reproduction": self.group,
-            "plugins": _joined(f"{name} {digest}" for name, digest in self.plugins.items()),
+            "plugins": _joined_digests(self.plugins),
             "git_commit": self.git_commit,
-            "git_dirty": str(self.git_dirty) if self.git_commit else "",
+            "git_dirty": git_dirty,
             "model": self.model,
             "model_digest": self.model_digest,
-            "embedding_scale": "" if self.embedding_scale is None else f"{self.embedding_scale:g}",
+            "embedding_scale": embedding_scale,
             "device": self.device,
             "datasets": _joined(self.datasets),
             "datasets_digest": _joined(self.datasets.values()),
             "images_digest": _joined(self.images.values()),
-            "prompts_digest": _joined(f"{name} {digest}" for name, digest in self.prompts.items()),
+            "prompts_digest": _joined_digests(self.prompts),
             "end_reason": self.end_reason,
             "work_tasks": str(self.work.tasks),
             "work_cached": str(self.work.cached),
@@ -199,9 +227,12 @@ class SweepInfo:
             "work_workers_lost": str(self.work.workers_lost),
             "race": self.race,
             "steered": "; ".join(self.steered),
-            "warning": SEARCHED_ON_TEST if is_tuned_on_test else "",
+            "warning": warning,
         }
-        return {**self.versions, **{name: value for name, value in named.items() if value}}
+
+
+def _joined_digests(digests: Texts) -> str:
+    return ", ".join(f"{name} {digest}" for name, digest in digests.items())
 
 
 def _joined(values: Iterable[object]) -> str:

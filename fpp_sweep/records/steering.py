@@ -1,4 +1,4 @@
-"""What commands to a sweep come to: the budget in force, and what is tried before anything is sampled."""
+"""The effect of commands to a sweep: the budget in force, and the points that are tried before others are sampled."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.space.work import STEERED, Search
 
-Point = tuple[str, dict[str, Any]]  # where it comes from, and its values
+Point = tuple[str, dict[str, Any]]  # origin and values
 
 
 def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]) -> Search:
-    """A point that is added is one trial more; else the last word on each counts, and the first is how it began."""
+    """Return the search with the budget at the start, changed by the commands in their order.
+
+    A point that is added is one trial more.
+    """
     begun = Search(**as_mapping((info.begun or info.space).get("search", {})))
     values = {key: getattr(begun, key) for key in STEERED}
     for command in commands:
@@ -30,24 +33,31 @@ def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]
 
 @dataclass(slots=True)
 class Queue:
-    """The points that are known before anything is sampled, each at the number of its trial."""
+    """The points that are tried before others are sampled, by number of the trial."""
 
-    points: Sequence[Point]  # as the sweep began
-    added: dict[int, dict[str, Any]] = field(default_factory=dict)  # they make room among the others
+    points: Sequence[Point]  # of the space at the start of the sweep
+    added: dict[int, dict[str, Any]] = field(default_factory=dict)  # by `steer`; later points move back by one
 
     @classmethod
     def of(cls, folder: SweepFolder, info: SweepInfo) -> Self:
-        points = space_at_start(folder, info).queue()
-        return cls(points, {one.number: dict(one.values) for one in folder.commands() if one.number is not None})
+        added = {}
+        for command in folder.commands():
+            if command.number is not None:
+                added[command.number] = dict(command.values)
+        return cls(space_at_start(folder, info).queue(), added)
 
     def __len__(self) -> int:
         return len(self.points) + len(self.added)
 
     def at(self, number: int) -> Point | None:
+        """Return the point of a trial; None if its settings are sampled."""
         if number in self.added:
             return "point", self.added[number]
-        place = number - sum(other < number for other in self.added)
-        return self.points[place] if place < len(self.points) else None
+        added_before = [added for added in self.added if added < number]
+        index = number - len(added_before)
+        if index >= len(self.points):
+            return None
+        return self.points[index]
 
 
 def space_at_start(folder: SweepFolder, info: SweepInfo) -> Space:

@@ -1,6 +1,6 @@
 """Figures: what the picture of a front shows, its drawing by matplotlib, and figures as PNG, PDF and SVG.
 
-`plots.py` draws the same data with plotly. matplotlib is imported when something is drawn, because that takes a second.
+`plots.py` draws the same data with plotly.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fpp_sweep.records.answer import SweepStatistics, attainment_of
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, GREY, INK, LINE, MARKERS, PALETTE, PAPER, Marker
+from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, DASHES, GREY, INK, LINE, MARKERS, PALETTE, PAPER, RED, Marker
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PANEL_SIZE = (6.4, 4.8)  # inches
 REGION_LABEL = "front in 10 to 90 % of the resamples"
@@ -297,9 +296,6 @@ class StaticFigure:
 
     def to_bytes(self, file_format: str) -> bytes:
         """Return the figure as `png`, `pdf` or `svg`; equal figures give equal bytes."""
-        import matplotlib as mpl  # start-up time
-        from matplotlib.figure import Figure  # start-up time
-
         file = io.BytesIO()
         with mpl.rc_context(SETTINGS), warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Glyph \d+")  # emoji in a title are drawn as boxes
@@ -319,3 +315,145 @@ class StaticFigure:
         for color, variable in ((INK, "ink"), (LINE, "line"), (PAPER, "paper")):
             text = text.replace(color, f"var(--{variable})")
         return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.caption)}" ', 1)
+
+
+# --- charts of series ---------------------------------------------------------------------------------
+
+CHART_SIZE = (3.6, 3.3)  # inches
+LOG_RATIO = 20.0  # an axis is logarithmic if its largest value is more than this multiple of its smallest
+MAX_DIAGRAMS = 5  # reliability diagrams in a row
+SeriesKind = Literal["line", "points", "large point", "level"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesStyle:
+    """A colour, marker and dash that tell one series from the others."""
+
+    color: str
+    marker: Marker
+    dash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points or a line of a chart; a level is a horizontal line at its only y."""
+
+    kind: SeriesKind
+    style: SeriesStyle
+    xs: Sequence[float | str] = ()
+    ys: Sequence[float]
+    errors: Sequence[float] = ()  # half-lengths of the error bars of a line
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A pair of axes with series."""
+
+    x_title: str
+    y_title: str
+    series: Sequence[Series]
+    zero_line: bool = False
+
+    @property
+    def has_log_axis(self) -> bool:
+        """True if x is positive and spans a wide range."""
+        xs = [x for series in self.series for x in series.xs]
+        numbers = [x for x in xs if not isinstance(x, str)]
+        if not numbers or len(numbers) < len(xs) or min(numbers) <= 0:
+            return False
+        return max(numbers) / min(numbers) > LOG_RATIO
+
+
+def series_styles() -> list[SeriesStyle]:
+    """Return as many distinct styles as there are markers."""
+    styles = []
+    for color, marker, dash in zip(cycle(PALETTE[:-1]), MARKERS, cycle(DASHES), strict=False):
+        styles.append(SeriesStyle(color, marker, dash))
+    return styles
+
+
+def draw_charts(figure: Figure, charts: Sequence[Chart], across: int | None = None) -> None:
+    """Draw charts side by side, `across` of them in a row."""
+    columns = across or len(charts)
+    rows = math.ceil(len(charts) / columns)
+    width, height = CHART_SIZE
+    figure.set_size_inches(width * columns + 0.4, height * rows)
+    for axes, chart in zip(figure.subplots(rows, columns, squeeze=False).flat, charts, strict=True):
+        for series in chart.series:
+            _draw_series(axes, series)
+        if chart.zero_line:
+            axes.axhline(0, color=INK, lw=0.6)
+        if chart.has_log_axis:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel=chart.x_title, ylabel=chart.y_title)
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    style = series.style
+    marker = style.marker.matplotlib
+    label = series.label or None
+    if series.kind == "points":
+        axes.plot(series.xs, series.ys, marker, color=style.color, alpha=0.75, ms=4, mew=0, label=label)
+    elif series.kind == "large point":
+        axes.plot(series.xs, series.ys, marker, color=style.color, ms=8, mec=INK, label=label)
+    elif series.kind == "level":
+        axes.axhline(series.ys[0], color=style.color, ls=style.dash, label=label)
+    elif series.errors:
+        axes.errorbar(
+            series.xs,
+            series.ys,
+            yerr=series.errors,
+            marker=marker,
+            color=style.color,
+            ls=style.dash,
+            capsize=2,
+            label=label,
+        )
+    else:
+        axes.plot(series.xs, series.ys, marker=marker, color=style.color, ls=style.dash, label=label)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityDiagram:
+    """Accuracy, confidence and number of samples of the bins that have samples."""
+
+    title: str
+    lows: Sequence[float]  # left edges of the bins
+    accuracies: Sequence[float]
+    confidences: Sequence[float]
+    counts: Sequence[int]
+    bin_width: float
+
+
+def draw_reliability_diagrams(figure: Figure, diagrams: Sequence[ReliabilityDiagram]) -> None:
+    """Draw reliability diagrams in rows of at most MAX_DIAGRAMS, with the number of samples below each."""
+    across = min(MAX_DIAGRAMS, len(diagrams))
+    down = math.ceil(len(diagrams) / MAX_DIAGRAMS)
+    figure.set_size_inches(max(4.0, 2.1 * across), 3.0 * down + 0.3)
+    panels = figure.subplots(2 * down, across, squeeze=False, sharex=True, height_ratios=[3, 1] * down)
+    for axes in panels.flat:
+        axes.set_visible(False)
+    for index, diagram in enumerate(diagrams):
+        row, column = divmod(index, across)
+        upper, lower = panels[2 * row, column], panels[2 * row + 1, column]
+        _draw_bins(upper, lower, diagram)
+        upper.set_title(diagram.title, fontsize="small")
+        if column == 0:
+            upper.set_ylabel("accuracy")
+            lower.set_ylabel("samples")
+
+
+def _draw_bins(upper: Axes, lower: Axes, diagram: ReliabilityDiagram) -> None:
+    width, lows, heights = diagram.bin_width, diagram.lows, diagram.accuracies
+    gaps = []
+    for accuracy, confidence in zip(heights, diagram.confidences, strict=True):
+        gaps.append(confidence - accuracy)
+    outline: Mapping[str, Any] = {"fc": "none", "ec": RED, "lw": 0.9, "label": "gap to confidence"}
+    upper.bar(lows, heights, width, align="edge", color=BLUE, ec=PAPER, lw=0.4, label="accuracy")
+    upper.bar(lows, gaps, width, bottom=heights, align="edge", **outline)
+    upper.plot([0, 1], [0, 1], "--", color=INK, lw=0.8, label="perfect calibration")
+    upper.set(xlim=(0, 1), ylim=(0, 1), visible=True)
+    lower.bar(lows, diagram.counts, width, align="edge", color=PALETTE[-1], ec=PAPER, lw=0.4)
+    lower.set(xlabel="confidence", visible=True)

@@ -7,10 +7,10 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
+from fpp_sweep.records.answer import SweepStatistics, sentence_of
 from fpp_sweep.records.front import (
     Front,
     format_result,
@@ -22,12 +22,12 @@ from fpp_sweep.records.front import (
     values_of,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.report.answer_section import answer_section
+from fpp_sweep.report.document import Document, Section, document_to_markdown
+from fpp_sweep.report.front_table import front_table
 from fpp_sweep.spec.files import set_aside, write_json, written_whole
-
-if TYPE_CHECKING:
-    from fpp_sweep.records.answer import SweepStatistics
-    from fpp_sweep.statistics.paired import Interval
-    from fpp_sweep.statistics.verdicts import Answer
+from fpp_sweep.statistics.paired import Interval
+from fpp_sweep.statistics.verdicts import Answer
 
 MANIFEST = ".written.json"  # in report/best: the files that this module wrote there
 
@@ -115,8 +115,6 @@ def _knee(front: Front) -> str | None:
 
 
 def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, object]:
-    from fpp_sweep.records.answer import sentence_of  # start-up time: loads numpy
-
     answer = statistics.answer
     differences = []
     for difference in answer.differences.values():
@@ -134,10 +132,6 @@ def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, 
 
 
 def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
-    from fpp_sweep.report.answer_section import answer_section  # start-up time: loads numpy
-    from fpp_sweep.report.document import Document, Section, document_to_markdown  # start-up time
-    from fpp_sweep.report.front_table import front_table  # start-up time
-
     sections = [answer_section(info, statistics)]
     if front.compared:
         sections.append(Section("Front", [front_table(info, front, statistics)]))

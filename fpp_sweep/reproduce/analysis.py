@@ -6,98 +6,71 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from fpp_sweep.core.datasets import expand, open_dataset, read_custom
 from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.report.figures import StaticFigure
-from fpp_sweep.report.tables import aligned
-from fpp_sweep.reproduce.figures import write_drawing
+from fpp_sweep.report.document import Document, Section, Text, document_to_markdown, document_to_text
+from fpp_sweep.report.figures import Chart, Series, StaticFigure, draw_charts, series_styles
+from fpp_sweep.report.table import Table
+from fpp_sweep.reproduce.figures import write_static_figure
 from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of
 from fpp_sweep.reproduce.theory.entropy import MEASURES, fit_line, image_entropy, nearby_features, uniform_entropy
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.spec.palette import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
+SHARE_HEADS = ("penalty", "views", "R2 of the mean entropy")
+
 
 def compute(name: str, space: Space, folder: Path) -> str:
-    """Return the findings, or the figure's caption, as text; write tables and figures to the folder.
+    """Return the findings, or the shares that penalties explain, as text; write tables and figures to the folder.
 
-    The space says the model, the dataset (the first one), and the settings of pretraining and adaptation.
+    The space gives the model, the dataset (the first one), and the settings of pretraining and adaptation.
     """
+    setting, title = _open_setting(name, space)
+    report = folder / "report"
+    if name == "em_reg":
+        figure, shares = entropy_and_penalties(setting)
+        write_static_figure(report, figure)
+        rows: Sequence[Sequence[str]] = [SHARE_HEADS, *shares]
+        table = Table.of_strings(SHARE_HEADS, shares, text_columns=(0, 1))
+        document = Document(title, [Section(title, [Text(f"figure: {report / 'figure.png'}"), table])])
+    else:
+        findings = findings_of(setting)
+        rows = finding_rows(findings)
+        document = findings_document(title, findings)
+        _write(report / "table.md", document_to_markdown(document))
+    _write(report / "table.csv", _csv(rows))
+    return document_to_text(document)
+
+
+def _open_setting(name: str, space: Space) -> tuple[Setting, str]:
+    """Load the model and views of a space; return them with a title that repeats its settings."""
     work = space.work
     clip = load(work.model, choose_device("cpu"))
-    custom = read_custom(Path(work.dataset_file)) if work.dataset_file else {}
-    data_root = Path(work.data_root) if work.data_root else None
+    custom = {}
+    if work.dataset_file:
+        custom = read_custom(Path(work.dataset_file))
+    data_root = None
+    if work.data_root:
+        data_root = Path(work.data_root)
     dataset_name = expand(list(work.datasets) or list(custom), custom)[0]
     dataset = open_dataset(dataset_name, space.search.split, data_root, custom).head(work.limit)
     setting = Setting.of(clip, dataset, space.start(), work.seeds[0], Sizes())
     fpp = space.start().fpp
     noise = f"fpp.context_var {fpp.context_var:g}, fpp.class_var {fpp.class_var:g}, fpp.steps {fpp.steps}"
-    title = f"\n{name}, on model {clip.name} with the classes and images of {dataset_name}; {noise}"
-    if name == "em_reg":
-        drawing, shares = entropy_and_penalties(setting)
-        write_drawing(folder / "report", drawing)
-        _write(folder, "csv", _csv([["penalty", "views", "R2 of the mean entropy"], *shares]))
-        return "\n".join([f"{title}: {folder / 'report' / 'figure.png'}", *aligned(shares, words=(0, 1))])
-    findings = findings_of(setting)
-    for kind, text in (("csv", as_csv(findings)), ("md", as_markdown(findings))):
-        _write(folder, kind, text)
-    return "\n".join([title, *lines(findings)])
+    return setting, f"{name}, on model {clip.name} with the classes and images of {dataset_name}; {noise}"
 
 
-def _write(folder: Path, kind: str, text: str) -> None:
-    with written_whole(folder / "report" / f"table.{kind}") as partial:
+def _write(file: Path, text: str) -> None:
+    with written_whole(file) as partial:
         partial.write_text(text, encoding="utf-8")
-
-
-def entropy_and_penalties(setting: Setting) -> tuple[StaticFigure, list[list[str]]]:
-    """The mean entropy of prompts around the predefined one against what C-TPT and O-TPT penalise: by the paper's
-    stand-ins and as they run, for uniform views at temperature 1 and for real ones at the model's."""
-    scale, features = setting.model.logit_scale, nearby_features(setting)
-    kinds = ("uniform views, logits x 1", f"real views, logits x {scale:.3g}")
-    entropies = uniform_entropy(setting, features, 1.0), image_entropy(setting, features, scale)
-    data: list[dict[str, Any]] = []
-    shares = []
-    for kind, values in zip(kinds, entropies, strict=True):
-        for name, measure in MEASURES.items():
-            x = measure(features)
-            shares.append([name, kind, f"{fit_line(x, values)[1]:.2f}"])
-            pairs = zip(x.tolist(), values.tolist(), strict=True)
-            data += [{"views": kind, "measure": name, "value": one, "entropy": other} for one, other in pairs]
-
-    def draw(canvas: Canvas) -> None:
-        canvas.set_size_inches(3.0 * len(MEASURES), 5.6)
-        for panels, kind in zip(canvas.subplots(len(kinds), len(MEASURES), squeeze=False), kinds, strict=True):
-            for axes, name in zip(panels, MEASURES, strict=True):
-                own = [one for one in data if (one["views"], one["measure"]) == (kind, name)]
-                axes.plot([one["value"] for one in own], [one["entropy"] for one in own], "o", color=PALETTE[0], ms=3)
-                axes.set(xlabel=name, ylabel="mean entropy" if name == next(iter(MEASURES)) else "", title=kind)
-
-    caption = "mean entropy of prompts around the predefined one against penalties"
-    return StaticFigure(kind="em_reg", caption=caption, data=data, draw=draw), shares
-
-
-def lines(findings: Sequence[Finding]) -> list[str]:
-    """Each finding: its verdict, what the paper says, and the numbers below."""
-    text = []
-    for finding in findings:
-        text += ["", f"{finding.name}: {finding.verdict}", f"  the paper: {finding.says}"]
-        text += [f"  {line}" for line in aligned([[key, f"{value:.4g}"] for key, value in finding.measured.items()])]
-    return text
-
-
-def as_csv(findings: Sequence[Finding]) -> str:
-    rows = [
-        [finding.name, finding.verdict, key, f"{value:.6g}"]
-        for finding in findings
-        for key, value in finding.measured.items()
-    ]
-    return _csv([["finding", "verdict", "measured", "value"], *rows])
 
 
 def _csv(rows: Sequence[Sequence[str]]) -> str:
@@ -106,9 +79,61 @@ def _csv(rows: Sequence[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def as_markdown(findings: Sequence[Finding]) -> str:
-    rows = ["| the paper says | verdict | measured |", "|---|---|---|"]
+# --- entropy against penalties ------------------------------------------------------------------------
+
+
+def entropy_and_penalties(setting: Setting) -> tuple[StaticFigure, list[list[str]]]:
+    """Compare the mean entropy of prompts around the predefined one with the penalties of C-TPT and O-TPT.
+
+    The penalties are the paper's stand-ins and those that run; views are uniform at temperature 1 and real at the
+    model's temperature.
+    """
+    scale = setting.model.logit_scale
+    features = nearby_features(setting)
+    entropies = {
+        "uniform views, logits x 1": uniform_entropy(setting, features, 1.0),
+        f"real views, logits x {scale:.3g}": image_entropy(setting, features, scale),
+    }
+    lines: list[dict[str, object]] = []
+    shares = []
+    charts = []
+    for views, values in entropies.items():
+        for name, measure in MEASURES.items():
+            x = measure(features)
+            shares.append([name, views, f"{fit_line(x, values)[1]:.2f}"])
+            charts.append(_entropy_chart(name, views, x, values))
+            for penalty, entropy in zip(x.tolist(), values.tolist(), strict=True):
+                lines.append({"views": views, "measure": name, "value": penalty, "entropy": entropy})
+
+    def draw(canvas: Canvas) -> None:
+        draw_charts(canvas, charts, across=len(MEASURES))
+
+    caption = "mean entropy of prompts around the predefined one against penalties"
+    return StaticFigure(kind="em_reg", caption=caption, data=lines, draw=draw), shares
+
+
+def _entropy_chart(name: str, views: str, x: Tensor, entropies: Tensor) -> Chart:
+    series = Series(kind="points", style=series_styles()[0], xs=x.tolist(), ys=entropies.tolist())
+    return Chart(x_title=name, y_title=f"mean entropy, {views}", series=[series])
+
+
+# --- findings -----------------------------------------------------------------------------------------
+
+
+def findings_document(title: str, findings: Sequence[Finding]) -> Document:
+    """Return a section for each finding: the verdict, the paper's statement, and the numbers."""
+    sections = [Section(title, [])]
     for finding in findings:
-        measured = "; ".join(f"{key} {value:.4g}" for key, value in finding.measured.items())
-        rows.append(f"| {finding.name}: {finding.says} | {finding.verdict} | {measured} |".replace("\n", " "))
-    return "\n".join([*rows, ""])
+        rows = [[key, f"{value:.4g}"] for key, value in finding.measured.items()]
+        table = Table.of_strings(["measured", "value"], rows)
+        sections.append(Section(f"{finding.name}: {finding.verdict}", [Text(f"The paper: {finding.says}."), table]))
+    return Document(title, sections)
+
+
+def finding_rows(findings: Sequence[Finding]) -> list[list[str]]:
+    """Return the lines of the CSV, with its head."""
+    rows = [["finding", "verdict", "measured", "value"]]
+    for finding in findings:
+        for key, value in finding.measured.items():
+            rows.append([finding.name, finding.verdict, key, f"{value:.6g}"])
+    return rows

@@ -1,69 +1,52 @@
-"""Experiments: a table or figure of the paper as a search space with a grid, its printed numbers beside it.
+"""Experiments: a table or figure of the paper as a search space with a grid, with its printed numbers.
 
-A file (docs/reproduce.md) has `columns` and `rows` in the place of a space's grid: a row's `set` are the settings of
-its trial, and a column with a `set` of its own stands for a trial that has those, too. All else is as in a space.
+A file (docs/reproduce.md) has `columns` and `rows` instead of a space's grid: a row's `set` are the settings of its
+trial, and a column with a `set` adds settings for a separate trial. All other keys are those of a space.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from fpp_sweep.reproduce.printed import PrintedNumber, read_printed
 from fpp_sweep.space.grid import MAX_POINTS
 from fpp_sweep.space.objectives import Name
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import (
-    LATER,
-    Convert,
-    Items,
-    as_mapping,
-    check_fields,
-    check_value,
-    expect,
-    keys,
-    set_field,
-)
-from fpp_sweep.space.yamlfile import Node, of_plain, read
+from fpp_sweep.space.validation import LATER, Convert, Items, check_fields, expect, set_field
+from fpp_sweep.space.yamlfile import Node, of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 
-SHIPPED = Path(__file__).parent / "shipped"
-STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # of work, as columns of a table of costs
-AVERAGE = "average"
-FILES = {"$coop": "coop", "$maple": "maple"}  # places for a user's checkpoints, and the flags that fill them
-FIXED = {  # what an experiment's space has, whatever the file says
+STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # metrics of a table of costs
+FILES = {"$coop": "coop", "$maple": "maple"}  # words that stand for a user's checkpoints, and their flags
+# keys of an experiment's file that a space does not have
+TABLE_KEYS = ("title", "columns", "rows", "claims", "average", "embedded", "figure", "theory", "alone")
+FIXED = {  # settings of an experiment's space, whatever the file says
     "search.split": "test",
     "search.sampler": "grid",
     "search.max_failures": str(MAX_POINTS),  # a row that fails says nothing of the others
     "search.include_published": "false",
+    "search.evaluate_only": "true",  # every row is shown: no final stage, no recommendation
     "work.baselines": "[]",
 }
 
 
 def _check_score(value: Any) -> Any:
-    known = [*(row.name for row in catalogue.METRICS.values() if row.of_dataset), *STAGES]
+    metrics = [row.name for row in catalogue.METRICS.values() if row.of_dataset]
+    names = [*metrics, *STAGES]
     expect(isinstance(value, str), "must be the name of a metric")
-    if value not in known:
-        raise unknown("metric", value, known)
+    if value not in names:
+        raise unknown("metric", value, names)
     return value
 
 
-def _by_dataset(value: Any) -> Any:
-    """Return printed numbers by column and dataset; a bare number is the average."""
-    printed = {}
-    for column, numbers in as_mapping(value).items():
-        if not isinstance(numbers, Mapping):
-            numbers = {AVERAGE: numbers}
-        printed[column] = numbers
-    return printed
-
-
 Score = Annotated[str, Convert(_check_score)]
-Printed = Annotated[Mapping[str, Mapping[str, float | None]], Convert(_by_dataset)]
+Printed = Annotated[Mapping[str, Mapping[str, PrintedNumber | None]], Convert(read_printed)]
+Names = Annotated[tuple[str, ...], Items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,26 +57,30 @@ class Column:
     metric: Score
     heading: str = LATER
     of: Literal["mean", "deviation"] = "mean"  # over seeds
-    decimals: int = LATER  # as the paper prints it
+    decimals: int = LATER  # of our numbers
     set: Mapping[str, Any] = field(default_factory=dict)  # on top of the row's
 
     def __post_init__(self) -> None:
         check_fields(self)
         row = catalogue.METRICS.get(self.metric)
+        heading, decimals = "", 1
+        if row is not None:
+            heading, decimals = row.heading, row.decimals
         set_field(self, "name", self.name or self.metric)
-        set_field(self, "heading", self.heading or (row.heading if row else STAGES[self.metric]))
+        set_field(self, "heading", self.heading or heading or STAGES[self.metric])
         if self.decimals is None:
-            set_field(self, "decimals", row.decimals if row else 1)
+            set_field(self, "decimals", decimals)
 
     @property
-    def goal(self) -> str:
-        row = catalogue.METRICS.get(self.metric)
-        return "min" if row is None or self.of == "deviation" else row.goal
+    def goal(self) -> catalogue.Goal:
+        if self.metric in STAGES or self.of == "deviation":
+            return "min"
+        return catalogue.METRICS[self.metric].goal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of a table: the settings of a trial, and what the paper prints of it."""
+    """A line of a table: the settings of a trial, and its printed numbers."""
 
     name: Name
     title: str = LATER
@@ -106,19 +93,23 @@ class Row:
 
     @property
     def files(self) -> list[str]:
-        """The checkpoints that it needs."""
+        """The checkpoints that the row needs."""
         return [FILES[value] for value in (self.set or {}).values() if value in FILES]
+
+    def can_run(self, files: Collection[str]) -> bool:
+        """Return True if the row has settings, and all its checkpoints are among `files`."""
+        return self.set is not None and set(self.files) <= set(files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A sentence about a table: a row is better than others in a column, or differs from them."""
+    """A sentence about a table: a row is better or worse than others in a column, or differs from them."""
 
     says: str
     row: str
-    than: Annotated[tuple[str, ...], Items()]
+    than: Names
     column: str
-    kind: Literal["better", "differs"] = "better"
+    kind: Literal["better", "worse", "differs"] = "better"
     where: Literal["average", "average without eurosat", "every dataset"] = "average"
 
     def __post_init__(self) -> None:
@@ -127,12 +118,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What is drawn of the rows: see reproduce/figures.py."""
+    """A drawing of the rows: see reproduce/figures.py."""
 
     kind: Literal["scatter", "groups", "reliability", "lines"]
     x: str | None = None  # a column, or a setting
-    y: Annotated[tuple[str, ...], Items()] = ()
+    y: Names = ()
     by: str | None = None  # a setting that tells lines apart
+    datasets: Names = ()  # of a reliability diagram; empty, or none of them in the table: all
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -140,7 +132,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Experiment:
-    """See the module's text."""
+    """A table or figure of the paper, as its file describes it."""
 
     name: str
     title: str
@@ -148,170 +140,86 @@ class Experiment:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...] = ()
-    average: tuple[str, ...] = ()  # datasets that averages are of; empty: all
+    average: tuple[str, ...] = ()  # datasets of the averages; empty: all
     figure: Figure | None = None
-    theory: str = ""  # what is computed without a sweep, instead of rows
-    alone: bool = False  # on one worker, with no result of another run at hand: its times are to be compared
+    theory: str = ""  # name of a computation without a sweep, instead of rows
+    alone: bool = False  # on one worker and without cached results, because times are compared
     root: Node = field(repr=False)
 
+    def row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
     def space(self, *, overrides: Sequence[str], files: Mapping[str, str], rows: Collection[str] = ()) -> Space:
-        """The space of the rows that are asked for, or of all, and of those whose files are there."""
+        """Return the space of the requested rows, or of all, without rows whose checkpoint is missing."""
         if self.theory:
             return self._theory_space(overrides)
+        points = self._points(files, rows)
+        if not points:
+            needed = sorted({f"--{name}" for row in self.rows for name in row.files})
+            raise InputError(f"table {self.name} has no row that can be run: give {' or '.join(needed)} a checkpoint")
+        root = self._root_of_space()
+        root.value["grid"] = Node(points, root.where, "rows")
+        return space_from(root, self.name, [*self._fixed_settings(), *overrides])
+
+    def _root_of_space(self) -> Node:
         root = copy.deepcopy(self.root)
-        blocks = []
-        for index, node in enumerate(root.value.pop("rows").items()):
-            row = self.rows[index]
-            if row.set is None or (rows and row.name not in rows) or not files.keys() >= set(row.files):
+        for key in TABLE_KEYS:
+            root.value.pop(key, None)
+        return root
+
+    def _points(self, files: Mapping[str, str], names: Collection[str]) -> list[Node]:
+        """Return the settings of each trial, without repetitions."""
+        points: dict[str, Node] = {}
+        nodes = copy.deepcopy(self.root.value["rows"]).items()
+        for row, node in zip(self.rows, nodes, strict=True):
+            if (names and row.name not in names) or not row.can_run(files):
                 continue
             settings = node.value["set"]
             for setting in settings.value.values():
                 if setting.value in FILES:
                     setting.value = files[FILES[setting.value]]
             for column in self.columns:
-                more = {key: of_plain(value, settings.where, key) for key, value in column.set.items()}
-                blocks.append(Node({**settings.value, **more}, settings.where, settings.path))
-        if not blocks:
-            needed = sorted({f"--{name}" for row in self.rows for name in row.files})
-            raise InputError(f"table {self.name} has no row that can be run: give {' or '.join(needed)} a checkpoint")
-        for key in ("title", "columns", "claims", "average", "embedded", "figure", "alone"):
-            root.value.pop(key, None)
-        root.value["grid"] = Node(_distinct(blocks), root.where, "rows")
-        asked = {name for column in self.columns if column.metric in catalogue.METRICS
-                 for name in catalogue.METRICS[column.metric].columns}  # fmt: skip
+                point = Node(dict(settings.value), settings.where, settings.path)
+                for key, value in column.set.items():
+                    point.value[key] = of_plain(value, settings.where, key)
+                points.setdefault(repr(sorted(point.plain().items())), point)
+        return list(points.values())
+
+    def _fixed_settings(self) -> list[str]:
         fixed = {**FIXED, "name": self.name}
-        if asked:
-            fixed["work.columns"] = f"[{', '.join(sorted(asked))}]"
+        columns: set[str] = set()  # optional columns of the predictions
+        for column in self.columns:
+            if column.metric in catalogue.METRICS:
+                columns.update(catalogue.METRICS[column.metric].columns)
+        if columns:
+            fixed["work.columns"] = f"[{', '.join(sorted(columns))}]"
         if self.alone:
-            fixed |= {"work.workers": "1", "work.reuse_results": "false"}
-        return space_from(root, self.name, [*(f"{key}={value}" for key, value in fixed.items()), *overrides])
+            fixed["work.workers"] = "1"
+            fixed["work.reuse_results"] = "false"
+        return [f"{key}={value}" for key, value in fixed.items()]
 
     def _theory_space(self, overrides: Sequence[str]) -> Space:
         """Return the model, dataset and settings of an experiment without rows: a space of one trial."""
-        root = copy.deepcopy(self.root)
-        for key in ("title", "theory", "embedded"):
-            root.value.pop(key, None)
+        root = self._root_of_space()
         root.value["grid"] = of_plain([{"method": [catalogue.DEFAULT]}], root.where, "grid")
-        fixed = [f"{key}={value}" for key, value in {**FIXED, "name": self.name}.items()]
-        return space_from(root, self.name, [*fixed, *overrides])
+        return space_from(root, self.name, [*self._fixed_settings(), *overrides])
 
     def settings(self, row: Row, column: Column, files: Mapping[str, str]) -> dict[str, Any]:
-        """Of the trial that a cell is of."""
+        """Return the settings of the trial behind a cell."""
         settings = {**(row.set or {}), **column.set}
-        return {
-            key: files[FILES[value]] if isinstance(value, str) and value in FILES else value
-            for key, value in settings.items()
-        }
+        for key, value in settings.items():
+            if isinstance(value, str) and value in FILES:
+                settings[key] = files[FILES[value]]
+        return settings
 
     def embedded(self) -> list[str]:
-        """The datasets on the embedded model; InputError if the table makes no sense there."""
+        """Return the datasets on the embedded model; raise InputError if the table makes no sense there."""
         node = self.root.value.get("embedded")
         if node is None:
             return ["tiny"]
         if isinstance(node.value, str):
             raise InputError(f"table {self.name} makes no sense on the embedded model: {node.value}")
         return [item.value for item in node.items()]
-
-
-def shipped() -> list[str]:
-    """Names of the tables and figures that come with the package, tables first."""
-    return (SHIPPED / "order.txt").read_text().split()
-
-
-def find(name: str) -> Experiment:
-    """An experiment by name, or a user's own by its file."""
-    if name.endswith((".yaml", ".yml")):
-        return load(Path(name))
-    if name not in shipped():
-        raise InputError(f"--table {name}: {unknown('table', name, shipped())}")
-    return load(SHIPPED / f"{name}.yaml")
-
-
-def load(path: Path) -> Experiment:
-    """Read an experiment's file; complaints name file and line."""
-    return made_from(read(path, "experiment"), path.stem)
-
-
-def made_from(root: Node, stem: str) -> Experiment:
-    """The same of a document that is read already."""
-    own = ("title", "columns", "rows", "claims", "average", "embedded", "figure", "theory", "alone")
-    entries = root.mapping([*own, *(key for key in keys(Space) if key not in ("grid", "params", "points", "search"))])
-    if "theory" not in entries and not {"columns", "rows"} <= entries.keys():
-        raise root.error("needs columns and rows; see docs/reproduce.md")
-    made: dict[str, Any] = {
-        key: tuple(_made(kind, node) for node in entries[key].items()) if key in entries else ()
-        for key, kind in (("columns", Column), ("rows", Row), ("claims", Claim))
-    }
-    for key in ("title", "question", "theory", "alone"):
-        if key in entries:
-            with entries[key].locating():
-                made[key] = check_value(Experiment, key, entries[key].plain())
-    if "average" in entries:
-        made["average"] = tuple(item.value for item in entries["average"].items())
-    if "figure" in entries:
-        made["figure"] = _made(Figure, entries["figure"])
-    experiment = Experiment(name=stem, root=root, **{"title": stem, "question": "", **made})
-    _check_names(experiment)
-    return experiment
-
-
-def in_precisions(experiment: Experiment, precisions: Sequence[str]) -> Experiment:
-    """The same with every row that is run once in each precision; what is claimed is of the first."""
-    root, rows = copy.deepcopy(experiment.root), []
-    for row, node in zip(experiment.rows, root.value["rows"].items(), strict=True):
-        names = [row.name, *beside(row.name, precisions)]
-        for name, precision in zip(names, precisions, strict=True) if row.set is not None else ():
-            settings = {**node.value["set"].plain(), "precision": precision}
-            told = {"name": name, "title": f"{row.title}, {precision}", "set": settings}
-            rows.append(replace(node, value={**node.value, **of_plain(told, node.where, node.path).value}))
-        rows += [node] if row.set is None else []
-    root.value["rows"].value = rows
-    return made_from(root, experiment.name)
-
-
-def beside(row: str, precisions: Sequence[str]) -> list[str]:
-    """Names of the same row in the precisions after the first."""
-    return [f"{row}_{precision}" for precision in precisions[1:]]
-
-
-def _made(kind: type[Any], node: Node) -> Any:
-    """A part of an experiment; a word is a column's metric."""
-    values = {"metric": node.value} if kind is Column and isinstance(node.value, str) else None
-    with node.locating():
-        if values is None:
-            values = {key: child.plain() for key, child in node.mapping(keys(kind)).items()}
-            for each in fields(kind):
-                if each.default is MISSING and each.default_factory is MISSING:
-                    expect(each.name in values, f"needs a {each.name}")
-        return kind(**values)
-
-
-def _check_names(experiment: Experiment) -> None:
-    """Whatever refers to rows and columns must find them."""
-    entries, columns = experiment.root.value, [column.name for column in experiment.columns]
-    rows = [row.name for row in experiment.rows]
-    for index, row in enumerate(experiment.rows):
-        node = entries["rows"].value[index]
-        if rows.index(row.name) < index:
-            raise node.error(f"there is a row named {row.name} already")
-        for column in row.printed:
-            if column not in columns:
-                raise node.value["printed"].error(unknown("column", column, columns))
-    for index, claim in enumerate(experiment.claims):
-        for name in (claim.row, *claim.than):
-            if name not in rows:
-                raise entries["claims"].value[index].error(unknown("row", name, rows))
-        if claim.column not in columns:
-            raise entries["claims"].value[index].error(unknown("column", claim.column, columns))
-    if figure := experiment.figure:
-        for name in (*figure.y, *((figure.x or "",) if figure.kind == "scatter" else ())):
-            if name not in columns:
-                raise entries["figure"].error(unknown("column", name, columns))
-
-
-def _distinct(blocks: Iterable[Node]) -> list[Node]:
-    """Each set of settings once."""
-    seen: dict[str, Node] = {}
-    for block in blocks:
-        seen.setdefault(repr(sorted(block.plain().items())), block)
-    return list(seen.values())

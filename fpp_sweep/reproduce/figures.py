@@ -1,11 +1,11 @@
-"""Figures of an experiment, from its table and its samples: as PNG and PDF, as SVG for the page, their data as CSV.
+"""Descriptions of an experiment's figures, from its table and its predictions; report/figures.py draws them.
 
     scatter      a column against another: a point for each row and dataset, a large one for the row's mean
-    groups       the samples of each dataset by sharpness, in three groups of equal size: means over the datasets
-    reliability  a panel for each row: accuracy and confidence of each bin, over the samples of all datasets
-    lines        columns over a setting, with a line for each value of another; a row that is on no line is a level
+    groups       samples of each dataset by sharpness, in three groups of equal size: means over the datasets
+    reliability  a diagram for each row and dataset: accuracy and confidence of each bin
+    lines        columns over a setting, with a line for each value of another; a row on no line is a level
 
-What is drawn is computed first, as the lines of the CSV.
+A figure's data are computed first: they are the lines of its CSV.
 """
 
 from __future__ import annotations
@@ -13,321 +13,438 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, is_number
-from fpp_sweep.report.figures import StaticFigure
-from fpp_sweep.reproduce.cells import Table, averages
-from fpp_sweep.reproduce.experiments import AVERAGE, Figure, Row
+from fpp_sweep.report.figures import (
+    Chart,
+    ReliabilityDiagram,
+    Series,
+    SeriesStyle,
+    StaticFigure,
+    draw_charts,
+    draw_reliability_diagrams,
+    series_styles,
+)
+from fpp_sweep.reproduce.experiments import Column, Figure, Row
+from fpp_sweep.reproduce.printed import AVERAGE
+from fpp_sweep.reproduce.tables import SPLIT, Table
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.spec.palette import DASHES, INK, MARKERS, PALETTE, PAPER
 from fpp_sweep.trial.artifacts import read_predictions
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 GROUPS = ("low", "medium", "high")
-SHARPNESS = "sharpness"  # the column of the samples, and its metric
-WIDE = 20.0  # a setting whose largest value is so many times its smallest has a logarithmic axis
-ACROSS = 5  # panels of a reliability diagram
-Line = dict[str, Any]
+SHARPNESS = "sharpness"  # a metric, and its column of the predictions
+Line = dict[str, Any]  # of a CSV
 
 
 def write_figure(folder: SweepFolder, table: Table) -> None:
-    """The experiment's figure, where it has one and there is something to draw."""
-    if table.experiment.figure and (drawing := drawn(folder, table, table.experiment.figure)):
-        write_drawing(folder.report, drawing)
+    """Write the experiment's figure, if it has one and there is something to draw."""
+    if table.experiment.figure is None:
+        return
+    figure = figure_of(folder, table, table.experiment.figure)
+    if figure is not None:
+        write_static_figure(folder.report, figure)
 
 
-def write_drawing(folder: Path, drawing: StaticFigure) -> None:
-    """figure.png, figure.pdf and figure.csv."""
+def write_static_figure(folder: Path, figure: StaticFigure) -> None:
+    """Write figure.png, figure.pdf and figure.csv."""
     for kind in ("png", "pdf"):
         with written_whole(folder / f"figure.{kind}") as partial:
-            partial.write_bytes(drawing.to_bytes(kind))
+            partial.write_bytes(figure.to_bytes(kind))
     with written_whole(folder / "figure.csv") as partial, partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(drawing.data[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, list(figure.data[0]), lineterminator="\n")
         writer.writeheader()
-        for line in drawing.data:
-            writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in line.items()})
+        for line in figure.data:
+            writer.writerow({key: _csv_value(value) for key, value in line.items()})
 
 
-def drawings(folder: SweepFolder, table: Table) -> Iterator[StaticFigure]:
-    """For the page: the experiment's figure, and those that its samples allow."""
-    wanted = [table.experiment.figure] if table.experiment.figure else []
-    metrics = {column.metric: column.name for column in table.experiment.columns if column.of == "mean"}
-    if catalogue.ECE in metrics:
-        wanted.append(Figure(kind="reliability"))
-    if {catalogue.ECE, SHARPNESS} <= metrics.keys():
-        wanted.append(Figure(kind="groups", y=(metrics[catalogue.ECE], metrics[SHARPNESS])))
-    kinds = [figure.kind for figure in wanted]
-    for index, figure in enumerate(wanted):
-        if figure.kind not in kinds[:index] and (drawing := drawn(folder, table, figure)):
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value
+
+
+def figures_of_page(folder: SweepFolder, table: Table) -> Iterator[StaticFigure]:
+    """Yield the experiment's figure, and those that its predictions allow; one of each kind."""
+    figures: list[Figure] = []
+    if table.experiment.figure:
+        figures.append(table.experiment.figure)
+    columns = {column.metric: column.name for column in table.experiment.columns if column.of == "mean"}
+    if catalogue.ECE in columns:
+        figures.append(Figure(kind="reliability"))
+    if {catalogue.ECE, SHARPNESS} <= columns.keys():
+        figures.append(Figure(kind="groups", y=(columns[catalogue.ECE], columns[SHARPNESS])))
+    kinds = set()
+    for figure in figures:
+        if figure.kind in kinds:
+            continue
+        kinds.add(figure.kind)
+        drawing = figure_of(folder, table, figure)
+        if drawing is not None:
             yield drawing
 
 
-def drawn(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
-    """None where no row has what the figure needs."""
-    return {"scatter": scatter, "groups": groups, "reliability": reliability, "lines": lines}[figure.kind](
-        folder, table, figure
-    )
+def figure_of(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
+    """Return a figure; None if no row has the numbers or predictions that it needs."""
+    if figure.kind == "scatter":
+        return _scatter(table, figure)
+    if figure.kind == "lines":
+        return _lines(table, figure)
+    if figure.kind == "groups":
+        return _groups(folder, table, figure)
+    return _reliability(folder, table, figure)
 
 
-def scatter(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
-    columns = {column.name: column for column in table.experiment.columns}
-    x, ys = columns[figure.x or ""], [columns[name] for name in figure.y]
-    found: list[Line] = []
-    for row in table.rows:
-        values: dict[str, list[Any]] = {
-            name: [table.of(row, column, name).value for column in (x, *ys)] for name in table.datasets
-        }
-        points = {name: point for name, point in values.items() if None not in point}
-        if points:
-            points["mean"] = [statistics.fmean(axis) for axis in zip(*points.values(), strict=True)]
-        for name, point in points.items():
-            found.append({"row": row.name, "dataset": name, **dict(zip((x.name, *figure.y), point, strict=True))})
-    if not found:
-        return None
-
+def _charts(kind: str, caption: str, data: Sequence[Line], charts: Sequence[Chart]) -> StaticFigure:
     def draw(canvas: Canvas) -> None:
-        for axes, y in zip(_panels(canvas, len(ys)), ys, strict=True):
-            for row, style in _styles(table, found):
-                own = [line for line in found if line["row"] == row.name]
-                *points, mean = [(line[x.name], line[y.name]) for line in own]
-                axes.plot(*zip(*points, strict=True), style["shape"], color=style["color"], alpha=0.75, ms=4, mew=0)
-                axes.plot(*mean, style["shape"], color=style["color"], ms=8, mec=INK, label=row.title)
-            axes.set(xlabel=x.heading, ylabel=y.heading)
+        draw_charts(canvas, charts)
 
-    single = [line for line in found if line["dataset"] != "mean"]
-    said = [f"{y.heading}: {correlations(single, x.name, y.name)}" for y in ys]
+    return StaticFigure(kind=kind, caption=caption, data=data, draw=draw)
+
+
+def _values(lines: Sequence[Line], key: str) -> list[Any]:
+    return [line[key] for line in lines]
+
+
+def _select(lines: Sequence[Line], **conditions: str) -> list[Line]:
+    """Return the lines that have all of these values."""
+    selected = []
+    for line in lines:
+        if conditions.items() <= line.items():
+            selected.append(line)
+    return selected
+
+
+def _styled_rows(table: Table, lines: Sequence[Line]) -> list[tuple[Row, SeriesStyle]]:
+    """Return the rows that have lines, each with its own style."""
+    names = set(_values(lines, "row"))
+    rows = [row for row in table.rows if row.name in names]
+    return list(zip(rows, cycle(series_styles()), strict=False))
+
+
+# --- scatter ------------------------------------------------------------------------------------------
+
+
+def _scatter(table: Table, figure: Figure) -> StaticFigure | None:
+    x = table.experiment.column(figure.x or "")
+    ys = [table.experiment.column(name) for name in figure.y]
+    lines: list[Line] = []
+    for row in table.rows:
+        lines += _scatter_lines(table, row, [x, *ys])
+    if not lines:
+        return None
+    points = [line for line in lines if line["dataset"] != "mean"]
+    charts = []
+    correlated = []
+    for y in ys:
+        series = _scatter_series(table, lines, x, y)
+        charts.append(Chart(x_title=x.heading, y_title=y.heading, series=series))
+        correlated.append(f"{y.heading}: {correlations(points, x.name, y.name)}")
     caption = (
-        f"{x.heading} against {', '.join(y.heading for y in ys)}: a point for each row and dataset, a large one for a "
-        f"row's mean. Over all {len(single)} points, {'; '.join(said)}."
+        f"{x.heading} against {_headings(ys)}: a point for each row and dataset, a large one for a row's mean. "
+        f"Over all {len(points)} points, {'; '.join(correlated)}."
     )
-    return StaticFigure(kind="scatter", caption=caption, data=found, draw=draw)
+    return _charts("scatter", caption, lines, charts)
+
+
+def _scatter_lines(table: Table, row: Row, columns: Sequence[Column]) -> list[Line]:
+    """Return a line for each dataset on which the row has all numbers, and one for their means."""
+    lines: list[Line] = []
+    for dataset in table.datasets:
+        values = {column.name: table.cell(row, column, dataset).value for column in columns}
+        if None not in values.values():
+            lines.append({"row": row.name, "dataset": dataset, **values})
+    if lines:
+        mean: Line = {"row": row.name, "dataset": "mean"}
+        for column in columns:
+            mean[column.name] = statistics.fmean(_values(lines, column.name))
+        lines.append(mean)
+    return lines
+
+
+def _headings(columns: Sequence[Column]) -> str:
+    return ", ".join(column.heading for column in columns)
+
+
+def _scatter_series(table: Table, lines: Sequence[Line], x: Column, y: Column) -> list[Series]:
+    series = []
+    for row, style in _styled_rows(table, lines):
+        *xs, mean_x = _values(_select(lines, row=row.name), x.name)
+        *ys, mean_y = _values(_select(lines, row=row.name), y.name)
+        series.append(Series(kind="points", style=style, xs=xs, ys=ys))
+        series.append(Series(kind="large point", style=style, xs=[mean_x], ys=[mean_y], label=row.title))
+    return series
 
 
 def correlations(points: Sequence[Line], x: str, y: str) -> str:
-    """Pearson's and Spearman's coefficients, in words.
+    """Return Pearson's and Spearman's coefficients as text.
 
     >>> correlations([{"h": 1, "ece": 2.0}, {"h": 2, "ece": 3.0}, {"h": 3, "ece": 9.0}], "h", "ece")
     'Pearson r 0.92, Spearman rho 1.00'
     """
-    xs, ys = ([line[key] for line in points] for key in (x, y))
+    xs = _values(points, x)
+    ys = _values(points, y)
     if len(set(xs)) < 2 or len(set(ys)) < 2:
         return "no correlation, as one of them is constant"
-    pearson, spearman = statistics.correlation(xs, ys), statistics.correlation(_ranks(xs), _ranks(ys))
+    pearson = statistics.correlation(xs, ys)
+    spearman = statistics.correlation(_ranks(xs), _ranks(ys))
     return f"Pearson r {pearson:.2f}, Spearman rho {spearman:.2f}"
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Equal values share the mean of their ranks."""
+    """Return ranks; equal values share the mean of their ranks."""
     order = sorted(values)
     return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
 
 
-def groups(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
-    measures = {catalogue.ECE: "ece", catalogue.ACCURACY: "accuracy", SHARPNESS: SHARPNESS}
-    columns = [column for column in table.experiment.columns if column.name in figure.y and column.metric in measures]
-    found = []
+# --- groups by sharpness ------------------------------------------------------------------------------
+
+GROUP_MEASURES = {catalogue.ECE: "ece", catalogue.ACCURACY: "accuracy", SHARPNESS: SHARPNESS}  # by metric
+
+
+def _groups(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
+    lines: list[Line] = []
     for row in table.rows:
-        places: dict[str, list[Line]] = {}
-        for name in averaged(table):
-            by_seed = [group_of(one) for one in _samples(folder, table, row, name) if SHARPNESS in one]
-            if by_seed:
-                places[name] = [_mean(same) for same in zip(*by_seed, strict=True)]
-        if places:
-            places[AVERAGE] = [_mean(same) for same in zip(*places.values(), strict=True)]
-        for name, own in places.items():
-            found += [{"row": row.name, "dataset": name, "group": group, **line}
-                      for group, line in zip(GROUPS, own, strict=True)]  # fmt: skip
-    if not found:
+        lines += _group_lines(folder, table, row)
+    if not lines:
         return None
-
-    def draw(canvas: Canvas) -> None:
-        for axes, column in zip(_panels(canvas, len(columns)), columns, strict=True):
-            for row, style in _styles(table, found):
-                own = [line for line in found if (line["row"], line["dataset"]) == (row.name, AVERAGE)]
-                values = [line[measures[column.metric]] for line in own]
-                axes.plot(
-                    GROUPS, values, marker=style["shape"], color=style["color"], ls=style["dash"], label=row.title
-                )
-            axes.set(xlabel="sharpness of the samples", ylabel=f"{column.heading} of the group")
-            axes.axhline(0, color=INK, lw=0.6)
-
+    charts = []
+    for column in table.experiment.columns:
+        if column.name not in figure.y or column.metric not in GROUP_MEASURES:
+            continue
+        series = _group_series(table, lines, GROUP_MEASURES[column.metric])
+        title = f"{column.heading} of the group"
+        charts.append(Chart(x_title="sharpness of the samples", y_title=title, series=series, zero_line=True))
     caption = (
         f"Samples of each dataset and seed by the sharpness at their prompt, in three groups of equal size; ECE "
         f"({BINS} bins) and mean sharpness inside each, averaged over seeds, then over datasets."
     )
-    return StaticFigure(kind="groups", caption=caption, data=found, draw=draw)
+    return _charts("groups", caption, lines, charts)
 
 
-def group_of(samples: Line) -> list[Line]:
-    """What a dataset's flattest, middle and sharpest third are like."""
+def _group_lines(folder: SweepFolder, table: Table, row: Row) -> list[Line]:
+    """Return a line for each dataset and group, and for the average of the datasets."""
+    by_dataset: dict[str, list[Line]] = {}
+    for dataset in table.averaged:
+        by_seed = []
+        for samples in predictions_of(folder, table, row, dataset):
+            if SHARPNESS in samples:
+                by_seed.append(groups_by_sharpness(samples))
+        if by_seed:
+            by_dataset[dataset] = [_mean_line(groups) for groups in zip(*by_seed, strict=True)]
+    if by_dataset:
+        by_dataset[AVERAGE] = [_mean_line(groups) for groups in zip(*by_dataset.values(), strict=True)]
+    lines = []
+    for dataset, groups in by_dataset.items():
+        for name, group in zip(GROUPS, groups, strict=True):
+            lines.append({"row": row.name, "dataset": dataset, "group": name, **group})
+    return lines
+
+
+def groups_by_sharpness(samples: Line) -> list[Line]:
+    """Return the numbers of a dataset's flattest, middle and sharpest third."""
     order = np.argsort(samples[SHARPNESS], kind="stable")
-    parts = [_taken(samples, chosen) for chosen in np.array_split(order, len(GROUPS))]
-    return [
-        {
-            "samples": len(part["label"]),
-            SHARPNESS: float(np.mean(part[SHARPNESS], dtype=np.float64)) if len(part["label"]) else math.nan,
-            "accuracy": accuracy(Confidences.of(part)) if len(part["label"]) else math.nan,
-            "ece": expected_calibration_error(Confidences.of(part)) if len(part["label"]) else math.nan,
-        }
-        for part in parts
-    ]
+    groups = []
+    for indices in np.array_split(order, len(GROUPS)):
+        group = {name: samples[name][indices] for name in ("label", "predicted", "confidence", SHARPNESS)}
+        groups.append(_group_numbers(group))
+    return groups
 
 
-def _taken(samples: Line, chosen: NDArray[np.int64]) -> Line:
-    return {name: samples[name][chosen] for name in ("label", "predicted", "confidence", SHARPNESS)}
+def _group_numbers(group: Line) -> Line:
+    count = len(group["label"])
+    if not count:
+        return {"samples": 0, SHARPNESS: math.nan, "accuracy": math.nan, "ece": math.nan}
+    confidences = Confidences.of(group)
+    return {
+        "samples": count,
+        SHARPNESS: float(np.mean(group[SHARPNESS], dtype=np.float64)),
+        "accuracy": accuracy(confidences),
+        "ece": expected_calibration_error(confidences),
+    }
 
 
-def _mean(lines: Sequence[Line]) -> Line:
-    return {key: statistics.fmean(line[key] for line in lines) for key in lines[0]}
+def _mean_line(lines: Sequence[Line]) -> Line:
+    means = {}
+    for key in lines[0]:
+        means[key] = statistics.fmean(_values(lines, key))
+    return means
 
 
-def reliability(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
-    found: list[Line] = []
-    heads = {}
-    for row in table.rows:
-        parts = [Confidences.of(one) for name in averaged(table) for one in _samples(folder, table, row, name)]
-        if not parts:
-            continue
-        whole = Confidences(
-            *(np.concatenate([getattr(part, key) for part in parts]) for key in ("confidence", "correct"))
-        )
-        heads[row.name] = (
-            f"{row.title}\naccuracy {accuracy(whole):.2f} %, ECE {expected_calibration_error(whole):.2f} %"
-        )
-        bins = whole.bins
-        for index, (count, hits, sure) in enumerate(zip(bins.counts[0], bins.hits[0], bins.confidence[0], strict=True)):
-            means = {"accuracy": hits / count, "confidence": sure / count} if count else {}
-            edges = {"row": row.name, "low": float(EDGES[index]), "high": float(EDGES[index + 1])}
-            found.append({**edges, "samples": int(count), "accuracy": "", "confidence": "", **means})
-    if not found:
+def _group_series(table: Table, lines: Sequence[Line], measure: str) -> list[Series]:
+    series = []
+    for row, style in _styled_rows(table, lines):
+        ys = _values(_select(lines, row=row.name, dataset=AVERAGE), measure)
+        series.append(Series(kind="line", style=style, xs=GROUPS, ys=ys, label=row.title))
+    return series
+
+
+# --- reliability --------------------------------------------------------------------------------------
+
+
+def _reliability(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
+    datasets = [name for name in table.datasets if name in figure.datasets] or table.datasets
+    lines: list[Line] = []
+    diagrams = []
+    for dataset in datasets:
+        for row in table.rows:
+            parts = [Confidences.of(samples) for samples in predictions_of(folder, table, row, dataset)]
+            if not parts:
+                continue
+            samples = _joined(parts)
+            bins = _bin_lines(samples)
+            for line in bins:
+                lines.append({"row": row.name, "dataset": dataset, **line})
+            diagrams.append(_diagram(f"{row.title}, {dataset}", samples, bins))
+    if not lines:
         return None
 
     def draw(canvas: Canvas) -> None:
-        rows = [row for row in table.rows if row.name in heads]
-        across, down = min(ACROSS, len(rows)), -(-len(rows) // ACROSS)
-        canvas.set_size_inches(max(4.0, 2.1 * across), 3.0 * down + 0.3)
-        panels = canvas.subplots(2 * down, across, squeeze=False, sharex=True, height_ratios=[3, 1] * down)
-        for axes in panels.flat:
-            axes.set_visible(False)
-        for index, row in enumerate(rows):
-            upper, lower = (panels[2 * (index // across) + half, index % across] for half in (0, 1))
-            _draw_bins(upper, lower, [line for line in found if line["row"] == row.name])
-            upper.set_title(heads[row.name], fontsize="small")
-            if index % across == 0:
-                upper.set_ylabel("accuracy")
-                lower.set_ylabel("samples")
+        draw_reliability_diagrams(canvas, diagrams)
 
     caption = (
-        f"Reliability in {BINS} bins over the samples of all datasets and seeds; below, how many a bin has. ECE is of "
+        f"Reliability in {BINS} bins over the samples of all seeds of one dataset; below, the number of samples of "
+        "each bin. The ECE above a diagram is that of these samples together."
     )
-    return StaticFigure(kind="reliability", caption=f"{caption}all of them together, not the mean over datasets.",
-                   data=found, draw=draw)  # fmt: skip
+    return StaticFigure(kind="reliability", caption=caption, data=lines, draw=draw)
 
 
-def _draw_bins(upper: Axes, lower: Axes, lines: Sequence[Line]) -> None:
-    full = [line for line in lines if line["samples"]]
-    low, right, sure = ([line[key] for line in full] for key in ("low", "accuracy", "confidence"))
-    gap = [there - here for here, there in zip(right, sure, strict=True)]
-    upper.bar(low, right, 1 / BINS, align="edge", color=PALETTE[0], ec=PAPER, lw=0.4, label="accuracy")
-    upper.bar(
-        low, gap, 1 / BINS, bottom=right, align="edge", fc="none", ec=PALETTE[1], lw=0.9, label="gap to confidence"
+def _joined(parts: Sequence[Confidences]) -> Confidences:
+    confidence = np.concatenate([part.confidence for part in parts])
+    correct = np.concatenate([part.correct for part in parts])
+    return Confidences(confidence, correct)
+
+
+def _bin_lines(samples: Confidences) -> list[Line]:
+    bins = samples.bins
+    lines: list[Line] = []
+    for index in range(BINS):
+        count = int(bins.counts[0][index])
+        line: Line = {"low": float(EDGES[index]), "high": float(EDGES[index + 1]), "samples": count}
+        line["accuracy"] = line["confidence"] = ""
+        if count:
+            line["accuracy"] = bins.hits[0][index] / count
+            line["confidence"] = bins.confidence[0][index] / count
+        lines.append(line)
+    return lines
+
+
+def _diagram(title: str, samples: Confidences, lines: Sequence[Line]) -> ReliabilityDiagram:
+    filled = [line for line in lines if line["samples"]]
+    numbers = f"accuracy {accuracy(samples):.2f} %, ECE {expected_calibration_error(samples):.2f} %"
+    return ReliabilityDiagram(
+        title=f"{title}\n{numbers}",
+        lows=_values(filled, "low"),
+        accuracies=_values(filled, "accuracy"),
+        confidences=_values(filled, "confidence"),
+        counts=_values(filled, "samples"),
+        bin_width=1 / BINS,
     )
-    upper.plot([0, 1], [0, 1], "--", color=INK, lw=0.8, label="perfect calibration")
-    upper.set(xlim=(0, 1), ylim=(0, 1), visible=True)
-    lower.bar(low, [line["samples"] for line in full], 1 / BINS, align="edge", color=PALETTE[-1], ec=PAPER, lw=0.4)
-    lower.set(xlabel="confidence", visible=True)
 
 
-def lines(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
-    """A row whose `by` no other row has, or whose setting is no number or is not read, is a level."""
-    ys = [column for column in table.experiment.columns if column.name in figure.y]
-    where = AVERAGE if AVERAGE in table.places else table.places[0]
-    found: list[Line] = []
+# --- lines over a setting -----------------------------------------------------------------------------
+
+
+def _lines(table: Table, figure: Figure) -> StaticFigure | None:
+    """Draw columns over a setting; a row whose `by` no other row has, or that does not read the setting, is a level."""
+    columns = [column for column in table.experiment.columns if column.name in figure.y]
+    x, by = figure.x or "x", figure.by or "by"
+    lines: list[Line] = []
     for row in table.rows:
         record = table.record(row)
-        if record is None:
-            continue
-        settings = relevant(record.config)
-        x, by = settings.get(figure.x or ""), settings.get(figure.by or "")
-        for column in ys:
-            cell = table.of(row, column, where)
-            if cell.value is not None:
-                found.append({"row": row.name, "column": column.name, figure.x or "x": x if is_number(x) else "",
-                              figure.by or "by": "" if by is None else format_setting(by),
-                              "value": cell.value, "deviation": cell.deviation})  # fmt: skip
-    if not found:
+        if record is not None:
+            settings = relevant(record.config)
+            lines += _setting_lines(table, row, columns, {x: settings.get(x, ""), by: settings.get(by)})
+    if not lines:
         return None
-    x_name, by_name = figure.x or "x", figure.by or "by"
-    shared = [line[by_name] for line in found if line["column"] == found[0]["column"] and line[x_name] != ""]
-    on_lines = list(dict.fromkeys(value for value in shared if not figure.by or shared.count(value) > 1))
-
-    def draw(canvas: Canvas) -> None:
-        titles = {row.name: row.title for row in table.rows}
-        for axes, column in zip(_panels(canvas, len(ys)), ys, strict=True):
-            styles = cycle(_all_styles())
-            own = [line for line in found if line["column"] == column.name]
-            for value, style in zip(on_lines, styles, strict=False):
-                line = sorted(
-                    (one for one in own if one[by_name] == value and one[x_name] != ""), key=lambda one: one[x_name]
-                )
-                axes.errorbar(
-                    [one[x_name] for one in line],
-                    [one["value"] for one in line],
-                    yerr=[one["deviation"] or 0.0 for one in line],
-                    label=f"{figure.by} = {value}" if figure.by else where,
-                    marker=style["shape"], color=style["color"], ls=style["dash"], capsize=2,
-                )  # fmt: skip
-            levels = [one for one in own if one[by_name] not in on_lines or one[x_name] == ""]
-            for one, style in zip(levels, styles, strict=False):
-                axes.axhline(one["value"], color=style["color"], ls=style["dash"], label=titles[one["row"]])
-            points = [one[x_name] for one in own if one[x_name] != ""]
-            if points and min(points) > 0 and max(points) / min(points) > WIDE:
-                axes.set_xscale("log")
-                axes.xaxis.set_major_formatter("{x:g}")
-            axes.set(xlabel=x_name, ylabel=column.heading)
-
-    caption = f"{', '.join(y.heading for y in ys)} over {x_name}, {where}; bars are a standard deviation over seeds."
-    return StaticFigure(kind="lines", caption=caption, data=found, draw=draw)
+    values = _values_with_lines(lines, x, by, is_grouped=figure.by is not None)
+    charts = []
+    for column in columns:
+        series = _line_series(table, _select(lines, column=column.name), x, by, values)
+        charts.append(Chart(x_title=x, y_title=column.heading, series=series))
+    caption = f"{_headings(columns)} over {x}, {table.main_scope}; bars are a standard deviation over seeds."
+    return _charts("lines", caption, lines, charts)
 
 
-def averaged(table: Table) -> list[str]:
-    """The datasets that the average is of."""
-    return averages(table.experiment, table.datasets).get(AVERAGE, list(table.datasets))
+def _setting_lines(table: Table, row: Row, columns: Sequence[Column], settings: Mapping[str, Any]) -> list[Line]:
+    (x_name, x), (by_name, by) = settings.items()
+    lines: list[Line] = []
+    for column in columns:
+        cell = table.cell(row, column, table.main_scope)
+        if cell.value is None:
+            continue
+        line: Line = {"row": row.name, "column": column.name, x_name: "", by_name: ""}
+        if is_number(x):
+            line[x_name] = x
+        if by is not None:
+            line[by_name] = format_setting(by)
+        lines.append({**line, "value": cell.value, "deviation": cell.deviation})
+    return lines
 
 
-def _samples(folder: SweepFolder, table: Table, row: Row, dataset: str) -> Iterator[Line]:
-    """A row's predictions on a dataset, for each seed."""
-    if record := table.record(row):
-        for path in sorted((folder.artifacts(record.name) / "test").glob(f"{dataset}.seed*.predictions.parquet")):
-            yield read_predictions(path)
+def _values_with_lines(lines: Sequence[Line], x: str, by: str, *, is_grouped: bool) -> list[str]:
+    """Return the values of `by` that have a line: values that several rows share."""
+    values = []
+    for line in _select(lines, column=lines[0]["column"]):
+        if line[x] != "":
+            values.append(line[by])
+    distinct = list(dict.fromkeys(values))
+    if not is_grouped:
+        return distinct
+    return [value for value in distinct if values.count(value) > 1]
 
 
-def _panels(canvas: Canvas, count: int) -> Sequence[Axes]:
-    canvas.set_size_inches(3.6 * count + 0.4, 3.3)
-    panels: Sequence[Axes] = canvas.subplots(1, count, squeeze=False)[0]
-    return panels
+def _line_series(table: Table, lines: Sequence[Line], x: str, by: str, values: Sequence[str]) -> list[Series]:
+    """Return a line for each value of `by`, then the levels."""
+    styles = cycle(series_styles())
+    series = []
+    levels = []
+    by_value: dict[str, list[Line]] = {value: [] for value in values}
+    for line in lines:
+        if line[x] == "" or line[by] not in by_value:
+            levels.append(line)
+        else:
+            by_value[line[by]].append(line)
+    for value, points in by_value.items():
+        ordered = sorted(points, key=lambda line: float(line[x]))
+        label = table.main_scope
+        if value:
+            label = f"{by} = {value}"
+        series.append(
+            Series(
+                kind="line",
+                style=next(styles),
+                xs=_values(ordered, x),
+                ys=_values(ordered, "value"),
+                errors=[line["deviation"] or 0.0 for line in ordered],
+                label=label,
+            )
+        )
+    for line in levels:
+        title = table.experiment.row(line["row"]).title
+        series.append(Series(kind="level", style=next(styles), ys=[line["value"]], label=title))
+    return series
 
 
-def _all_styles() -> Iterator[dict[str, str]]:
-    for color, marker, dash in zip(cycle(PALETTE[:-1]), MARKERS, cycle(DASHES), strict=False):
-        yield {"color": color, "shape": marker.matplotlib, "dash": dash}
+# --- predictions --------------------------------------------------------------------------------------
 
 
-def _styles(table: Table, found: Sequence[Line]) -> Iterator[tuple[Row, dict[str, str]]]:
-    """The rows that are drawn, each with its own colour, shape and dashes."""
-    named = {line["row"] for line in found}
-    return zip([row for row in table.rows if row.name in named], cycle(_all_styles()), strict=False)
+def predictions_of(folder: SweepFolder, table: Table, row: Row, dataset: str) -> Iterator[Line]:
+    """Yield a row's predictions on a dataset, for each seed."""
+    record = table.record(row)
+    if record is None:
+        return
+    for path in sorted((folder.artifacts(record.name) / SPLIT).glob(f"{dataset}.seed*.predictions.parquet")):
+        yield read_predictions(path)

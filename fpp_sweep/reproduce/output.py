@@ -7,24 +7,29 @@ import io
 from pathlib import Path
 
 from fpp_sweep.report import table as report_table
-from fpp_sweep.report.document import Block, Document, Section, Text, document_to_latex, document_to_markdown
+from fpp_sweep.report.document import Document, Section, Text, document_to_latex, document_to_markdown, paragraphs
 from fpp_sweep.report.document import document_to_text as to_text
 from fpp_sweep.report.text_layout import DEFAULT_WIDTH
-from fpp_sweep.reproduce.cells import PAPERS_MODEL, PAPERS_TAG, Cell, Table
-from fpp_sweep.reproduce.experiments import AVERAGE, STAGES, Column
+from fpp_sweep.reproduce.cells import Cell
+from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
+from fpp_sweep.reproduce.experiments import STAGES, Column
+from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
+from fpp_sweep.reproduce.tables import Table, is_average
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import written_whole
 
 PAPER = "paper"
 OTHER_MODEL = f"paper ({PAPERS_MODEL}/{PAPERS_TAG}, other model)"
 DIFFERS = "*"
+MARKS = {"differs": DIFFERS, "agrees": "", "": " (one seed)"}
 NOTES = (
-    f"ours: mean over seeds, ± their standard deviation. A difference beyond 2 sqrt 2 standard deviations plus the "
-    f"rounding of the printed number is marked {DIFFERS}.",
-    "[low, high]: 95 % over images of the first seed; not used for the mark, as both numbers see the same images.",
+    "ours: mean over seeds, ± their standard deviation; [low, high]: 95 % interval over images and seeds.",
+    f"{DIFFERS} at a difference: a t test over seeds (5 %), with half a unit of the printed number's last digit as "
+    "tolerance. The printed number counts as one run of the same spread.",
+    f"{DIFFERS} at a claim's number: significant after Holm's correction over all numbers of this table's claims.",
 )
 SHORT_NAMES = {"caltech101": "caltech", "flowers102": "flowers", "average without eurosat": "without eurosat"}
-CLAIM_STYLES: dict[str, report_table.CellStyle] = {"holds": "good", "does not hold": "bad"}
+CLAIM_STYLES: dict[str, report_table.CellStyle] = {HOLDS: "good", DOES_NOT_HOLD: "bad"}
 
 
 def write_table(folder: Path, table: Table) -> None:
@@ -38,13 +43,16 @@ def write_table(folder: Path, table: Table) -> None:
 
 def table_document(table: Table) -> Document:
     """Return what ran, a section for each column, and the paper's claims."""
-    summary: list[Block] = [Text(table.experiment.question)]
-    summary += [Text(sentence) for sentence in table.ran]
-    summary += [Text(f"{name} has no numbers: {reason}") for name, reason in table.failed.items()]
-    sections = [Section(f"{table.experiment.name}: {table.experiment.title}", summary), *column_sections(table)]
-    if table.judged:
+    sentences = [table.experiment.question, *table.ran]
+    for name, reason in table.failed.items():
+        sentences.append(f"{name} has no numbers: {reason}")
+    sections = [
+        Section(f"{table.experiment.name}: {table.experiment.title}", paragraphs(sentences)),
+        *column_sections(table),
+    ]
+    if table.experiment.claims:
         sections.append(claims_section(table))
-    sections.append(Section("How to read the numbers", [Text(note) for note in NOTES]))
+    sections.append(Section("How to read the numbers", paragraphs(NOTES)))
     return Document(table.experiment.title, sections)
 
 
@@ -62,33 +70,37 @@ def column_sections(table: Table) -> list[Section]:
 
 def column_table(table: Table, column: Column) -> report_table.Table:
     columns = [report_table.Column("row", is_text=True)]
-    for place in table.places:
-        group = "averages" if place.startswith(AVERAGE) else ""
-        columns.append(report_table.Column(SHORT_NAMES.get(place, place), group=group))
+    for scope in table.scopes:
+        group = "averages" if is_average(scope) else ""
+        columns.append(report_table.Column(SHORT_NAMES.get(scope, scope), group=group))
     rows = []
     for row in table.rows:
         cells = [report_table.Cell(row.title)]
-        cells += [_cell(table.of(row, column, place), column) for place in table.places]
+        for scope in table.scopes:
+            cells.append(_cell(table.cell(row, column, scope), column))
         rows.append(report_table.Row(cells))
     return report_table.Table(columns=columns, rows=rows)
 
 
 def _cell(cell: Cell, column: Column) -> report_table.Cell:
-    """Return our number, and below it what the paper prints and how far off that is."""
+    """Return our number, and below it the printed number with the difference."""
     below = {}
     style: report_table.CellStyle = ""
+    sort_value = cell.value
     if cell.printed is not None:
-        below[PAPER if cell.same_model else OTHER_MODEL] = number(cell.printed, column)
+        label = PAPER if cell.same_model else OTHER_MODEL
+        below[label] = cell.printed.text
+        if cell.value is None:
+            sort_value = cell.printed.value
     if cell.difference is not None:
-        mark = {"differs": DIFFERS, "agrees": "", "": " (one seed)"}[cell.verdict]
-        below["difference"] = f"{cell.difference:+.{column.decimals}f}{mark}"
-        if cell.verdict:
-            style = "bad" if cell.verdict == "differs" else "good"
+        below["difference"] = f"{cell.difference:+.{column.decimals}f}{MARKS[cell.verdict]}"
+    if cell.verdict == "differs":
+        style = "bad"
+    elif cell.verdict == "agrees":
+        style = "good"
     interval = ""
     if cell.interval:
-        low, high = cell.interval
-        interval = f"[{low:.1f}, {high:.1f}]"
-    sort_value = cell.printed if cell.value is None else cell.value
+        interval = f"[{cell.interval.low:.1f}, {cell.interval.high:.1f}]"
     return report_table.Cell(ours(cell, column), interval=interval, style=style, below=below, sort_value=sort_value)
 
 
@@ -100,8 +112,9 @@ def number(value: float | None, column: Column) -> str:
 
 def ours(cell: Cell, column: Column) -> str:
     """Return our value with its standard deviation over seeds."""
-    spread = "" if cell.deviation is None else f"±{cell.deviation:.{column.decimals}f}"
-    return number(cell.value, column) + spread
+    if cell.deviation is None:
+        return number(cell.value, column)
+    return f"{number(cell.value, column)}±{cell.deviation:.{column.decimals}f}"
 
 
 def meaning_of(column: Column) -> str:
@@ -116,41 +129,56 @@ def meaning_of(column: Column) -> str:
 
 def claims_section(table: Table) -> Section:
     """Return the paper's claims with the verdicts that our numbers give."""
-    columns = [
-        report_table.Column("claim", is_text=True),
-        report_table.Column("verdict", is_text=True),
-        report_table.Column("how much better, in the column's unit", is_text=True),
-    ]
+    columns = report_table.columns_of(["claim", "verdict", "gain in the column's unit"], is_text=True)
     rows = []
-    for claim in table.judged:
+    for claim in judge_claims(table):
         style = CLAIM_STYLES.get(claim.verdict.partition(";")[0], "")
-        cells = [
-            report_table.Cell(claim.says),
-            report_table.Cell(claim.verdict, style=style),
-            report_table.Cell(claim.numbers),
-        ]
-        rows.append(report_table.Row(cells))
+        verdict = report_table.Cell(claim.verdict, style=style)
+        rows.append(report_table.Row([report_table.Cell(claim.says), verdict, report_table.Cell(claim.numbers)]))
     return Section("The paper's claims on our numbers", [report_table.Table(columns=columns, rows=rows)])
+
+
+CSV_HEADS = (
+    "row",
+    "column",
+    "dataset",
+    "ours",
+    "deviation_over_seeds",
+    "low",
+    "high",
+    "printed",
+    "difference",
+    "verdict",
+    "model",
+)
 
 
 def as_csv(table: Table) -> str:
     """Return a line for each cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    heads = ("row", "column", "dataset", "ours", "deviation_over_seeds", "low", "high", "printed", "difference")
-    writer.writerow([*heads, "verdict", "model"])
+    writer.writerow(CSV_HEADS)
     for row in table.rows:
         for column in table.experiment.columns:
-            for place in table.places:
-                cell = table.of(row, column, place)
+            for scope in table.scopes:
+                cell = table.cell(row, column, scope)
                 verdict = cell.verdict if table.same_model else "other model"
-                writer.writerow([row.name, column.name, place, *_csv_numbers(cell), verdict, table.model])
+                writer.writerow([row.name, column.name, scope, *_csv_numbers(cell), verdict, table.model])
     return text.getvalue()
 
 
 def _csv_numbers(cell: Cell) -> list[str]:
-    low, high = cell.interval or (None, None)
-    numbers = []
-    for value in (cell.value, cell.deviation, low, high, cell.printed, cell.difference):
-        numbers.append("" if value is None else f"{value:.6g}")
-    return numbers
+    low = high = None
+    if cell.interval is not None:
+        low, high = cell.interval.low, cell.interval.high
+    printed = ""
+    if cell.printed is not None:
+        printed = cell.printed.text
+    texts = [_csv_number(value) for value in (cell.value, cell.deviation, low, high)]
+    return [*texts, printed, _csv_number(cell.difference)]
+
+
+def _csv_number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}"

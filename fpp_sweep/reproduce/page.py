@@ -13,29 +13,32 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, varies
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report import table as report_table
-from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text
+from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text, paragraphs
 from fpp_sweep.report.html import format_time, picture, safe, write_html
-from fpp_sweep.reproduce.cells import DRAWS, PAPERS_MODEL, PAPERS_TAG, REMEMBERED, Table, recalled
-from fpp_sweep.reproduce.experiments import find, shipped
-from fpp_sweep.reproduce.figures import drawings
+from fpp_sweep.reproduce.claims import judge_claims
+from fpp_sweep.reproduce.experiment_files import find, shipped
+from fpp_sweep.reproduce.figures import figures_of_page
 from fpp_sweep.reproduce.output import DIFFERS, claims_section, column_sections
+from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
+from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, Table, load_table
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 
 PAGE = "reproduction.html"
 NOT_JUDGED = "not judged"
 RULES = (
-    "A number is the mean over seeds, ± their standard deviation. Averages are unweighted means over datasets; EuroSAT "
-    "dominates the printed ones, so there is one without it, too, for the paper computed from its columns.",
-    f"In [brackets]: 95 % over the images of the first seed, {DRAWS} resamples. They do not decide whether a number "
-    "agrees with the printed one, as both are of the same images. An ECE has one from 1,000 images a dataset on, "
-    "around its debiased value: that of fewer is biased by more than it varies.",
-    "A number differs from the printed one beyond 2 sqrt 2 standard deviations over seeds plus the rounding of what is "
-    f"printed, and is then marked {DIFFERS}; without a spread over seeds it is not judged.",
-    "A claim on accuracy or ECE holds where the 95 % interval of the difference, paired by images, is above zero in "
-    "every comparison; on other columns, where the difference is above two standard deviations over seeds. It does not "
-    "hold where any is below by as much, and is not told apart otherwise.",
-    f"The paper's numbers are of {PAPERS_MODEL}/{PAPERS_TAG}; those of another model are not held against them.",
+    "A number is the mean over seeds, ± their standard deviation. Averages are unweighted means over datasets. EuroSAT "
+    "dominates the printed averages, so there is also one without it; for the paper it is computed from its columns.",
+    "[Brackets] hold the 95 % interval over images and seeds. A calibration error near zero has none, and neither has "
+    "a dataset of fewer than 30 images.",
+    f"A number that differs from the printed one is marked {DIFFERS}: a t test over seeds (5 %), with half a unit of "
+    "the last printed digit as tolerance. The printed number counts as one run of the same spread. Without several "
+    "seeds there is no test.",
+    "A claim compares rows on the same images, with the variance of seeds; columns that cannot be resampled by images "
+    "are compared by seed. Holm's correction is over all comparisons of the table's claims. A claim holds if every "
+    "comparison is significant in its direction, does not hold if one is significant against it, else it is undecided.",
+    f"The paper's numbers are those of {PAPERS_MODEL}/{PAPERS_TAG}; numbers of another model are not compared with "
+    "them.",
 )
 
 
@@ -56,18 +59,19 @@ def write_page(folder: Path, tables: Mapping[str, Table] | None = None) -> Path:
     """Write the page of a reproduction's folder; tables that are passed, by name, are not made again."""
     loaded = []
     for sweep in sweeps(folder):
-        table = (tables or {}).get(sweep.path.name) or recalled(sweep)
+        table = (tables or {}).get(sweep.path.name) or load_table(sweep)
         loaded.append(LoadedTable(sweep, sweep.info(), table))
     if not loaded:
         raise InputError(f"{folder} has no table yet")
-    sections = [
-        Section("Tables", [_overview(loaded)]),
-        *(_experiment_section(experiment) for experiment in loaded),
-        *_theory_sections(folder),
-        Section("How the numbers were computed", [Text(rule) for rule in RULES]),
-        Section("Settings", [_settings_section(experiment.table) for experiment in loaded]),
-        Section("Make it again", list(_origin(loaded))),
-    ]
+    sections = [Section("Tables", [_overview(loaded)])]
+    settings = []
+    for experiment in loaded:
+        sections.append(_experiment_section(experiment))
+        settings.append(_settings_section(experiment.table))
+    sections += _theory_sections(folder)
+    sections.append(Section("How the numbers were computed", paragraphs(RULES)))
+    sections.append(Section("Settings", settings))
+    sections.append(Section("Make it again", list(_origin(loaded))))
     name = f"Reproduction {folder.resolve().name}"
     write_html(folder / PAGE, Document(name, sections, introduction=list(_introduction(loaded))))
     return folder / PAGE
@@ -79,19 +83,30 @@ def sweeps(folder: Path) -> list[SweepFolder]:
     names = []
     for file in folder.glob("*/sweep.json"):
         name = file.parent.name
-        if name in order or (file.parent / REMEMBERED).is_file():
+        if name in order or (file.parent / EXPERIMENT_FILE).is_file():
             names.append(name)
-    names.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
+    names.sort(key=_sort_key)
     return [SweepFolder(folder / name) for name in names]
 
 
+def _sort_key(name: str) -> tuple[int, str]:
+    order = shipped()
+    if name in order:
+        return order.index(name), name
+    return len(order), name
+
+
 def _introduction(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
-    models = ", ".join(dict.fromkeys(experiment.table.model for experiment in loaded))
-    starts = [experiment.info.created for experiment in loaded]
-    ends = [experiment.info.finished or experiment.info.created for experiment in loaded]
-    yield Text(f"The tables and figures of the FPP paper, run again on {models}.")
-    yield Text(f"{format_time(min(starts))} to {format_time(max(ends))}", "faint")
-    if not all(experiment.table.same_model for experiment in loaded):
+    models: dict[str, None] = {}
+    times = []
+    all_papers_model = True
+    for experiment in loaded:
+        models[experiment.table.model] = None
+        times += [experiment.info.created, experiment.info.finished or experiment.info.created]
+        all_papers_model = all_papers_model and experiment.table.same_model
+    yield Text(f"The tables and figures of the FPP paper, run again on {', '.join(models)}.")
+    yield Text(f"{format_time(min(times))} to {format_time(max(times))}", "faint")
+    if not all_papers_model:
         yield Text(
             f"The paper's model is {PAPERS_MODEL}/{PAPERS_TAG}: its numbers are marked as another model's, and not "
             "compared.",
@@ -101,20 +116,30 @@ def _introduction(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
 
 def _overview(loaded: Sequence[LoadedTable]) -> report_table.Table:
     """Return a table of the experiments, with links to their sections."""
-    titles = ("table", "question", "cells against the paper", "claims", "state")
+    titles = ["table", "question", "cells against the paper", "claims", "state"]
     rows = []
     for experiment in loaded:
         table = experiment.table
-        verdicts = [cell.verdict or NOT_JUDGED for cell in table.cells.values() if cell.difference is not None]
-        claims = [claim.verdict.partition(";")[0] for claim in table.judged]
         state: str = experiment.info.state
         if table.failed:
             state += f", {len(table.failed)} rows failed"
-        compared = _counts(verdicts) if table.same_model else "other model"
-        texts = [experiment.name, table.experiment.question, compared, _counts(claims), state]
-        rows.append(report_table.Row([report_table.Cell(text) for text in texts], anchor=experiment.name))
-    columns = [report_table.Column(title, is_text=True) for title in titles]
-    return report_table.Table(columns=columns, rows=rows)
+        texts = [experiment.name, table.experiment.question, _cell_counts(table), _claim_counts(table), state]
+        rows.append(report_table.Row(report_table.cells_of(texts), anchor=experiment.name))
+    return report_table.Table(columns=report_table.columns_of(titles, is_text=True), rows=rows)
+
+
+def _cell_counts(table: Table) -> str:
+    if not table.same_model:
+        return "other model"
+    verdicts = []
+    for cell in table.cells.values():
+        if cell.difference is not None:
+            verdicts.append(cell.verdict or NOT_JUDGED)
+    return _counts(verdicts)
+
+
+def _claim_counts(table: Table) -> str:
+    return _counts([claim.verdict.partition(";")[0] for claim in judge_claims(table)])
 
 
 def _counts(words: Iterable[str]) -> str:
@@ -124,15 +149,20 @@ def _counts(words: Iterable[str]) -> str:
 def _experiment_section(experiment: LoadedTable) -> Section:
     table = experiment.table
     blocks: list[Block] = [Text(table.experiment.question)]
-    blocks += [Text(sentence, "warning") for sentence in table.ran if sentence.startswith("PARTIAL")]
-    blocks.append(Text("; ".join(sentence for sentence in table.ran if not sentence.startswith("PARTIAL")), "faint"))
+    facts = []
+    for sentence in table.ran:
+        if sentence.startswith("PARTIAL"):
+            blocks.append(Text(sentence, "warning"))
+        else:
+            facts.append(sentence)
+    blocks.append(Text("; ".join(facts), "faint"))
     if experiment.info.state != "finished":
         blocks.append(Text(f"The sweep is {experiment.info.state}: rows may be missing.", "warning"))
     blocks += [Text(f"{name} has no numbers: {reason}", "warning") for name, reason in table.failed.items()]
-    if table.judged:
+    if table.experiment.claims:
         blocks.append(claims_section(table))
     blocks += column_sections(table)
-    for figure in drawings(experiment.sweep, table):
+    for figure in figures_of_page(experiment.sweep, table):
         caption = f"<figcaption>{safe(figure.caption)}</figcaption>"
         blocks.append(Html(f'<figure><div class="wide" tabindex="0">{figure.to_svg()}</div>{caption}</figure>'))
     return Section(f"{experiment.name}: {table.experiment.title}", blocks, anchor=experiment.name)
@@ -153,29 +183,40 @@ def _theory_sections(folder: Path) -> Iterator[Section]:
 
 
 def _settings_section(table: Table) -> Section:
-    """Return the settings in which the rows' trials differ, and the others in a sentence."""
-    configs: dict[str, dict[str, Any]] = {}  # label -> settings that the trial's method reads
-    seen = set()
-    for (row_name, column), record in table.records.items():
-        if record.key not in seen:
-            seen.add(record.key)
-            row = next(row for row in table.experiment.rows if row.name == row_name)
-            label = row.title if record is table.record(row) else f"{row.title}, {column}"
-            configs[label] = relevant(record.config)
-    keys: dict[str, None] = {}
+    """Return the settings in which the rows' trials differ, and the shared settings in a sentence."""
+    configs = _configs_of(table)
+    names: dict[str, None] = {}
     for config in configs.values():
-        keys.update(dict.fromkeys(config))
+        names.update(dict.fromkeys(config))
     differing = []
     same = []
-    for key in keys:
-        texts = [format_setting(config[key]) if key in config else "" for config in configs.values()]
+    for name in names:
+        texts = [format_setting(config[name]) if name in config else "" for config in configs.values()]
         if varies(texts):
-            differing.append([key, *texts])
+            differing.append([name, *texts])
         else:
-            same.append(f"{key} = {texts[0]}")
+            same.append(f"{name} = {texts[0]}")
     settings = report_table.Table.of_strings(["setting", *configs], differing, text_columns=range(len(configs) + 1))
-    shared = f"The same in all rows: {', '.join(same)}." if same else ""
+    shared = ""
+    if same:
+        shared = f"The same in all rows: {', '.join(same)}."
     return Section(table.experiment.title, [settings, Text(shared, "faint")])
+
+
+def _configs_of(table: Table) -> dict[str, dict[str, Any]]:
+    """Return the settings that each trial's method reads, by the title of its row."""
+    configs: dict[str, dict[str, Any]] = {}
+    keys = set()
+    for (row_name, column), record in table.records.items():
+        if record.key in keys:
+            continue
+        keys.add(record.key)
+        row = table.experiment.row(row_name)
+        label = row.title
+        if record is not table.record(row):
+            label = f"{row.title}, {column}"
+        configs[label] = relevant(record.config)
+    return configs
 
 
 def _origin(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
@@ -186,14 +227,24 @@ def _origin(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
             yield Code(command)
     yield Text("This page alone, from the folder:")
     yield Code("fpp-sweep show FOLDER --page")
-    rows = []
-    provenance = {experiment.name: experiment.info.provenance() for experiment in loaded}
-    names = {name for values in provenance.values() for name in values} - {"command"}
+    rows = list(_provenance(loaded))
+    yield report_table.Table.of_strings(["name", "value", "tables"], rows, text_columns=range(3))
+
+
+def _provenance(loaded: Sequence[LoadedTable]) -> Iterator[list[str]]:
+    """Yield name, value and tables of each version and digest."""
+    values_by_table = {experiment.name: experiment.info.provenance() for experiment in loaded}
+    names: set[str] = set()
+    for values in values_by_table.values():
+        names.update(values)
+    names.discard("command")
     for name in sorted(names):
         tables_by_value: dict[str, list[str]] = {}
-        for table_name, values in provenance.items():
+        for table_name, values in values_by_table.items():
             tables_by_value.setdefault(values.get(name, ""), []).append(table_name)
         for value, table_names in tables_by_value.items():
+            tables = ", ".join(table_names)
+            if len(tables_by_value) == 1:
+                tables = "all"
             if value:
-                rows.append([name, value, "all" if len(tables_by_value) == 1 else ", ".join(table_names)])
-    yield report_table.Table.of_strings(["name", "value", "tables"], rows, text_columns=range(3))
+                yield [name, value, tables]

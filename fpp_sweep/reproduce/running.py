@@ -1,4 +1,4 @@
-"""Runs experiments one after the other on the same workers, with one place for the results that they share."""
+"""Runs experiments one after the other on the same workers, with one cache of task results."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.cells import Table, remember, table_of
 from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
+from fpp_sweep.reproduce.tables import Table, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import write_json
@@ -30,98 +30,114 @@ from fpp_sweep.tracking import one_line, sync_folder, trusted_uri, upload_group_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """Some experiments on one model, and where their sweeps are."""
+    """Some experiments on one model, and the folder of their sweeps."""
 
     folder: Path
-    experiments: Mapping[str, tuple[Experiment, Space]]  # by name, in the order asked for
+    experiments: Mapping[str, tuple[Experiment, Space]]  # by name, in the order of the request
     files: Mapping[str, str] = field(default_factory=dict)  # the user's checkpoints
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by experiment: what its tables must say
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sentences for the tables, by experiment
 
     def sweep(self, name: str) -> SweepFolder:
         return SweepFolder(self.folder / name)
 
     @property
     def tasks(self) -> Path:
-        """Results that the experiments share."""
+        """The folder of the task results that experiments share."""
         return self.folder / "tasks"
 
     def identity(self) -> str:
-        """Its name and when it was made: two of one name, on two machines, differ."""
+        """Return name and time of creation, which tell two reproductions of one name on two machines apart."""
         file = self.folder / "reproduction.json"
         if not file.is_file():
             write_json(file, {"name": self.folder.name, "created": round(time.time(), 3)})
         try:
-            known = json.loads(file.read_text())
-            return f"{known['name']}@{known['created']:.3f}"
+            content = json.loads(file.read_text())
+            return f"{content['name']}@{content['created']:.3f}"
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"{file}: not readable ({error}); delete it, and another is made") from error
+            raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error
 
     def in_order(self) -> list[str]:
-        """Those first whose predictions have more columns, as these serve the others, too; those with times last."""
-        return sorted(self.experiments, key=lambda name: (self.experiments[name][0].alone, -len(self._columns(name))))
+        """Return the experiments in the order of running.
 
-    def _columns(self, name: str) -> tuple[str, ...]:
-        return self.experiments[name][1].work.columns
+        Those whose predictions have more columns come first, since others can use their results. Those that compare
+        times come last.
+        """
+        return sorted(self.experiments, key=self._rank)
+
+    def _rank(self, name: str) -> tuple[bool, int]:
+        experiment, space = self.experiments[name]
+        return experiment.alone, -len(space.work.columns)
 
 
-def reproduce(whole: Reproduction, options: Options) -> Iterator[tuple[str, Table]]:
-    """Run, or go on with, each experiment; yields its table when it has ended."""
+def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[str, Table]]:
+    """Run or resume each experiment; yield its table when it has ended."""
     with ExitStack() as opened:
         shared: Workers | None = None
-        for name in whole.in_order():
-            experiment, space = whole.experiments[name]
-            folder = whole.sweep(name)
+        for name in reproduction.in_order():
+            experiment, space = reproduction.experiments[name]
+            folder = reproduction.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
-            if folder.begun:
-                with folder.locked():
-                    repair_folder(folder)
-            drop_failed(folder)
-            resume = folder.info_file.is_file()
-            own = replace(options, root=whole.folder, name=name, resume=resume, group=whole.identity())
-            if _is_done(folder, space, own):
-                pass
-            elif experiment.alone:
-                opened.close()  # its times must not be disturbed
-                run_sweep(space, own)
-            else:
-                if shared is None:
-                    check_before_start(space, own)
-                    shared = opened.enter_context(open_workers(space, own, whole.tasks))
-                run_sweep(space, own, shared)
-            notes = whole.notes.get(name, ())
-            remember(folder, experiment, whole.files, notes)
-            table = table_of(experiment, folder, whole.files, notes)
+            prepare_folder(folder)
+            own_options = replace(
+                options,
+                root=reproduction.folder,
+                name=name,
+                resume=folder.info_file.is_file(),
+                group=reproduction.identity(),
+            )
+            if not _is_done(folder, space, own_options):
+                if experiment.alone:
+                    opened.close()  # workers of other sweeps would disturb its times
+                    shared = None
+                elif shared is None:
+                    check_before_start(space, own_options)
+                    shared = opened.enter_context(open_workers(space, own_options, reproduction.tasks))
+                run_sweep(space, own_options, None if experiment.alone else shared)
+            notes = reproduction.notes.get(name, ())
+            save_experiment(folder, experiment, reproduction.files, notes)
+            table = table_of(experiment, folder, reproduction.files, notes)
             write_table(folder.report, table)
             write_figure(folder, table)
             yield name, table
 
 
+def prepare_folder(folder: SweepFolder) -> None:
+    """Repair the folder of an experiment that was started before, or delete it if rows failed."""
+    if folder.begun:
+        with folder.locked():
+            repair_folder(folder)
+    drop_failed(folder)
+
+
 def drop_failed(folder: SweepFolder) -> None:
-    """A table whose rows failed begins again; what did not fail is at hand among the results that tables share."""
-    if folder.info_file.is_file() and folder.info().state in ("finished", "failed"):
-        failed = [record.name for record in folder.trials() if record.state == "failed"]
-        if failed:
-            note(f"{len(failed)} trials failed last time; they are tried again")
-            shutil.rmtree(folder.path)
+    """Delete the folder of a table whose rows failed; results of the other rows are cached."""
+    if not folder.info_file.is_file() or folder.info().state not in ("finished", "failed"):
+        return
+    failed = [record.name for record in folder.trials() if record.state == "failed"]
+    if failed:
+        note(f"{len(failed)} trials failed last time; they are tried again")
+        shutil.rmtree(folder.path)
 
 
 def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
-    """Whether there is nothing left to run; InputError if it was begun with other settings."""
+    """Return True if nothing is left to run; raise InputError if the folder belongs to other settings."""
     if not folder.info_file.is_file():
         return False
     info = folder.info()
     require_same(info, space, options, folder)
     records = folder.trials()
-    there = len(records) >= len(space.queue()[: space.search.trials]) + len(space.baselines())
-    return info.state == "finished" and there and all(record.state == "complete" for record in records)
+    expected = len(space.queue()[: space.search.trials]) + len(space.baselines())
+    if info.state != "finished" or len(records) < expected:
+        return False
+    return all(record.state == "complete" for record in records)
 
 
 def deliver(folders: Sequence[SweepFolder], files: Sequence[Path]) -> str | None:
-    """Bring MLflow up to date with the tables, and with files of the whole; what went wrong."""
+    """Bring MLflow up to date with the tables and with files of the reproduction; return what went wrong."""
     try:
         for folder in folders:
             sync_folder(folder, trusted_uri(folder, folder.info().tracking_uri))
         upload_group_files(folders[0], trusted_uri(folders[0], folders[0].info().tracking_uri), files)
-    except Exception as error:  # MLflow is away: the folder has it all
+    except Exception as error:  # MLflow is not reachable; the folder has everything
         return one_line(error)
     return None

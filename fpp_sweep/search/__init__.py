@@ -1,1 +1,1 @@
-"""What is tried next, and the trials that Ray Tune runs."""
+"""The choice of the next trial, and the trials that Ray Tune runs."""

@@ -17,6 +17,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, TrialRecord
+from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec import catalogue
@@ -53,7 +54,7 @@ def final_seeds(search_seeds: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> ImageRange | None:
-    """Return the images after those of the search, as many of each dataset; None where too few are left.
+    """Return the images after the search's images, the same range in each dataset; None if too few are left.
 
     `used` and `available` count the images of each dataset, without and with what the limit leaves out.
     """
@@ -83,16 +84,20 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
         return final  # a stream cannot begin in its middle
     limit = space.work.limit or EMBEDDED_LIMIT
     larger = tuple(describe(space.work.datasets, f"{split}:{limit + (finalists.images or limit)}"))
-    used = {info.name: info.size for info in searched}
-    available = {info.name: info.size for info in larger}
-    images = fresh_images(finalists, used, available)
+    images = fresh_images(finalists, _sizes(searched), _sizes(larger))
     if images is None:
         return final
-    ranges = {(info.name, info.split): images for info in larger}
+    ranges = {}
+    for info in larger:
+        ranges[info.name, info.split] = images
     return replace(final, datasets={**plan.datasets, FINAL: larger}, ranges=ranges)
 
 
-# --- who takes part ---------------------------------------------------------------------------------
+def _sizes(datasets: Sequence[DatasetInfo]) -> dict[str, int]:
+    return {info.name: info.size for info in datasets}
+
+
+# --- the choice of finalists ---------------------------------------------------------------------------------
 
 
 def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[TrialRecord]:
@@ -117,7 +122,9 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
         if not on_front and (trial is None or trial.word == UNLIKELY):
             continue
         has_mark = bool(front.marks.get(record.name))
-        share = trial.share if trial is not None else 0.0
+        share = 0.0
+        if trial is not None:
+            share = trial.share
         ranks.append(((-has_mark, -on_front, -share, position), record))
     ranks.sort(key=lambda row: row[0])
     return [record for _, record in ranks[:count]]
@@ -142,8 +149,9 @@ def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRe
 
 def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:
     """Return the support of trials for the front of these trials, on one split."""
-    metrics = [objective.metric for objective in front.objectives]
-    if len(resampled_metrics(metrics)) < len({metric.partition("/")[0] for metric in metrics}):
+    metrics = metrics_of(front.objectives)
+    stems = {metric.partition("/")[0] for metric in metrics}
+    if len(resampled_metrics(metrics)) < len(stems):
         return FrontSupport()  # an objective that cannot be resampled may hold up any trial
     samples = measure(folder, records, split, metrics).samples
     names = [record.name for record in records]
@@ -162,26 +170,35 @@ class FinalJobs:
         self._tested: list[TrialRecord] | None = None
 
     def next(self, records: Mapping[str, TrialRecord], running: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-        """Return the next job; None if there is none now: perhaps another one when a running job has ended.
+        """Return the next job; None if there is none now, though there may be one when a running job has ended.
 
-        The finalists are chosen once no job of the search is running, those that are tested once all finalists ended.
+        The finalists are chosen once no job of the search is running. Finalists for the test split are chosen once the
+        final stage has ended.
         """
         split = self._space.search.split
+        running_splits = {job_split for _, job_split in running}
         if self._finalists is None:
-            if any(job_split == split for _, job_split in running):
+            if split in running_splits:
                 return None
             self._finalists = self._choose(records)
         jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists()
-        final_jobs_running = any(job_split == FINAL for _, job_split in running)
-        final_jobs_left = [job for job in jobs if job[1] == FINAL and not self._is_done(*job, records)]
-        if self._tested is None and not final_jobs_running and not final_jobs_left:
+        if self._tested is None and FINAL not in running_splits and not self._has_final_job(jobs, records):
             self._tested = self._choose_tested(records)
-        jobs += [(record.name, "test") for record in self._tested or ()]
-        for name, job_split in jobs:
-            if (name, job_split) not in self._begun and not self._is_done(name, job_split, records):
-                self._begun.add((name, job_split))
-                return name, job_split
+        for record in self._tested or ():
+            jobs.append((record.name, "test"))
+        for job in jobs:
+            if not self._is_done(job, records):
+                self._begun.add(job)
+                return job
         return None
+
+    def _has_final_job(self, jobs: Sequence[tuple[str, str]], records: Mapping[str, TrialRecord]) -> bool:
+        """Return True if a job of the final stage has not begun."""
+        for job in jobs:
+            _, split = job
+            if split == FINAL and not self._is_done(job, records):
+                return True
+        return False
 
     def reset(self) -> None:
         """Choose again: the budget was raised, and the search goes on."""
@@ -201,10 +218,15 @@ class FinalJobs:
     def _choose_tested(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
         if self._space.search.split == "test":
             return []
-        finalists = [records[record.name] for record in self._finalists or ()]
+        finalists = []
+        finished = []
+        for finalist in self._finalists or ():
+            record = records[finalist.name]  # with the results of the final stage
+            finalists.append(record)
+            if FINAL in record.results:
+                finished.append(record)
         if not self._has_final_stage:
             return finalists
-        finished = [record for record in finalists if FINAL in record.results]
         return choose_tested(self._folder, self._front(records), finished)
 
     def _jobs_of_baselines(self, search_split: str) -> list[tuple[str, str]]:
@@ -220,9 +242,10 @@ class FinalJobs:
             return []
         return [(record.name, FINAL) for record in self._finalists or ()]
 
-    def _is_done(self, name: str, split: str, records: Mapping[str, TrialRecord]) -> bool:
-        """Return True for a result, and for a record that cannot have one."""
+    def _is_done(self, job: tuple[str, str], records: Mapping[str, TrialRecord]) -> bool:
+        """Return True for a job that has a result, has begun, or belongs to a trial that failed or was stopped."""
+        name, split = job
         record = records.get(name)
         if record is None or record.state != "complete":
             return True
-        return split in record.results or (name, split) in self._begun
+        return split in record.results or job in self._begun

@@ -14,7 +14,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.search.racing import RacePolicy, RaceRules
-from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
@@ -27,7 +27,7 @@ from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext:
-    """What every trial's process is given once."""
+    """The arguments that all jobs of a sweep have in common."""
 
     folder: SweepFolder
     executor: Executor
@@ -43,7 +43,7 @@ class TrialContext:
 
 @dataclass(frozen=True, slots=True)
 class LoggingExecutor:
-    """A trial's executor, with a line in its log for each result; it ends where somebody has stopped the trial."""
+    """A trial's executor that logs each result and raises TrialStopped once `steer` has stopped the trial."""
 
     executor: Executor
     log: Path
@@ -53,83 +53,98 @@ class LoggingExecutor:
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
-        self._go_on()
+        self._raise_if_stopped()
         with closing(self.executor.results(tasks, order)) as results:
             for task, result in results:
                 self.held.append(result.held)
-                write_line(
-                    self.log, f"{task.title}: {f'{result.held:.3f} s, {result.worker}' if result.held else 'at hand'}"
-                )
-                self._go_on()
+                origin = "cached"
+                if result.held:
+                    origin = f"{result.held:.3f} s, {result.worker}"
+                write_line(self.log, f"{task.title}: {origin}")
+                self._raise_if_stopped()
                 yield task, result
 
-    def _go_on(self) -> None:
+    def _raise_if_stopped(self) -> None:
         for command in self.folder.commands():
             if command.kind == "stop" and command.applied is None and command.values.get("trial") == self.trial:
                 raise TrialStopped("stopped by `steer`")
 
 
-def run_job(brief: TrialContext, name: str, split: str, order: int) -> None:
-    """Run a trial on a split and record its result, or why it has none; an OSError says nothing about the trial."""
-    folder = brief.folder
+def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
+    """Run a trial on a split, and record its result or why it has none.
+
+    Raise OSError if the disk fails, which says nothing about the trial.
+    """
+    folder = context.folder
     record = folder.trial(name)
     log = folder.artifacts(name) / "log.txt"
     write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
-    driver = _driver(brief, record, split)
-    executor = LoggingExecutor(brief.executor, log, folder, name)
+    policy = _policy(context, record, split)
+    executor = LoggingExecutor(context.executor, log, folder, name)
     try:
-        config = TrialConfig().replace(record.config)
-        plan = brief.plan
-        if split != brief.search_split and brief.final_plan is not None:
-            plan = brief.final_plan.for_config(config, brief.plan.seeds)
-        result, datasets = run_trial(plan, config, split, executor, order=order, policy=driver)
-        record = replace(record, results={**record.results, split: result})
-        if split == brief.search_split:
-            values = [metric_of(result, objective.metric) for objective in brief.objectives]
-            broken = violations(brief, result) if record.kind == "trial" else {}
-            record = replace(record, values=values, constraints=broken, state="complete", finished=time.time())
-        try:
-            write_artifacts(folder.artifacts(name), datasets, split, f"{name}, {split}: {record.config['method']}")
-        except OSError as error:  # whatever is complete has its files, too
-            raise MachineError.of(error) from error
+        record = _run(context, record, split, executor, policy, order)
     except MachineError as error:
         write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
         record = replace(record, held=record.held + math.fsum(executor.held))
         record = ended(record, split, "stopped", str(stop))
-        if isinstance(driver, RacePolicy):
-            record = driver.with_estimate(record)
+        if isinstance(policy, RacePolicy):
+            record = policy.with_estimate(record)
     except Exception as error:
-        failure = error if isinstance(error, TaskFailed) else TaskFailed.of(error)
+        failure = TaskFailed.of(error)
         record = ended(record, split, "failed", failure.reason, failure.details)
     folder.write_trial(record)
     write_line(log, f"{name} has ended on {split}: {record.reason or record.state}", record.details or "")
 
 
-def _driver(brief: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
-    if brief.race is None or split != brief.search_split:
-        return brief.driver
-    rules = RaceRules(race=brief.race, objectives=brief.objectives, constraints=brief.constraints, split=split)
-    return RacePolicy(rules, brief.folder, record)
+def _run(
+    context: TrialContext, record: TrialRecord, split: str, executor: Executor, policy: StoppingPolicy, order: int
+) -> TrialRecord:
+    """Return the record with the trial's results on a split; its files are written by then."""
+    config = TrialConfig().replace(record.config)
+    plan = context.plan
+    if split != context.search_split and context.final_plan is not None:
+        plan = context.final_plan.for_config(config, context.plan.seeds)
+    result, datasets = run_trial(plan, config, split, executor, order=order, policy=policy)
+    record = replace(record, results={**record.results, split: result})
+    if split == context.search_split:
+        values = [metric_of(result, metric) for metric in metrics_of(context.objectives)]
+        constraints = {}
+        if record.kind == "trial":
+            constraints = violations(context, result)
+        record = replace(record, values=values, constraints=constraints, state="complete", finished=time.time())
+    try:
+        title = f"{record.name}, {split}: {record.config['method']}"
+        write_artifacts(context.folder.artifacts(record.name), datasets, split, title)
+    except OSError as error:  # a trial is complete only with its files
+        raise MachineError.of(error) from error
+    return record
+
+
+def _policy(context: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
+    if context.race is None or split != context.search_split:
+        return context.driver
+    rules = RaceRules(race=context.race, objectives=context.objectives, constraints=context.constraints, split=split)
+    return RacePolicy(rules, context.folder, record)
 
 
 def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:
-    """A trial that ended early; one that only its test split ended keeps what it had."""
+    """Return the record of a trial that ended early; a trial that is complete keeps its state and results."""
     if record.state == "complete":
         return replace(record, reason=f"on {split}: {reason}", details=details)
     return replace(record, state=state, reason=reason, details=details, finished=time.time())
 
 
-def violations(brief: TrialContext, result: SplitResult) -> dict[str, float]:
-    """How far each constraint is broken."""
+def violations(context: TrialContext, result: SplitResult) -> dict[str, float]:
+    """Return by how much each constraint is broken, by name; a constraint that holds has a value of at most 0."""
     values = {}
-    for constraint in brief.constraints:
+    for constraint in context.constraints:
         baseline = None
         if constraint.baseline is not None:
-            record = brief.folder.trial(f"baseline-{constraint.baseline}")
-            if brief.search_split not in record.results:
+            record = context.folder.trial(f"baseline-{constraint.baseline}")
+            if context.search_split not in record.results:
                 raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
-            baseline = metric_of(record.results[brief.search_split], constraint.metric)
+            baseline = metric_of(record.results[context.search_split], constraint.metric)
         values[constraint.name] = constraint.violation(metric_of(result, constraint.metric), baseline)
     return values

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -27,7 +28,7 @@ from fpp_sweep.core.metrics import concatenate
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.records import SplitResult, TrialRecord
-from fpp_sweep.space.objectives import Constraint, Objective
+from fpp_sweep.space.objectives import Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.catalogue import ACCURACY, Goal, sign
 from fpp_sweep.spec.errors import InputError, MachineError
@@ -55,7 +56,10 @@ NEVER_STOPPED = ("point", "code", "paper")  # origins of trials that the user as
 
 
 def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Return for each dataset and split the images after which a rung ends: whole batches, as many rungs for each."""
+    """Return the images after which each rung ends, by dataset and split; a rung ends with a whole batch.
+
+    All datasets have the same number of rungs.
+    """
     sizes = tuple(info.size for info in datasets)
     rungs: list[tuple[int, ...]] = []
     for share in race.rungs:
@@ -91,9 +95,11 @@ def require_blockwise(objectives: Sequence[Objective], constraints: Sequence[Con
 
 
 def _metrics(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> list[str]:
-    names = [objective.metric for objective in objectives]
-    names += [constraint.metric for constraint in constraints]
-    return list(dict.fromkeys(names))
+    names = metrics_of(objectives)
+    for constraint in constraints:
+        if constraint.metric not in names:
+            names.append(constraint.metric)
+    return names
 
 
 # --- prediction, from numbers alone -----------------------------------------------------------------
@@ -108,11 +114,16 @@ class Contributions:
 
     @property
     def value(self) -> float:
-        return float(sum(part.sum() for part in self.by_dataset))
+        total = 0.0
+        for part in self.by_dataset:
+            total += float(part.sum())
+        return total
 
     def minus(self, other: Contributions) -> Contributions:
-        parts = [own - others for own, others in zip(self.by_dataset, other.by_dataset, strict=True)]
-        return Contributions(parts, self.extra_variance)
+        differences = []
+        for minuend, subtrahend in zip(self.by_dataset, other.by_dataset, strict=True):
+            differences.append(minuend - subtrahend)
+        return Contributions(differences, self.extra_variance)
 
     def times(self, factor: float) -> Contributions:
         return Contributions([factor * part for part in self.by_dataset], self.extra_variance)
@@ -139,13 +150,15 @@ class Prediction:
 
 
 def extrapolate_final(
-    own: Contributions, finished: Sequence[Contributions], finals: Numbers, left: float
+    trial: Contributions, finished: Sequence[Contributions], finals: Numbers, share_left: float
 ) -> Prediction:
     """Predict a trial's final value from the finished trials most like it.
 
-    `finals` are the final values of the finished trials, `left` is the share of images that the trial has not seen.
+    `finals` are the final values of the finished trials; the trial has not run on `share_left` of the images.
     """
-    leads = [rival.minus(own) for rival in finished]
+    leads = []
+    for rival in finished:
+        leads.append(rival.minus(trial))
     difference_sd = np.array([lead.sd for lead in leads])
     nearest = np.argsort(difference_sd, kind="stable")[:N_NEIGHBOURS]
     weights = difference_sd[nearest] ** -2.0  # inverse variance
@@ -154,7 +167,7 @@ def extrapolate_final(
     for index, weight in zip(nearest[1:], weights[1:], strict=True):
         combined = combined.plus(leads[index].times(weight))
     value = float(weights @ finals[nearest]) - combined.value
-    return Prediction(value, max(math.sqrt(left) * combined.sd, MIN_SD))
+    return Prediction(value, max(math.sqrt(share_left) * combined.sd, MIN_SD))
 
 
 def find_dominating(
@@ -197,7 +210,10 @@ class RungMetrics:
         images = {name: seeds[0].total for name, seeds in by_dataset.items()}
         digests = []
         for name, seeds in by_dataset.items():
-            digests.append((name, b"".join(stats.digests.tobytes() for stats in seeds)))
+            digest = b""
+            for stats in seeds:
+                digest += stats.digests.tobytes()
+            digests.append((name, digest))
         contributions = {metric: _contributions(metric, by_dataset) for metric in metrics}
         return cls(images, tuple(digests), contributions)
 
@@ -205,7 +221,9 @@ class RungMetrics:
 def _contributions(metric: str, by_dataset: Mapping[str, Sequence[BlockStats]]) -> Contributions:
     """Return the mean over seeds, which all trials share, and over datasets unless the metric names one."""
     stem, _, dataset = metric.partition("/")
-    names = [dataset] if dataset else list(by_dataset)
+    names = list(by_dataset)
+    if dataset:
+        names = [dataset]
     parts = []
     one_image = 0.0
     for name in names:
@@ -247,7 +265,7 @@ class RaceRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungDecision:
-    """What a trial decided after a rung."""
+    """The decision of a trial after a rung."""
 
     share: float = 0.0  # of its images that it has seen
     reason: str | None = None  # why it was stopped; none: it goes on
@@ -267,7 +285,7 @@ class FinishedTrial:
 
 
 class RacePolicy(StoppingPolicy):
-    """Runs a trial rung by rung, and decides after each if the trial goes on."""
+    """The policy that runs a trial rung by rung, and decides after each rung if the trial goes on."""
 
     def __init__(self, rules: RaceRules, folder: SweepFolder, record: TrialRecord) -> None:
         self._rules = rules
@@ -287,9 +305,9 @@ class RacePolicy(StoppingPolicy):
         by_rung: dict[int, list[EvalTask]] = {}
         for task in self.ordered(plan, tasks):
             ends = plan.rung_ends[task.dataset, task.split]
-            rung = sum(end < task.stop for end in ends)
+            rung = bisect_left(ends, task.stop)
             by_rung.setdefault(rung, []).append(task)
-        self._total = sum(task.stop - task.start for task in tasks)
+        self._total = _image_count(tasks)
         self._sizes = {info.name: info.size for info in plan.datasets[self._rules.split]}
         self._stages = [by_rung[rung] for rung in sorted(by_rung)]
         return self._stages
@@ -299,7 +317,7 @@ class RacePolicy(StoppingPolicy):
         if isinstance(task, EvalTask):
             self._done[task] = result
         is_last_rung = self._rung + 1 >= len(self._stages)
-        if is_last_rung or not all(task in self._done for task in self._stages[self._rung]):
+        if is_last_rung or not self._done.keys() >= set(self._stages[self._rung]):
             return None
         self._rung += 1
         try:
@@ -321,7 +339,7 @@ class RacePolicy(StoppingPolicy):
         if table is not None:
             with written_whole(self._rung_file(self._record.name)) as partial:
                 partial.write_bytes(to_bytes(table))
-        share = sum(task.stop - task.start for task in self._done) / self._total
+        share = _image_count(self._done) / self._total
         if self._record.estimate is not None:  # stopped before, and continued at the user's request
             return RungDecision(share=share)
         if self._rung <= len(self._decisions):
@@ -336,7 +354,7 @@ class RacePolicy(StoppingPolicy):
         return decision
 
     def _read_decisions(self) -> list[RungDecision]:
-        """Read those of an earlier process; none if the file is damaged or of other settings."""
+        """Return the decisions of an earlier process; none if the file is damaged or of other settings."""
         try:
             document = json.loads(self._decisions_file.read_text("utf-8"))
             if document["config"] == self._record.key:
@@ -372,15 +390,13 @@ class RacePolicy(StoppingPolicy):
         trials = [rival.record for rival in finished if rival.record.kind == "trial"]
         if own is None or len(trials) < self._rules.race.reserve:
             return RungDecision(share=share)
-        left = 1 - min(images / self._sizes[name] for name, images in own.images.items())
-        predictions = {}
-        for metric in self._rules.metrics:
-            finals = np.array([self._final(rival.record, metric) for rival in finished])
-            rivals = [rival.rung.metrics[metric] for rival in finished]
-            predictions[metric] = extrapolate_final(own.metrics[metric], rivals, finals, left)
+        predictions = self._predictions(own, finished)
         violations = {}
+        expected_violations = {}
         for constraint in self._rules.constraints:
-            violations[constraint.name] = self._violation(constraint, predictions[constraint.metric])
+            violation = self._violation(constraint, predictions[constraint.metric])
+            violations[constraint.name] = violation
+            expected_violations[constraint.name] = violation.value
         feasible = [record for record in trials if record.feasible]
         decision = self._stop_if_dominated(predictions, feasible) or self._stop_if_infeasible(violations)
         if decision is None:
@@ -389,18 +405,32 @@ class RacePolicy(StoppingPolicy):
             decision,
             share=share,
             reason=f"{decision.reason}, after {share:.0%} of the images",
-            estimate=[predictions[objective.metric].value for objective in self._rules.objectives],
-            constraints={name: violation.value for name, violation in violations.items()},
+            estimate=[predictions[metric].value for metric in metrics_of(self._rules.objectives)],
+            constraints=expected_violations,
         )
+
+    def _predictions(self, own: RungMetrics, finished: Sequence[FinishedTrial]) -> dict[str, Prediction]:
+        shares = [images / self._sizes[name] for name, images in own.images.items()]
+        predictions = {}
+        for metric in self._rules.metrics:
+            finals = []
+            rivals = []
+            for rival in finished:
+                finals.append(self._final(rival.record, metric))
+                rivals.append(rival.rung.metrics[metric])
+            predictions[metric] = extrapolate_final(own.metrics[metric], rivals, np.array(finals), 1 - min(shares))
+        return predictions
 
     def _stop_if_dominated(
         self, predictions: Mapping[str, Prediction], rivals: Sequence[TrialRecord]
     ) -> RungDecision | None:
-        metrics = [objective.metric for objective in self._rules.objectives]
-        goals = [objective.goal for objective in self._rules.objectives]
-        finals = np.array([[self._final(record, metric) for metric in metrics] for record in rivals])
+        metrics = metrics_of(self._rules.objectives)
+        goals = goals_of(self._rules.objectives)
+        finals = []
+        for record in rivals:
+            finals.append([self._final(record, metric) for metric in metrics])
         own = [predictions[metric] for metric in metrics]
-        ahead = find_dominating(own, finals, goals, self._rules.min_deviations)
+        ahead = find_dominating(own, np.array(finals), goals, self._rules.min_deviations)
         if ahead is None:
             return None
         index, leads = ahead
@@ -464,23 +494,36 @@ class RacePolicy(StoppingPolicy):
 
 
 def savings(records: Sequence[TrialRecord], split: str) -> str:
-    """Return one line: how much work the stopped trials did not cost."""
-    finished = [record for record in records if record.kind == "trial" and split in record.results]
-    stopped = [record for record in records if record.state == "stopped" and record.estimate is not None]
-    if not finished or not stopped:
-        return "no trial was stopped early; nothing was saved"
+    """Return a line that says how much work early stopping has saved."""
+    finished = []
+    stopped = []
     spent = 0.0
     for record in records:
+        if record.kind == "trial" and split in record.results:
+            finished.append(record)
+        if record.state == "stopped" and record.estimate is not None:
+            stopped.append(record)
         spent += record.held
         spent += math.fsum(result.device_seconds for result in record.results.values())
+    if not finished or not stopped:
+        return "no trial was stopped early; nothing was saved"
     skipped = math.fsum(1 - record.fidelity for record in stopped)  # in trials
-    saved_seconds = skipped * fmean(_adaptation_seconds(record.results[split]) for record in finished)
+    adaptation_seconds = [_adaptation_seconds(record.results[split]) for record in finished]
+    saved_seconds = skipped * fmean(adaptation_seconds)
     ended = len(finished) + len(stopped)
     share_of_all = saved_seconds / max(spent + saved_seconds, 1e-9)
     return (
         f"{len(stopped)} of {ended} trials stopped early; that saved {skipped / ended:.0%} of adaptation, "
         f"{share_of_all:.0%} of all device time (pretraining is not saved)"
     )
+
+
+def _image_count(tasks: Iterable[EvalTask]) -> int:
+    """Return the number of images over all tasks."""
+    count = 0
+    for task in tasks:
+        count += task.stop - task.start
+    return count
 
 
 def _adaptation_seconds(result: SplitResult) -> float:

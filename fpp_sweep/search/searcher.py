@@ -1,8 +1,8 @@
-"""Drives a sweep through Ray Tune: baselines, then the search, then the front on the test split.
+"""The order of a sweep's jobs under Ray Tune: baselines, then the search, then the front on the test split.
 
-Tune asks the conductor for the next job, a trial on one split, and reports when one has ended. By then the trial's own
-process has written its results to the sweep's folder. So a driver that dies between any two steps leaves a folder and a
-study from which `begin` continues.
+Tune asks the searcher for the next job, a trial on one split, and reports when a job has ended. By then the trial's own
+process has written its results to the sweep's folder. So a driver that dies between any two steps leaves a folder from
+which the next driver continues.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from sqlalchemy.exc import OperationalError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH, front_of
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import ENDED, FINAL, Command, Kind, TrialRecord
+from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, waiting_record
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs
 from fpp_sweep.search.job import TrialContext, ended
 from fpp_sweep.search.study import SweepStudy, name_of
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
+from fpp_sweep.space.objectives import goals_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
-from fpp_sweep.spec import keys
-from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.status import StatusPoller
 
-START = 5.0  # seconds: a trial's process that is still starting when another trial ends is dropped by Tune
+START_SECONDS = 5.0  # Tune drops a trial's process that is still starting when another trial ends
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a sweep is, for the display."""
+    """The progress of a sweep, for the display."""
 
     phase: str = "starting"
     total: int | None = None
@@ -54,11 +53,12 @@ class Progress:
 
 
 class AbortTune(BaseException):
-    """Ends Tune's loop with its cause; Tune wraps an Exception in pages of its own."""
+    """The end of Tune's loop, with its cause; Tune would wrap an Exception in pages of text."""
 
 
 @contextmanager
-def halting() -> Iterator[None]:
+def aborting_tune() -> Iterator[None]:
+    """Turn an exception of the block into AbortTune."""
     try:
         yield
     except Exception as error:
@@ -66,7 +66,7 @@ def halting() -> Iterator[None]:
 
 
 class SweepSearcher(Searcher):
-    """See the module's text."""
+    """The searcher of a sweep, as Ray Tune calls it."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class SweepSearcher(Searcher):
         on_change: Callable[[TrialRecord, str], None],
         finish: Sequence[str] = (),
     ) -> None:
-        """`on_change` is called with a record and a split when the trial begins on that split and when it has ended.
+        """Call `on_change` with a record and a split when the trial begins on that split, and when it has ended.
 
-        `finish` are trials that lost a race and are run to their end.
+        The trials of `finish` were stopped early and are now run to their end.
         """
         super().__init__()
         self.progress = Progress()
@@ -93,13 +93,13 @@ class SweepSearcher(Searcher):
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
         self._gpus = gpus_per_worker
         self._on_change = on_change
-        self._running: dict[str, tuple[str, str]] = {}  # Tune's trial -> name and split
-        self._since: dict[str, float] = {}  # Tune's trial -> when it began
+        self._running: dict[str, tuple[str, str]] = {}  # id of Tune's trial -> name and split
+        self._started: dict[str, float] = {}  # id of Tune's trial -> time of its start
         self._processes: set[int] = set()  # that have run a job
         self._order = 0
-        self._losses: Counter[tuple[str, str]] = Counter()  # of a job's process
-        self._again: list[tuple[str, str]] = []
-        self._adopted: list[int] = []
+        self._lost_processes: Counter[tuple[str, str]] = Counter()  # by job
+        self._retries: list[tuple[str, str]] = []
+        self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines: list[str] = []
         self._finish = list(finish)
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
@@ -109,31 +109,27 @@ class SweepSearcher(Searcher):
 
     @property
     def search(self) -> Search:
-        """As it is now: some of it may be changed while it runs."""
+        """The settings of the search, some of which may change while it runs."""
         return self._space.search
 
     def begin(self) -> None:
-        """Make folder and study agree, and find what is left to do."""
-        for number in self._study.unfinished():
-            record = next((known for known in self._records.values() if known.number == number), None)
-            if record is not None and record.state in ENDED:
-                self._study.tell(record)  # the last driver died before it could
-            else:
-                self._adopted.append(number)
-        for name, config in self._space.baselines().items():
-            known = self._records.get(f"baseline-{name}")
-            if known is None or known.state not in ("complete", "stopped"):
-                self._write(_waiting(f"baseline-{name}", "baseline", config, origin="baseline"))
-                self._baselines.append(f"baseline-{name}")
+        """Find the jobs that earlier drivers have left."""
+        self._unfinished = self._study.unfinished()
+        for baseline, config in self._space.baselines().items():
+            name = f"baseline-{baseline}"
+            record = self._records.get(name)
+            if record is None or record.state not in ("complete", "stopped"):
+                self._write(waiting_record(name, "baseline", config, origin="baseline"))
+                self._baselines.append(name)
         for record in self._trials():
             if record.name in self._finish:
                 self._write(replace(record, state="waiting", finished=None))
             elif record.estimate is not None and record.state not in ENDED:
                 self._finish.append(record.name)
-        for record in self._trials():
-            self.progress.finished += record.state == "complete"
-            self.progress.failed += record.state == "failed"
-            self.progress.stopped += record.state == "stopped"
+        states = Counter(record.state for record in self._trials())
+        self.progress.finished = states["complete"]
+        self.progress.failed = states["failed"]
+        self.progress.stopped = states["stopped"]
 
     def records(self) -> list[TrialRecord]:
         return list(self._records.values())
@@ -141,74 +137,90 @@ class SweepSearcher(Searcher):
     def _trials(self) -> list[TrialRecord]:
         return [record for record in self._records.values() if record.kind == "trial"]
 
-    def _at_once(self) -> int:
+    def _max_running(self) -> int:
         return self._plan.concurrent_trials(self.search, self._watch.status.workers)
 
-    def _too_short(self) -> bool:
-        """Whether the trials under way may end before one more process for trials has started."""
+    def _must_wait_for_start(self) -> bool:
+        """Return True if the running trials may end before one more process for trials has started."""
         if not self._running or len(self._running) < len(self._processes):
             return False
-        return time.monotonic() - min(self._since.values()) < START
+        return time.monotonic() - min(self._started.values()) < START_SECONDS
 
-    # ------------------------------------------------------------ what somebody asks for meanwhile
+    # ------------------------------------------------------------ commands of `steer`
 
-    def _steer(self) -> None:
-        """Take up commands: those to stop a trial its own process follows, and a point waits for its turn."""
+    def _apply_commands(self) -> None:
+        """Apply new commands, apart from two kinds.
+
+        A trial's own process follows the command to stop it, and a point waits until it is the next trial.
+        """
         commands = self._folder.commands()
         waiting = [command for command in commands if command.applied is None]
         if not waiting:
             return
-        info = self._folder.info()
-        before = self.search, self.progress.total
-        search = budget_in_force(info, self.search, commands)
-        if search != self.search:
-            self._space = replace(self._space, search=search)
-            plain = {**info.space, "search": self._space.plain()["search"]}
-            self._folder.write_info(replace(info, space=plain, begun=info.begun or info.space))
-        self._count_trials(commands)
-        if (self.search, self.progress.total) != before:
+        budget_before = self.search, self.progress.total
+        self._set_budget(commands)
+        if (self.search, self.progress.total) != budget_before:
             self.why_stopped = None
             self._final_jobs.reset()
         for command in waiting:
             if command.kind == "budget":
-                self._applied(command)
+                self._record_applied(command)
             elif command.kind == "stop":
                 record = self._records.get(command.values["trial"])
-                if record is None or record.state in ENDED:
-                    self._applied(command, record.state if record else "no such trial")
+                if record is None:
+                    self._record_applied(command, "no such trial")
+                elif record.state in ENDED:
+                    self._record_applied(command, record.state)
 
-    def _applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
+    def _set_budget(self, commands: Sequence[Command]) -> None:
+        info = self._folder.info()
+        search = budget_in_force(info, self.search, commands)
+        if search != self.search:
+            self._space = replace(self._space, search=search)
+            space = {**info.space, "search": self._space.plain()["search"]}
+            self._folder.write_info(replace(info, space=space, begun=info.begun or info.space))
+        self._count_trials(commands)
+
+    def _record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
         self._folder.has_applied(command, outcome, number)
         steered = [command.words for command in self._folder.commands()]
         self._folder.write_info(replace(self._folder.info(), steered=steered))
 
-    def _place_point(self) -> None:
-        """The oldest point that was added and waits is the next trial; written before the study hears of it."""
-        command = next((one for one in self._folder.commands() if one.kind == "add" and one.applied is None), None)
-        number, added = self._study.free(), self._study.queue.added
-        if command and number is not None and number not in added:  # it is where a driver was killed in between
-            self._applied(command, name_of(number), number)
-            added[number] = dict(command.values)
+    def _queue_added_point(self) -> None:
+        """Make the oldest point that `steer` has added the next trial; recorded before the study has the trial."""
+        number, added = self._study.count(), self._study.queue.added
+        if number in added:  # a driver was killed after it had recorded the point
+            return
+        for command in self._folder.commands():
+            if command.kind == "add" and command.applied is None:
+                self._record_applied(command, name_of(number), number)
+                added[number] = dict(command.values)
+                return
 
     def _count_trials(self, commands: Sequence[Command]) -> None:
         self.progress.total = self.search.trials
         if self.search.sampler == "grid":
-            known = len(self._study.queue) + sum(one.kind == "add" and one.applied is None for one in commands)
-            self.progress.total = min(self.search.trials or known, known)
+            points = len(self._study.queue)
+            for command in commands:
+                if command.kind == "add" and command.applied is None:
+                    points += 1
+            self.progress.total = min(self.search.trials or points, points)
 
-    # ------------------------------------------------------------ what Tune calls
+    # ------------------------------------------------------------ calls of Tune
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
 
-    @halting()
+    @aborting_tune()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        self._steer()
-        if len(self._running) >= self._at_once() or self._too_short():
+        self._apply_commands()
+        if len(self._running) >= self._max_running() or self._must_wait_for_start():
             return None
         job = self._next()
         if job is None:
-            return None if self._running else str(Searcher.FINISHED)
+            if self._running:
+                return None
+            return str(Searcher.FINISHED)
         name, split = job
         record = self._records[name]
         if split == self._space.search.split:
@@ -216,52 +228,57 @@ class SweepSearcher(Searcher):
             begun = replace(record, state="running", started=time.time(), attempt=attempt)
             self._write(replace(begun, reason=None, details=None))
         self._running[trial_id] = job
-        self._since[trial_id] = time.monotonic()
+        self._started[trial_id] = time.monotonic()
         self.progress.running.add(name)
         self._order += 1
         self._on_change(self._records[name], split)
         return {"name": name, "split": split, "order": self._order}
 
-    @halting()
+    @aborting_tune()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         name, split = job = self._running.pop(trial_id)
-        del self._since[trial_id]
+        del self._started[trial_id]
         self.progress.running.discard(name)
         if result:
             self._processes.add(result["pid"])
             if result.get(ABORT_REASON):
                 raise MachineError(result[ABORT_REASON])
         record = self._folder.trial(name)
-        searched = split == self._space.search.split
-        if record.state == "running" if searched else error and split not in record.results:
-            self._losses[job] += 1
-            if self._losses[job] < self._space.work.attempts:  # no verdict on its settings
-                self._again.append(job)
+        is_search = split == self._space.search.split
+        if is_search:
+            has_lost_process = record.state == "running"
+        else:
+            has_lost_process = error and split not in record.results
+        if has_lost_process:
+            self._lost_processes[job] += 1
+            attempts = self._lost_processes[job]
+            if attempts < self._space.work.attempts:  # a lost process says nothing about the trial's settings
+                self._retries.append(job)
                 return
-            record = ended(record, split, "failed", f"the trial's process died {self._losses[job]} times")
+            record = ended(record, split, "failed", f"the trial's process died {attempts} times")
             self._folder.write_trial(record)
         self._records[name] = record
-        if searched and record.kind == "trial":
+        if is_search and record.kind == "trial":
             self._study.tell(record)
             self._count(record)
         self._on_change(record, split)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: the study and the folder are the state."""
+        """Save nothing: the folder is the state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing to restore, likewise."""
+        """Restore nothing: the folder is the state."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Tune pickles its searcher into records that nothing reads again."""
+        """Return an empty state: Tune pickles its searcher into records that nothing reads again."""
         return {}
 
-    # ------------------------------------------------------------ what is next
+    # ------------------------------------------------------------ the next job
 
     def _next(self) -> tuple[str, str] | None:
-        """The next job's name and split; None if there is none now."""
-        if self._again:
-            return self._again.pop(0)
+        """Return the next job's name and split; None if there is none now."""
+        if self._retries:
+            return self._retries.pop(0)
         split = self._space.search.split
         if self._baselines:
             self.progress.phase = "baselines"
@@ -270,26 +287,32 @@ class SweepSearcher(Searcher):
             return None
         if self._finish:
             return self._finish.pop(0), split
-        if not self._enough():
+        if not self._is_search_over():
             self.progress.phase = "search"
             return self._begin_trial(), split
         return self._next_final_job()
 
     def _waits_for_baselines(self) -> bool:
-        """Constraints may be relative to a baseline, which must have ended then."""
-        if not any(constraint.baseline for constraint in self._space.constraints):
+        """Return True while baselines run to which constraints are relative."""
+        baselines = [constraint.baseline for constraint in self._space.constraints if constraint.baseline]
+        if not baselines:
             return False
-        return any(self._records[name].kind == "baseline" for name, _ in self._running.values())
+        for name, _ in self._running.values():
+            if self._records[name].kind == "baseline":
+                return True
+        return False
 
-    def _enough(self) -> bool:
-        """Whether a budget is used up; what was begun before is finished all the same."""
+    def _is_search_over(self) -> bool:
+        """Return True once a budget is used up; trials that were begun before are finished all the same."""
+        fatal = self._watch.status.fatal
         if self.why_stopped is None:
-            self.why_stopped = self._watch.status.fatal or self._exhausted()
-        return self.why_stopped is not None and not (self._adopted and self._watch.status.fatal is None)
+            self.why_stopped = fatal or self._used_up_budget()
+        has_unfinished = bool(self._unfinished) and fatal is None
+        return self.why_stopped is not None and not has_unfinished
 
-    def _exhausted(self) -> str | None:
+    def _used_up_budget(self) -> str | None:
         search = self._space.search
-        begun = self._study.begun() - len(self._adopted)
+        begun = self._study.count() - len(self._unfinished)
         if self.progress.total is not None and begun >= self.progress.total:
             return f"all {self.progress.total} trials"
         if search.wall_clock is not None and time.monotonic() - self._began >= search.wall_clock:
@@ -303,20 +326,29 @@ class SweepSearcher(Searcher):
         return None
 
     def gpu_hours(self) -> float:
-        records = self._records.values()
-        held = sum(record.held + sum(result.device_seconds for result in record.results.values()) for record in records)
-        return held * (self._gpus or 1) / 3600  # on CPUs, hours of workers
+        """Return the hours for which workers held GPUs; on CPUs, the hours of workers."""
+        held_seconds = 0.0
+        for record in self._records.values():
+            device_seconds = [result.device_seconds for result in record.results.values()]
+            held_seconds += record.held + sum(device_seconds)
+        return held_seconds * (self._gpus or 1) / 3600
 
     def _begin_trial(self) -> str:
-        if not self._adopted:
-            self._place_point()
-        number, origin, values = self._study.adopt(self._adopted.pop(0)) if self._adopted else self._study.ask()
-        name = name_of(number)
-        if name not in self._records:
-            config = self._space.resolve(values)
-            facts: dict[str, Any] = {"number": number, "origin": origin, "params": values}
-            self._write(_waiting(name, "trial", config, **facts))
-        return name
+        """Return the name of the next trial, which is on record then."""
+        if self._unfinished:
+            number = self._unfinished.pop(0)
+            if name_of(number) in self._records:
+                return name_of(number)
+            number, origin, params = self._study.ask_again(number)
+        else:
+            self._queue_added_point()
+            number, origin, params = self._study.ask()
+        config = self._space.resolve(params)
+        generation = self._study.generation(number)
+        fields: dict[str, Any] = {"number": number, "origin": origin, "params": params, "generation": generation}
+        record = waiting_record(name_of(number), "trial", config, **fields)
+        self._write(record)
+        return record.name
 
     def _next_final_job(self) -> tuple[str, str] | None:
         """Return the next job of the final stage or the test split; None if there is none now."""
@@ -329,11 +361,16 @@ class SweepSearcher(Searcher):
         return job
 
     def front(self) -> list[TrialRecord]:
-        """The trials that no other dominates; infeasible ones are not on it."""
-        feasible = [record for record in self._trials() if record.state == "complete" and record.feasible]
-        points = [list(record.values or ()) for record in feasible]
-        goals = [objective.goal for objective in self._space.objectives]
-        return [feasible[index] for index in front(points, goals)] if points else []
+        """Return the trials that no other dominates; infeasible trials are not on the front."""
+        feasible = []
+        points = []
+        for record in self._trials():
+            if record.state == "complete" and record.feasible:
+                feasible.append(record)
+                points.append(list(record.values or ()))
+        if not points:
+            return []
+        return [feasible[index] for index in front(points, goals_of(self._space.objectives))]
 
     def _count(self, record: TrialRecord) -> None:
         if record.state == "complete":
@@ -347,30 +384,31 @@ class SweepSearcher(Searcher):
             self.progress.failed += 1
             self._failures += 1
 
-    def told(self, error: BaseException) -> BaseException:
-        """Why the sweep ends; the study's database says in its own way what is wrong with its disk."""
-        cause = error if isinstance(error, OperationalError) else error.__cause__
+    def as_machine_error(self, error: BaseException) -> BaseException:
+        """Return an error of the disk as MachineError, also where the study's database reports it; else the error."""
+        cause = error.__cause__
+        if isinstance(error, OperationalError):
+            cause = error
         if isinstance(cause, OperationalError):
             return MachineError.of(OSError(f"{self._folder.study_file}: {cause.orig}"))
-        return MachineError.of(error) if isinstance(error, OSError) else error
+        if isinstance(error, OSError):
+            return MachineError.of(error)
+        return error
 
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)
         self._records[record.name] = record
 
 
-def _waiting(name: str, kind: Kind, config: TrialConfig, **facts: Any) -> TrialRecord:
-    return TrialRecord(name=name, kind=kind, state="waiting", config=config.flat(), key=keys.of_config(config), **facts)
-
-
-def conduct(conductor: SweepSearcher, brief: TrialContext, storage: str) -> None:
-    """Let Tune run until the conductor has nothing left; raises MachineError where it cannot go on."""
+def run_tune(searcher: SweepSearcher, context: TrialContext, storage: str) -> None:
+    """Run Tune until the searcher has no job left; raise MachineError if the machine prevents that."""
     node = ray.util.get_node_ip_address()
-    trainable = tune.with_resources(tune.with_parameters(TrialRunner, brief=brief), {"cpu": 0, f"node:{node}": 0.001})
+    trainable = tune.with_parameters(TrialRunner, context=context)
+    trainable = tune.with_resources(trainable, {"cpu": 0, f"node:{node}": 0.001})
     tuner = Tuner(
         trainable,
         tune_config=TuneConfig(
-            search_alg=conductor,
+            search_alg=searcher,
             num_samples=-1,
             reuse_actors=True,
             trial_name_creator=lambda trial: trial.config["name"],
@@ -380,5 +418,5 @@ def conduct(conductor: SweepSearcher, brief: TrialContext, storage: str) -> None
     )
     try:
         tuner.fit()
-    except AbortTune as halt:
-        raise conductor.told(halt.__cause__ or halt) from None
+    except AbortTune as abort:
+        raise searcher.as_machine_error(abort.__cause__ or abort) from None

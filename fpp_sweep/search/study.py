@@ -1,164 +1,231 @@
-"""The Optuna study of a sweep: what is tried next, and the results. It survives a kill of the driver.
+"""The Optuna study of a sweep, which suggests the settings of the next trial.
 
-Trial n is the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named
-after the sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two
-parameters even, tries what the undisturbed one tries.
+The study is built anew from the trial records whenever a driver starts. Trial n is the n-th of the space's queue
+(points, published settings, a grid) or sampled, with random streams named after the sweep's seed, n and the parameter.
+So at one trial at a time a sweep that was killed and resumed, between two parameters even, tries the same settings as
+an undisturbed one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna import Study, Trial, samplers
-from optuna.samplers import BaseSampler
-from optuna.trial import BaseTrial, FrozenTrial, TrialState
+from optuna import Study, Trial
+from optuna.distributions import BaseDistribution
+from optuna.study import StudyDirection
+from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.steering import Queue
+from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler
+from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Search
+from fpp_sweep.spec.errors import InputError
 
-STARTUP = 8  # sampled at random before TPE and GP have enough to go by: the two published points come first
-ENDS = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}
-POPULATION = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thousands
+DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+STATES = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}
 
 
 class SweepStudy:
-    """Asks and tells, by trial number; to be used by one process, which holds the sweep's lock."""
+    """The study of a sweep, in a file that one driver writes and dashboards may read."""
 
-    def __init__(self, file: Path, name: str, space: Space, queue: Queue | None = None) -> None:
-        optuna.logging.set_verbosity(logging.WARNING)
-        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        self._space = space
+    def __init__(
+        self, file: Path, name: str, space: Space, queue: Queue | None = None, records: Iterable[TrialRecord] = ()
+    ) -> None:
+        """Create the study in `file`, which replaces an older one, with the trials on record."""
         self.queue = queue or Queue(space.queue())
-        self._study: Study = optuna.create_study(
-            storage=f"sqlite:///{file.resolve()}",
-            study_name=name,
-            directions=["maximize" if objective.goal == "max" else "minimize" for objective in space.objectives],
-            load_if_exists=True,
-        )
-        self._study.set_metric_names([objective.metric for objective in space.objectives])
+        self._space = space
         self._params = space.searched()
-        self._asked: dict[int, Trial] = {}
+        self._study = _new_study(file, name, space.objectives)
+        self._study.add_trials(_recorded_trials(records, space, self.queue))
+        self._suggested: dict[int, Trial] = {}
+
+    def count(self) -> int:
+        """Return the number of trials, which is also the number of the next trial."""
+        return len(self._study.get_trials(deepcopy=False))
 
     def unfinished(self) -> list[int]:
-        """Trials that were begun and have no result yet."""
+        """Return the trials that have no result yet."""
         return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
 
-    def begun(self) -> int:
-        """How many trials there are; one that waits has not begun."""
-        return sum(trial.state != TrialState.WAITING for trial in self._study.get_trials(deepcopy=False))
-
     def ask(self) -> tuple[int, str, dict[str, Any]]:
-        """The next trial's number, where it comes from, and its values."""
-        number = self.free()
-        if number is not None and (point := self.queue.at(number)):
-            self._study.enqueue_trial(point[1])
-        return self._values(self._study.ask())
+        """Return the next trial's number, its origin and its settings."""
+        point = self.queue.at(self.count())
+        if point is not None:
+            _, settings = point
+            self._study.enqueue_trial(settings)
+        return self._suggest(self._study.ask())
 
-    def free(self) -> int | None:
-        """The next trial's number, unless its point is in the study already."""
-        number = self.begun()
-        return number if number == len(self._study.get_trials(deepcopy=False)) else None
+    def ask_again(self, number: int) -> tuple[int, str, dict[str, Any]]:
+        """Return the settings of a trial that has lost its record."""
+        return self._suggest(self._trial(number))
 
-    def adopt(self, number: int) -> tuple[int, str, dict[str, Any]]:
-        """A trial that an earlier driver began; what it had not yet drawn is drawn now."""
-        return self._values(self._trial(number))
+    def generation(self, number: int) -> int | None:
+        """Return the trial's generation; None unless the sampler is NSGA-II."""
+        attributes = self._study._storage.get_trial_system_attrs(self._trial_id(number))
+        generation: int | None = attributes.get(GENERATION_KEY)
+        return generation
 
     def tell(self, record: TrialRecord) -> None:
-        """Report a trial's result; one that failed, or that a driver stopped, has no values. Idempotent."""
+        """Report a trial's result; a trial that has one already keeps it."""
         assert record.number is not None
-        trial = self._asked.pop(record.number, None)
+        trial = self._suggested.pop(record.number, None)
         if trial is None:
             if record.number not in self.unfinished():
                 return
             trial = self._trial(record.number)
-        for key, words in attributes(record).items():
-            trial.set_user_attr(key, words)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a constraint that was set before the last driver was killed
-            for name, value in record.constraints.items():
-                trial.set_constraint(name, value)
-        state, values = told(record)
-        self._study.tell(record.number, None if values is None else list(values), state)
+        for key, text in user_attributes(record).items():
+            trial.set_user_attr(key, text)
+        for name, value in record.constraints.items():
+            trial.set_constraint(name, value)
+        state, values = study_outcome(record)
+        self._study.tell(record.number, values, state)
 
-    def add(self, trials: Iterable[FrozenTrial]) -> None:
-        """Trials of another study, or of records, in the order of their numbers."""
-        self._study.add_trials(trials)
+    def _trial_id(self, number: int) -> int:
+        return self._study._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
 
     def _trial(self, number: int) -> Trial:
-        storage, study = self._study._storage, self._study
-        return Trial(study, storage.get_trial_id_from_study_id_trial_number(study._study_id, number))
+        return Trial(self._study, self._trial_id(number))
 
-    def _values(self, trial: Trial) -> tuple[int, str, dict[str, Any]]:
+    def _suggest(self, trial: Trial) -> tuple[int, str, dict[str, Any]]:
         number = trial.number
-        queued = self.queue.at(number)
-        values: dict[str, Any] = {}
+        origin = "sampled"
+        queued: Mapping[str, Any] | None = None
+        point = self.queue.at(number)
+        if point is not None:
+            origin, queued = point
         self._study.sampler = build_sampler(self._space.search, str(number))
-        _ = trial.relative_params  # drawn now, even if a point has them all: NSGA-II then counts it as a parent
+        _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts the trial as a parent
+        settings: dict[str, Any] = {}
         for param in self._params:
-            # a block of a grid has its own keys; in a point the user may leave some to the sampler
-            absent = queued is not None and queued[0] == "grid" and param.key not in queued[1]
-            if not absent and param.exists(values):
+            # a block of a grid has only its own keys; a point may leave keys to the sampler
+            is_absent = origin == "grid" and queued is not None and param.key not in queued
+            if not is_absent and param.exists(settings):
                 self._study.sampler = build_sampler(self._space.search, f"{number}/{param.key}")
-                values[param.key] = draw(trial, param)
-        self._asked[number] = trial
-        return number, queued[0] if queued else "sampled", values
+                settings[param.key] = suggest(trial, param)
+        self._suggested[number] = trial
+        return number, origin, settings
+
+
+def _new_study(file: Path, name: str, objectives: Sequence[Objective]) -> Study:
+    optuna.logging.set_verbosity(logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    remove_study(file)
+    study = optuna.create_study(
+        storage=f"sqlite:///{file.resolve()}",
+        study_name=name,
+        directions=[DIRECTIONS[goal] for goal in goals_of(objectives)],
+    )
+    study.set_metric_names(metrics_of(objectives))
+    return study
+
+
+def remove_study(file: Path) -> None:
+    """Remove a study with the journal of a killed driver, which SQLite would apply to a new file of that name."""
+    file.with_name(f"{file.name}-journal").unlink(missing_ok=True)
+    file.unlink(missing_ok=True)
 
 
 def name_of(number: int) -> str:
     return f"trial-{number:04d}"
 
 
-def told(record: TrialRecord) -> tuple[TrialState, Sequence[float] | None]:
-    """What the study hears of a trial: of one that lost a race an estimate, which stands if it is finished later."""
+# ------------------------------------------------------------ from records to trials
+
+
+def _recorded_trials(records: Iterable[TrialRecord], space: Space, queue: Queue) -> list[FrozenTrial]:
+    """Return the study's trials by number; a trial that has lost its record is one without settings, to be asked again.
+
+    Settings of such a trial that the queue has are fixed, as `enqueue_trial` fixes them.
+    """
+    by_number = {}
+    for record in records:
+        if record.kind == "trial":
+            by_number[record.number or 0] = record
+    trials = []
+    for number in range(max(by_number, default=-1) + 1):
+        if number in by_number:
+            trials.append(trial_of_record(by_number[number], space))
+            continue
+        fixed: Mapping[str, Any] = {}
+        point = queue.at(number)
+        if point is not None:
+            _, fixed = point
+        trials.append(create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": fixed}))
+    return trials
+
+
+def trial_of_record(record: TrialRecord, space: Space) -> FrozenTrial:
+    """Return a record as a trial of the study; raise InputError if the space does not hold its settings."""
+    state, values = study_outcome(record)
+    system_attributes = {}
+    if record.generation is not None:
+        system_attributes[GENERATION_KEY] = record.generation
+    try:
+        trial = create_trial(
+            state=state,
+            values=values,
+            params=dict(record.params),
+            distributions=_distributions(space, record.params),
+            system_attrs=system_attributes,
+        )
+    except (ValueError, TypeError) as error:
+        raise InputError(error, "params") from error
+    trial.datetime_start = datetime.fromtimestamp(record.started)
+    if state.is_finished():
+        trial.datetime_complete = datetime.fromtimestamp(record.finished or record.started)
+        for key, text in user_attributes(record).items():
+            trial.set_user_attr(key, text)
+        for name, value in record.constraints.items():
+            trial.set_constraint(name, value)
+    return trial
+
+
+def study_outcome(record: TrialRecord) -> tuple[TrialState, Sequence[float] | None]:
+    """Return a trial's state and values in the study.
+
+    A trial that was stopped early has its estimate as values there, also if it is run to its end later.
+    """
     if record.estimate is not None:
-        return TrialState.COMPLETE, record.estimate
-    return ENDS.get(record.state, TrialState.RUNNING), record.values if record.state == "complete" else None
+        return TrialState.COMPLETE, list(record.estimate)
+    values = None
+    if record.state == "complete":
+        values = list(record.values or ())
+    return STATES.get(record.state, TrialState.RUNNING), values
 
 
-def attributes(record: TrialRecord) -> dict[str, str]:
-    """What the study keeps beside values and constraints."""
+def user_attributes(record: TrialRecord) -> dict[str, str]:
+    """Return the texts that the study has of a trial, for dashboards."""
     attributes = {"name": record.name, "origin": record.origin, "key": record.key}
     if record.estimate is not None:
         attributes["fidelity"] = f"{record.fidelity:.4g}"  # the values are estimates
-    return attributes if record.state == "complete" else attributes | {"reason": record.reason or ""}
+    if record.state != "complete":
+        attributes["reason"] = record.reason or ""
+    return attributes
 
 
-def draw(trial: BaseTrial, param: Param) -> Any:
-    """A parameter's value, from its distribution or the one that was enqueued for it."""
+def _distributions(space: Space, settings: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+    trial = FixedTrial(dict(settings))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about values out of range, which `create_trial` refuses
+        for param in space.searched():
+            if param.key in settings:
+                suggest(trial, param)
+    return trial.distributions
+
+
+def suggest(trial: BaseTrial, param: Param) -> Any:
+    """Return a parameter's value: the one that is fixed for the trial, or a sample of its distribution."""
     if param.kind == "choice":
         return trial.suggest_categorical(param.key, list(param.choices))
     low, high = param.bounds
     if param.kind == "int":
         return trial.suggest_int(param.key, int(low), int(high), step=int(param.step or 1), log=param.log)
     return trial.suggest_float(param.key, low, high, step=param.step, log=param.log)
-
-
-class NSGAIISampler(samplers.NSGAIISampler):  # of the same name, by which a study knows its generations
-    """Parents always in the order in which the study keeps them, also for who is the first to ask for them."""
-
-    def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
-        super().get_parent_population(study, generation)
-        return super().get_parent_population(study, generation)
-
-
-def build_sampler(search: Search, stream: str) -> BaseSampler:
-    """The space's sampler, with a random stream of that name."""
-    seed = int.from_bytes(hashlib.sha256(f"{search.seed}/{stream}".encode()).digest()[:4], "big")
-    match search.sampler:
-        case "tpe":
-            return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=True)
-        case "nsga2":
-            return NSGAIISampler(seed=seed, population_size=POPULATION)
-        case "gp":
-            return samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
-        case "random" | "grid":
-            return samplers.RandomSampler(seed=seed)

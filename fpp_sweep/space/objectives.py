@@ -1,4 +1,4 @@
-"""What trials are judged by: objectives to optimize and constraints to keep."""
+"""Objectives to optimize and constraints to keep."""
 
 from __future__ import annotations
 
@@ -156,3 +156,11 @@ def check_constraints(constraints: Sequence[Constraint], baselines: Sequence[str
             expect(baseline in baselines, problem, key)
         expect(name not in names, f"there is a constraint named {name} already; give this one another name", key)
         names.add(name)
+
+
+def metrics_of(objectives: Sequence[Objective]) -> list[str]:
+    return [objective.metric for objective in objectives]
+
+
+def goals_of(objectives: Sequence[Objective]) -> list[Goal]:
+    return [objective.goal for objective in objectives]

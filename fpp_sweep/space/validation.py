@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fpp_sweep.spec.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel, TypeAdapter, ValidationError
     from pydantic_core import CoreSchema, ErrorDetails
 
 MAX_SHOWN = 80  # characters of a value in a message
@@ -35,14 +35,12 @@ def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
 
     Fields to `skip` are checked by the object itself.
     """
-    from pydantic import ValidationError  # start-up time
-
     cls: Any = type(value)
     model = _model(cls, frozenset(skip))
     given = {name: getattr(value, name) for name in model.model_fields}
     try:
         checked = model.model_validate(given)
-    except ValidationError as error:
+    except _pydantic().ValidationError as error:
         raise _input_error(error, key) from None
     for name in given:
         set_field(value, name, getattr(checked, name))
@@ -50,12 +48,10 @@ def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
 
 def check_value(cls: type, name: str, value: Any) -> Any:
     """Return a value as a field of a class would hold it, checked."""
-    from pydantic import TypeAdapter, ValidationError  # start-up time
-
-    adapter: TypeAdapter[Any] = TypeAdapter(_field_types(cls)[name], config=_CONFIG)
+    adapter: TypeAdapter[Any] = _pydantic().TypeAdapter(_field_types(cls)[name], config=_CONFIG)
     try:
         return adapter.validate_python(value)
-    except ValidationError as error:
+    except _pydantic().ValidationError as error:
         raise _input_error(error, "") from None
 
 
@@ -74,13 +70,23 @@ _CONFIG: Any = {  # pydantic.ConfigDict
 }
 
 
+def _pydantic() -> Any:
+    import pydantic  # start-up time: `--help` and `import fpp_sweep` check nothing
+
+    return pydantic
+
+
+def _core_schema() -> Any:
+    from pydantic_core import core_schema  # start-up time, as above
+
+    return core_schema
+
+
 @functools.cache
 def _model(cls: Any, skip: frozenset[str]) -> type[BaseModel]:
     """Return the pydantic model of a dataclass's fields."""
-    from pydantic import create_model  # start-up time
-
     types = {name: (hint, ...) for name, hint in _field_types(cls).items() if name not in skip}
-    model: type[BaseModel] = create_model(cls.__name__, __config__=_CONFIG, **types)  # type: ignore[call-overload]
+    model: type[BaseModel] = _pydantic().create_model(cls.__name__, __config__=_CONFIG, **types)
     return model
 
 
@@ -126,9 +132,8 @@ class Convert:
     schema: Callable[[], dict[str, Any]] | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        from pydantic_core import core_schema  # start-up time
-
-        return core_schema.no_info_before_validator_function(self.function, handler(source))
+        schema: CoreSchema = _core_schema().no_info_before_validator_function(self.function, handler(source))
+        return schema
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
         if self.schema is None:
@@ -143,10 +148,10 @@ class Items:
     at_least: int = 0
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        from pydantic_core import core_schema  # start-up time
-
+        core_schema = _core_schema()
         as_tuple = core_schema.no_info_before_validator_function(self._as_tuple, handler(source))
-        return core_schema.no_info_after_validator_function(self._require_distinct, as_tuple)
+        distinct: CoreSchema = core_schema.no_info_after_validator_function(self._require_distinct, as_tuple)
+        return distinct
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
         schema = {**handler(core), "uniqueItems": True}

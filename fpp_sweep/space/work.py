@@ -1,4 +1,4 @@
-"""How a space is searched, and what its trials run on."""
+"""Settings of the search and of the work: sampler, budget, model, datasets and workers."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ class Node:
     value: Any  # None, bool, int, float, str, list[Node] or dict[str, Node]
     where: str
     path: str = ""
+    text: str = ""  # of a scalar as the file writes it: a number keeps its last digits
 
     def error(self, problem: object) -> LineError:
         """Return an error that names the value's line and path."""
@@ -248,7 +249,7 @@ def _node(tree: yaml.Node, file: str, path: str, line: int | None) -> Node:
         return Node(children, where, path)
     assert isinstance(tree, yaml.ScalarNode)
     try:
-        return Node(_scalar(tree), where, path)
+        return Node(_scalar(tree), where, path, tree.value)
     except ValueError as error:  # digits without end
         raise InputError(f"{where}: {path}: {error}") from None
 

@@ -62,7 +62,7 @@ class MethodRow:
 
     @property
     def ordered(self) -> bool:
-        """Whether its stream may come in any order of `adapt.order`; other streams come in the dataset's order."""
+        """True if the stream may come in any order of `adapt.order`; other streams come in the dataset's order."""
         return self.stateful and "adapt.order".startswith(self.reads)
 
 

@@ -200,7 +200,7 @@ class TrialConfig:
     anchor_prompt: str = "a photo of a"  # the prompt that FPP stays aligned with: words or a prompt file
     # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image
     deep_prompts: Literal["none", "text", "both"] = "none"
-    # of matrices, in every stage; fp16: half precision by autocast, as the released code runs on a GPU
+    # of matrices, in every stage; fp16: half precision by autocast; released: fp16, but pretraining in float32
     precision: Precision = "float32"
     fpp: FppConfig = field(default_factory=FppConfig)
     adapt: AdaptConfig = field(default_factory=AdaptConfig)

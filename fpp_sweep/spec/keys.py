@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.released import fill_released
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, adaptation_precision, pretraining_precision
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
 ENGINE = 2  # raise this when the same task gives other bits
@@ -75,6 +75,16 @@ class FeatureKey:
         return digest(FEATURES, asdict(self), length=FEATURES_LENGTH)
 
 
+def _precision_of(task: Task) -> str:
+    """Return the precision that decides a task's bits; precisions that differ in other stages share results."""
+    precision = task.config.precision
+    if isinstance(task, PretrainTask):
+        return pretraining_precision(precision)
+    if task.config.prompt == "fpp":  # the bits of the pretrained prompt depend on it
+        return precision
+    return adaptation_precision(precision)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
     """Keys of the tasks on one model and some datasets."""
@@ -126,7 +136,7 @@ class TaskKeys:
     def _machine(self, task: Task) -> list[Any]:
         """Return what the bits of any result depend on: code, weights, device and arithmetic."""
         device = self.model.device.partition(":")[0]
-        return [ENGINE, self.model.digest, device, self.model.arithmetic, task.config.precision]
+        return [ENGINE, self.model.digest, device, self.model.arithmetic, _precision_of(task)]
 
     def _prompt(self, task: Task) -> list[Any]:
         """Return what decides the prompt that a task makes or starts from."""

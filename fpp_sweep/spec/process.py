@@ -42,7 +42,7 @@ def readers(share: float = 1.0) -> int:
 
 
 class MemoryLimit(NamedTuple):
-    """What one limit leaves to this process, in bytes."""
+    """Bytes that one limit leaves to this process."""
 
     free: int  # that the process may still take
     total: int  # that it may ever have
@@ -87,7 +87,7 @@ def _group_limits(root: Path, group: str, limit_name: str, usage_name: str) -> I
     """Yield the limits of a control group and of those around it (version 2 and 1 differ in folder and file names)."""
     folder = root / group
     for ancestor in (folder, *folder.parents):
-        with suppress(OSError, ValueError):  # no such group, or `max` in place of a number
+        with suppress(OSError, ValueError):  # no such group, or `max` instead of a number
             total = int((ancestor / limit_name).read_text())
             used = int((ancestor / usage_name).read_text())
             yield MemoryLimit(total - used + _reclaimable(ancestor / "memory.stat"), total)

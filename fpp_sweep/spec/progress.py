@@ -70,8 +70,8 @@ class Screen:
     def text(self, stay: Iterable[RenderableType]) -> str:
         """Return the lines that stay and the block, with ? for each character that the stream's encoding lacks."""
         from rich.console import Console  # start-up time: rich draws for those who watch
-        from rich.segment import Segment, Segments
-        from rich.text import Text
+        from rich.segment import Segment, Segments  # start-up time, as above
+        from rich.text import Text  # start-up time, as above
 
         memory = io.BytesIO()
         file = io.TextIOWrapper(memory, self._stream.encoding or "utf-8", "replace", newline="")

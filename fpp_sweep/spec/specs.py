@@ -7,7 +7,26 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 OnBadImage = Literal["fail", "skip"]
-Precision = Literal["float32", "tf32", "fp16"]
+StagePrecision = Literal["float32", "tf32", "fp16"]  # of one stage's matrix products
+Precision = Literal["float32", "tf32", "fp16", "released"]  # of a trial; released: each stage as in the released code
+
+
+def pretraining_precision(precision: Precision) -> StagePrecision:
+    """Return the precision in which a trial pretrains its prompt: float32 in the released code."""
+    if precision == "released":
+        return "float32"
+    return precision
+
+
+def adaptation_precision(precision: Precision) -> StagePrecision:
+    """Return the precision in which a trial encodes images, adapts and predicts: fp16 in the released code.
+
+    >>> adaptation_precision("released"), pretraining_precision("released")
+    ('fp16', 'float32')
+    """
+    if precision == "released":
+        return "fp16"
+    return precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +40,7 @@ class PluginFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What a worker opens when it starts."""
+    """Model, datasets and cache that a worker opens when it starts."""
 
     model: str
     data_root: str | None = None
@@ -34,7 +53,7 @@ class WorkerSpec:
     device: str = "auto"
     threads: int = 1  # of torch
     share: float = 1.0  # of the memory of its device
-    precisions: tuple[Precision, ...] = ()  # that trials will need; a worker that lacks one does not start
+    precisions: tuple[StagePrecision, ...] = ()  # that trials will need; a worker that lacks one does not start
     compile: bool = False
     plugins: tuple[PluginFile, ...] = ()
     folder: str | None = None  # that relative paths start from

@@ -117,11 +117,22 @@ class BlockStats:
         return self._apply(self.size, lambda values: values.sum(axis=0, keepdims=True))
 
     def _apply(self, size: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> BlockStats:
-        return BlockStats(size=size, **{name: change(getattr(self, name)) for name in _ARRAYS})
+        arrays = {}
+        for name in _ARRAYS:
+            arrays[name] = change(getattr(self, name))
+        return BlockStats(size=size, **arrays)
 
 
 _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
 StatsBySeed = Mapping[tuple[str, int], BlockStats]  # by dataset and seed
+
+
+def datasets_of(table: StatsBySeed) -> list[str]:
+    return sorted({dataset for dataset, _ in table})
+
+
+def seeds_of(table: StatsBySeed) -> list[int]:
+    return sorted({seed for _, seed in table})
 
 
 def _count(index: Integers, blocks: int, width: int) -> Integers:
@@ -143,25 +154,29 @@ def _cell_of(confidence: NDArray[np.float32], bins: Integers) -> Integers:
 
 def restrict_to_shared_blocks(trials: Sequence[BlockStats]) -> list[BlockStats]:
     """Return one dataset's statistics of several trials on the blocks that hold the same images in all of them."""
-    size = max(stats.size for stats in trials)
-    coarse = [stats.with_block_size(size) for stats in trials]
-    blocks = min(len(stats) for stats in coarse)
-    digests = np.stack([stats.digests[:blocks] for stats in coarse])
-    same = (digests == digests[0]).all(axis=0)
-    if not same.any():
+    size = max([stats.size for stats in trials])
+    joined = [stats.with_block_size(size) for stats in trials]
+    lengths = [len(stats) for stats in joined]
+    blocks = min(lengths)
+    digests = np.stack([stats.digests[:blocks] for stats in joined])
+    is_same = (digests == digests[0]).all(axis=0)
+    if not is_same.any():
         raise InputError("a paired difference needs the same images on both sides")
-    if same.all() and all(len(stats) == blocks for stats in coarse):
-        return coarse
-    shared = np.flatnonzero(same)
-    return [stats.take(shared) for stats in coarse]
+    if is_same.all() and max(lengths) == blocks:
+        return joined
+    shared_blocks = np.flatnonzero(is_same)
+    restricted = []
+    for stats in joined:
+        restricted.append(stats.take(shared_blocks))
+    return restricted
 
 
 def restrict_to_shared(trials: Mapping[str, StatsBySeed]) -> dict[str, dict[tuple[str, int], BlockStats]]:
     """Return the statistics of several trials on the datasets and images that all of them have; perhaps none."""
-    datasets_of = [{dataset for dataset, _ in table} for table in trials.values()]
-    shared_datasets = set.intersection(*datasets_of) if datasets_of else set()
-    restricted: dict[str, dict[tuple[str, int], BlockStats]] = {name: {} for name in trials}
-    for dataset in sorted(shared_datasets):
+    restricted: dict[str, dict[tuple[str, int], BlockStats]] = {}
+    for name in trials:
+        restricted[name] = {}
+    for dataset in _shared_datasets(list(trials.values())):
         keys = []
         stats = []
         for name, table in trials.items():
@@ -176,6 +191,15 @@ def restrict_to_shared(trials: Mapping[str, StatsBySeed]) -> dict[str, dict[tupl
         for (name, key), part in zip(keys, shared, strict=True):
             restricted[name][key] = part
     return restricted
+
+
+def _shared_datasets(tables: Sequence[StatsBySeed]) -> list[str]:
+    if not tables:
+        return []
+    shared = set(datasets_of(tables[0]))
+    for table in tables[1:]:
+        shared.intersection_update(datasets_of(table))
+    return sorted(shared)
 
 
 # --- metrics as functions of sums ------------------------------------------------------------------
@@ -259,7 +283,7 @@ def metric_value(metric: str, stats: BlockStats) -> float:
 
 
 def debiased_error(predictions: Predictions) -> float:
-    """Return ECE less a part of what chance adds to it: about 40 % of the bias of a calibrated model."""
+    """Return ECE with a part of its bias removed: about 40 % of the bias of a calibrated model."""
     return metric_value("debiased_ece", BlockStats.of_predictions("", predictions))
 
 
@@ -288,16 +312,20 @@ def calibrated_bias(metric: str, stats: BlockStats) -> float:
 
 
 def block_contributions(metric: str, stats: BlockStats) -> Numbers:
-    """Return (blocks,): what each block adds to a metric; a calibration error is linear in the signs of its residuals.
+    """Return (blocks,): the contribution of each block to a metric.
 
-    The sum over blocks is the metric (of `debiased_ece`: the plain ECE). The spread of the contributions' differences
+    A calibration error is linear, given the signs of its residuals. The sum over blocks is the metric (of
+    `debiased_ece`: the plain ECE). The spread of the contributions' differences
     between two trials gives the standard error of their difference without resampling.
     """
     row = BLOCKWISE_METRICS[metric]
     if not row.biased:
         columns = row.columns(stats)[:, 0]
     else:
-        residuals = _smoothed_residuals(stats) if metric == "smooth_ece" else _bin_residuals(stats)
+        if metric == "smooth_ece":
+            residuals = _smoothed_residuals(stats)
+        else:
+            residuals = _bin_residuals(stats)
         columns = residuals @ np.sign(residuals.sum(axis=0))
     return np.asarray(row.scale * columns / stats.total)
 
@@ -317,7 +345,9 @@ def to_bytes(table: StatsBySeed) -> bytes:
     filled = np.flatnonzero(residuals)  # few cells have an image
     arrays["cells"] = filled.astype(np.int32)
     arrays["values"] = residuals.flat[filled]
-    index = [[dataset, seed, stats.size, len(stats)] for (dataset, seed), stats in table.items()]
+    index = []
+    for (dataset, seed), stats in table.items():
+        index.append([dataset, seed, stats.size, len(stats)])
     arrays["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
@@ -336,7 +366,9 @@ def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
 
 def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], BlockStats]:
     index = json.loads(arrays.pop("index").tobytes())
-    blocks = sum(row[3] for row in index)
+    blocks = 0
+    for _, _, _, length in index:
+        blocks += length
     residuals = np.zeros((blocks, BINS * CELLS))
     residuals.flat[arrays.pop("cells")] = arrays.pop("values")
     for name, array in arrays.items():

@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from fpp_sweep.spec.catalogue import ACCURACY
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, Numbers, StatsBySeed, calibrated_bias
+from fpp_sweep.statistics.block_stats import (
+    BLOCKWISE_METRICS,
+    BlockStats,
+    Numbers,
+    StatsBySeed,
+    calibrated_bias,
+    datasets_of,
+    seeds_of,
+)
 
 N_RESAMPLES = 500
 
@@ -48,7 +56,7 @@ class MetricSamples:
 
     @property
     def bias(self) -> float:
-        """How much resampling adds to the value; an estimate of what few images have added to it."""
+        """The bootstrap's estimate of the bias of the value, which a small number of images causes."""
         return float(self.draws.mean() - self.value)
 
     @property
@@ -81,13 +89,15 @@ class SplitSamples:
     records: Mapping[str, RecordSamples] = field(default_factory=dict)
 
     def metric(self, name: str, metric: str) -> MetricSamples | None:
-        record = self.records.get(name)
-        return None if record is None else record.metrics.get(metric)
+        if name not in self.records:
+            return None
+        return self.records[name].metrics.get(metric)
 
     @property
     def most_seeds(self) -> int:
         """The largest number of seeds of a record."""
-        return max((len(record.seeds) for record in self.records.values()), default=0)
+        counts = [len(record.seeds) for record in self.records.values()]
+        return max(counts, default=0)
 
     @property
     def mean_calibrated_bias(self) -> dict[str, float]:
@@ -97,7 +107,10 @@ class SplitSamples:
             for name, samples in record.metrics.items():
                 if samples.calibrated_bias:
                     by_metric.setdefault(name, []).append(samples.calibrated_bias)
-        return {name: float(np.mean(values)) for name, values in by_metric.items()}
+        means = {}
+        for name, values in by_metric.items():
+            means[name] = float(np.mean(values))
+        return means
 
 
 @lru_cache(maxsize=32)  # all records ask for the weights of the same few datasets
@@ -123,8 +136,8 @@ def sample_record(
     name: str, table: StatsBySeed, split: str, metrics: Sequence[str], *, deterministic: bool = False
 ) -> RecordSamples:
     """Resample the metrics of one record: on each dataset, and their average over datasets."""
-    datasets = sorted({dataset for dataset, _ in table})
-    seeds = tuple(sorted({seed for _, seed in table}))
+    datasets = datasets_of(table)
+    seeds = tuple(seeds_of(table))
     samples: dict[str, MetricSamples] = {}
     for metric in metrics:
         by_dataset = {}
@@ -140,19 +153,48 @@ def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[Block
     blocks = len(stats[0])
     weights = block_weights(dataset, split, blocks)
     rows = [resample(metric, seed_stats, weights) for seed_stats in stats]
-    one_image = 100 / stats[0].total if metric == ACCURACY else 0.0
-    bias = calibrated_bias(metric, stats[0]) if BLOCKWISE_METRICS[metric].biased else 0.0
+    one_image = 0.0
+    if metric == ACCURACY:
+        one_image = 100 / stats[0].total
+    bias = 0.0
+    if BLOCKWISE_METRICS[metric].biased:
+        bias = calibrated_bias(metric, stats[0])
     return MetricSamples(np.stack(rows), one_image, blocks, bias)
 
 
 def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
     """Return the unweighted mean over datasets."""
+    by_seed = []
+    calibrated_biases = []
+    one_image = datasets[0].one_image
+    blocks = datasets[0].blocks
+    for samples in datasets:
+        by_seed.append(samples.by_seed)
+        calibrated_biases.append(samples.calibrated_bias)
+        one_image = max(one_image, samples.one_image)
+        blocks = min(blocks, samples.blocks)
     return MetricSamples(
-        by_seed=np.mean([samples.by_seed for samples in datasets], axis=0),
-        one_image=max(samples.one_image for samples in datasets) / len(datasets),
-        blocks=min(samples.blocks for samples in datasets),
-        calibrated_bias=float(np.mean([samples.calibrated_bias for samples in datasets])),
+        by_seed=np.mean(by_seed, axis=0),
+        one_image=one_image / len(datasets),
+        blocks=blocks,
+        calibrated_bias=float(np.mean(calibrated_biases)),
     )
+
+
+def average_over(samples: SplitSamples, datasets: Collection[str]) -> SplitSamples:
+    """Return the samples with averages over some of the datasets only."""
+    images = {dataset: count for dataset, count in samples.images.items() if dataset in datasets}
+    records = {}
+    for name, record in samples.records.items():
+        metrics: dict[str, MetricSamples] = {}
+        for metric in record.metrics:
+            if "/" in metric:
+                continue
+            by_dataset = {f"{metric}/{dataset}": record.metrics[f"{metric}/{dataset}"] for dataset in images}
+            metrics |= by_dataset
+            metrics[metric] = _average(list(by_dataset.values()))
+        records[name] = replace(record, metrics=metrics)
+    return SplitSamples(samples.split, images, records)
 
 
 def sample_split(
@@ -178,10 +220,8 @@ def sample_split(
 
 
 def image_digests(table: StatsBySeed) -> dict[str, bytes] | None:
-    """Return what tells the images of each dataset; None unless every seed has the same images of every dataset."""
-    datasets = {dataset for dataset, _ in table}
-    seeds = {seed for _, seed in table}
-    if not table or len(table) != len(datasets) * len(seeds):
+    """Return the digests of each dataset's images; None unless every seed has the same images of every dataset."""
+    if not table or len(table) != len(datasets_of(table)) * len(seeds_of(table)):
         return None
     digests: dict[str, bytes] = {}
     for (dataset, _), stats in table.items():

@@ -1,4 +1,4 @@
-"""Support of trials for the Pareto front, in words: likely, unlikely or uncertain."""
+"""Support of trials for the Pareto front: likely, uncertain or unlikely."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ class FrontSupport:
     trials: Mapping[str, Support] = field(default_factory=dict)
 
     def word(self, name: str) -> str:
-        """Return the word for a trial; empty for one that was not compared."""
-        return self.trials[name].word if name in self.trials else ""
+        """Return the word for a trial; empty if the trial was not compared."""
+        if name not in self.trials:
+            return ""
+        return self.trials[name].word
 
 
 def front_support(
@@ -49,7 +51,9 @@ def front_support(
     `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says.
     """
     compared = [name for name in names if name in samples.records]
-    usable = [metric for metric in metrics if all(metric in samples.records[name].metrics for name in compared)]
+    usable = list(metrics)
+    for name in compared:
+        usable = [metric for metric in usable if metric in samples.records[name].metrics]
     if not compared or not usable:
         return FrontSupport()
     shares = share_on_front(resampled_points(samples, compared, usable, seeds))

@@ -5,8 +5,8 @@ of a record's seeds. Three seeds estimate it badly: a record whose seeds agree b
 therefore moderated: half of the typical variance of all records is added to each record's own, which counts as one more
 degree of freedom. The typical variance is the geometric mean, so that one unstable record does not hide the others.
 Of the rules that were simulated (benchmarks/RESULTS.md, Answer), this one keeps false differences at 5 % or fewer both
-where all records vary alike and where one varies ten times as much as the rest. The two variances add up, with degrees
-of freedom by Satterthwaite.
+where all records vary equally and where one varies ten times as much as the rest. The two variances add up, with
+degrees of freedom by Satterthwaite.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
@@ -25,7 +26,7 @@ LEVEL = 0.05  # of tests; intervals are 95 % intervals
 TYPICAL_SHARE = 0.5  # of the typical seed variance that is added to each record's own
 MIN_IMAGES = 30  # of the smallest dataset, for any interval
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
-# below it, intervals cover too rarely (benchmarks/coverage.py)
+# below it, intervals cover too rarely (benchmarks/answer.py)
 MIN_CALIBRATION_RATIO = 1.5
 
 
@@ -61,8 +62,13 @@ class Difference:
     family_size: int = 1
 
     @property
+    def is_significant(self) -> bool:
+        """True if the difference is shown after Holm's correction."""
+        return self.adjusted_p < LEVEL
+
+    @property
     def half_width(self) -> float:
-        """Of the 95 % interval, which is not corrected for the family."""
+        """Half the width of the 95 % interval, which is not corrected for the family."""
         return t_quantile(1 - LEVEL / 2, self.degrees_of_freedom) * self.standard_error
 
     @property
@@ -81,9 +87,11 @@ class Difference:
     @property
     def mark(self) -> str:
         """`+` where the first is better, `-` where it is worse, empty where no difference is shown."""
-        if not self.adjusted_p < LEVEL:
+        if not self.is_significant:
             return ""
-        return "+" if self.gain > 0 else "-"
+        if self.gain > 0:
+            return "+"
+        return "-"
 
     def excludes_loss_beyond(self, margin: float) -> bool:
         """Return True if the interval excludes that the first is worse by more than `margin`."""
@@ -99,20 +107,16 @@ def goal_of(metric: str) -> catalogue.Goal:
 
 
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
-    from scipy.special import stdtrit  # start-up time: a trial's process computes no interval
-
-    return float(stdtrit(min(degrees_of_freedom, 1e9), probability))
+    return float(special.stdtrit(min(degrees_of_freedom, 1e9), probability))
 
 
 def two_sided_p(value: float, standard_error: float, degrees_of_freedom: float) -> float:
     """Return how often chance alone makes a difference as large, to either side."""
-    from scipy.special import stdtr  # start-up time, as above
-
     if value == 0:
         return 1.0
     if standard_error == 0:
         return 0.0
-    return float(2 * stdtr(min(degrees_of_freedom, 1e9), -abs(value) / standard_error))
+    return float(2 * special.stdtr(min(degrees_of_freedom, 1e9), -abs(value) / standard_error))
 
 
 # --- the variance of seeds -------------------------------------------------------------------------
@@ -153,10 +157,12 @@ class SeedVariances:
         if not own:
             return cls(Variance(0.0, 0.0), {})
         typical = math.exp(sum(log_spreads) / len(log_spreads))
-        degrees = sum(variance.degrees_of_freedom for variance in own.values())
-        weighted = sum(variance.value * variance.degrees_of_freedom for variance in own.values())
+        degrees = 0.0
+        weighted = 0.0
         moderated = {}
         for name, variance in own.items():
+            degrees += variance.degrees_of_freedom
+            weighted += variance.value * variance.degrees_of_freedom
             value = variance.value + TYPICAL_SHARE * typical
             moderated[name] = Variance(value, variance.degrees_of_freedom + 1)
         return cls(Variance(weighted / degrees, degrees), moderated)
@@ -171,20 +177,22 @@ class SeedVariances:
 
 def _unbiased_log(spread: float, degrees_of_freedom: int) -> float:
     """Return the logarithm of a sample variance, corrected for the mean of log chi-square."""
-    from scipy.special import digamma  # start-up time, as above
-
     half = degrees_of_freedom / 2
-    return math.log(max(spread, 1e-12)) - float(digamma(half)) + math.log(half)
+    return math.log(max(spread, 1e-12)) - float(special.digamma(half)) + math.log(half)
 
 
 def satterthwaite(variances: Sequence[Variance]) -> Variance:
     """Return the sum of independent variances with its effective degrees of freedom."""
-    total = sum(variance.value for variance in variances)
+    total = 0.0
     spread = 0.0
     for variance in variances:
+        total += variance.value
         if variance.value > 0:
             spread += variance.value**2 / variance.degrees_of_freedom
-    return Variance(total, total**2 / spread if spread > 0 else math.inf)
+    degrees_of_freedom = math.inf
+    if spread > 0:
+        degrees_of_freedom = total**2 / spread
+    return Variance(total, degrees_of_freedom)
 
 
 # --- intervals -------------------------------------------------------------------------------------
@@ -192,7 +200,10 @@ def satterthwaite(variances: Sequence[Variance]) -> Variance:
 
 def seed_variances(samples: SplitSamples, metrics: Iterable[str]) -> dict[str, SeedVariances]:
     """Return the moderated seed variances of a split's records, by metric."""
-    return {metric: SeedVariances.of(samples.records.values(), metric) for metric in metrics}
+    variances = {}
+    for metric in metrics:
+        variances[metric] = SeedVariances.of(samples.records.values(), metric)
+    return variances
 
 
 def metric_interval(
@@ -230,23 +241,25 @@ def difference(
     samples: SplitSamples, first: str, second: str, metric: str, seeds: SeedVariances | None = None
 ) -> Difference | None:
     """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
-    one = samples.metric(first, metric)
-    other = samples.metric(second, metric)
-    if one is None or other is None or min(samples.images.values()) < MIN_IMAGES:
+    minuend = samples.metric(first, metric)
+    subtrahend = samples.metric(second, metric)
+    if minuend is None or subtrahend is None or min(samples.images.values()) < MIN_IMAGES:
         return None
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
-    value = one.value - other.value
-    image_variance = float((one.draws - other.draws).var()) + one.extra_variance
-    identical = value == 0 and bool(np.array_equal(one.by_seed, other.by_seed))
+    value = minuend.value - subtrahend.value
+    image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance
+    is_identical = value == 0 and bool(np.array_equal(minuend.by_seed, subtrahend.by_seed))
     variance = satterthwaite(
         [
-            Variance(image_variance, one.blocks - 1.0),
+            Variance(image_variance, minuend.blocks - 1.0),
             seeds.of_mean(samples.records[first]),
             seeds.of_mean(samples.records[second]),
         ]
     )
-    standard_error = 0.0 if identical else math.sqrt(variance.value)
+    standard_error = 0.0
+    if not is_identical:
+        standard_error = math.sqrt(variance.value)
     return Difference(
         first=first,
         second=second,
@@ -258,24 +271,51 @@ def difference(
     )
 
 
+def difference_over_seeds(
+    first: str, second: str, metric: str, first_values: Mapping[str, float], second_values: Mapping[str, float]
+) -> Difference:
+    """Return first minus second, paired by seed; for numbers that cannot be computed from block statistics.
+
+    The variance is that of seeds only. With fewer than two shared seeds the standard error is infinite.
+    """
+    shared = sorted(first_values.keys() & second_values.keys())
+    gaps = np.array([first_values[seed] - second_values[seed] for seed in shared])
+    if len(gaps) < 2:
+        value = float(np.mean(list(first_values.values())) - np.mean(list(second_values.values())))
+        standard_error, degrees_of_freedom = math.inf, 1.0
+    else:
+        value = float(gaps.mean())
+        standard_error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+        degrees_of_freedom = len(gaps) - 1.0
+    return Difference(
+        first=first,
+        second=second,
+        metric=metric,
+        value=value,
+        standard_error=standard_error,
+        degrees_of_freedom=degrees_of_freedom,
+        p_value=two_sided_p(value, standard_error, degrees_of_freedom),
+    )
+
+
 def compare(samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Sequence[str]) -> list[Difference]:
     """Return the differences of all pairs in all metrics, corrected by Holm as one family."""
     by_metric = seed_variances(samples, metrics)
     differences = []
     for first, second in pairs:
         for metric in metrics:
-            found = difference(samples, first, second, metric, by_metric[metric])
-            if found is not None:
-                differences.append(found)
+            paired = difference(samples, first, second, metric, by_metric[metric])
+            if paired is not None:
+                differences.append(paired)
     return correct(differences)
 
 
 def correct(family: Sequence[Difference]) -> list[Difference]:
     """Fill in Holm's adjusted p-values: the chance of any false difference in the family stays below the level."""
-    adjusted = holm([found.p_value for found in family])
+    adjusted = holm([member.p_value for member in family])
     corrected = []
-    for found, p_value in zip(family, adjusted, strict=True):
-        corrected.append(replace(found, adjusted_p=p_value, family_size=len(family)))
+    for member, p_value in zip(family, adjusted, strict=True):
+        corrected.append(replace(member, adjusted_p=p_value, family_size=len(family)))
     return corrected
 
 
@@ -298,11 +338,18 @@ def standard_errors(
     samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
 ) -> tuple[Numbers, Numbers]:
     """Return paired differences between all records: (records, records) values and standard errors."""
-    draws = np.stack([samples.records[name].metrics[metric].draws for name in names])
-    values = np.array([samples.records[name].metrics[metric].value for name in names])
-    covariance = np.cov(draws, bias=True).reshape(len(names), len(names))
+    draws = []
+    means = []
+    variances_of_seeds = []
+    for name in names:
+        record = samples.records[name]
+        draws.append(record.metrics[metric].draws)
+        means.append(record.metrics[metric].value)
+        variances_of_seeds.append(seeds.of_mean(record).value)
+    values = np.array(means)
+    of_seeds = np.array(variances_of_seeds)
+    covariance = np.cov(np.stack(draws), bias=True).reshape(len(names), len(names))
     image_variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
     extra = samples.records[names[0]].metrics[metric].extra_variance
-    of_seeds = np.array([seeds.of_mean(samples.records[name]).value for name in names])
     variance = np.maximum(image_variance, 0) + extra + of_seeds[:, None] + of_seeds
     return values[:, None] - values, np.sqrt(variance)

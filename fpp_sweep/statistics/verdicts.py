@@ -8,7 +8,7 @@ from typing import Literal
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
-from fpp_sweep.statistics.paired import Difference, goal_of
+from fpp_sweep.statistics.paired import Difference
 
 # largest loss to zero-shot that a recommended setting may have, by metric; `search.margin` overrides
 DEFAULT_MARGINS = {catalogue.ACCURACY: 1.0, "accuracy_top5": 1.0, "nll": 0.02, "brier": 0.01}
@@ -17,7 +17,7 @@ CALIBRATION_MARGIN = 0.5  # points, of every other metric in percent
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What a sweep recommends, and the family of differences that this rests on."""
+    """The recommendation of a sweep, and the family of differences that it rests on."""
 
     metrics: tuple[str, ...] = ()  # objectives that can be resampled, in their order
     untested: tuple[str, ...] = ()  # objectives that cannot be
@@ -59,7 +59,9 @@ class Answer:
             images = f"{len(self.images)} x {sizes[0]} {self.split} images"
         else:
             images = f"{len(self.images)} datasets of {sizes[0]} to {sizes[-1]} {self.split} images"
-        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        seeds = f"{self.seeds} seeds"
+        if self.seeds == 1:
+            seeds = "one seed"
         return f"{seeds}, {images}"
 
 
@@ -177,7 +179,3 @@ def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) 
             best = name
             best_gains = gains
     return best
-
-
-def goals_of(metrics: Sequence[str]) -> list[Goal]:
-    return [goal_of(metric) for metric in metrics]

@@ -153,7 +153,7 @@ class SweepDriver:
             print(f"    python -m fpp_sweep.sync {self.folder.path}", file=sys.stderr)
 
     def _leave(self) -> None:
-        """End the process in place of the main thread, which Ray blocks for a minute once its head is lost."""
+        """End the process on behalf of the main thread, which Ray blocks for a minute once its head is lost."""
         self._record_interruption()
         self.close()
         print(f"error: {self.poller.failure}", file=sys.stderr, flush=True)

@@ -31,11 +31,13 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
 
 
 def _require_writable(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {root}: {error.strerror}; name a folder that can be written") from error
-    if not os.access(root, os.W_OK | os.X_OK):
+    """Raise InputError if the folder cannot be written or created; it is created with the first sweep in it."""
+    existing = root.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise InputError(f"--out {root}: {existing} is not a folder; name a folder that can be written")
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"--out {root}: the folder cannot be written; name one that can")
 
 

@@ -17,12 +17,14 @@ def heading(folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[
     work, search = as_mapping(space.get("work", {})), as_mapping(space.get("search", {}))
     goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in objectives)
     datasets = ", ".join(work.get("datasets", ())) or work.get("dataset_file", "")
+    purpose = "evaluates" if search.get("evaluate_only") else "searches"
     rows = {
         "sweep": folder.path.name,
         "question": " ".join(str(space.get("question", "")).split()),
-        "searches": f"{goals} on {split}",
+        purpose: f"{goals} on {split}",
         "work": f"{work.get('model', '')} on {datasets}",
         "budget": ", ".join(_budgets(search)),
+        "then": _final_stage(search),
         "folder": str(folder.path),
         "page": (folder.report / "sweep.html").as_uri(),
     }
@@ -38,3 +40,14 @@ def _budgets(search: Mapping[str, Any]) -> list[str]:
     if search.get("gpu_hours"):
         budgets.append(f"{search['gpu_hours']} GPU-hours")
     return budgets
+
+
+def _final_stage(search: Mapping[str, Any]) -> str:
+    """Return what runs after the search; empty if nothing is chosen."""
+    finalists = as_mapping(search.get("finalists", {}))
+    if search.get("evaluate_only"):
+        return ""
+    seeds = finalists.get("seeds", 1)
+    if seeds == 1:
+        return "the front on test, with one seed"
+    return f"up to {finalists['count']} finalists with {seeds} seeds each, the best of them on test"

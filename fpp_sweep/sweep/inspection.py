@@ -122,7 +122,7 @@ def _tracking_facts(target: Target) -> Facts:
 
 
 def mlflow_versions(uri: str) -> tuple[str, str]:
-    """Return the versions of MLflow on the server and here; a database has no version of its own."""
+    """Return the versions of MLflow on the server and here; a database has no version."""
     check_store(uri)
     ours = version("mlflow")
     if is_server(uri):

@@ -9,19 +9,15 @@ from dataclasses import replace
 from functools import partial
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_setting
-from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.records.skipped_images import skipped_lines
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import InputError, MachineError, escaped
-from fpp_sweep.spec.messages import command_line, printable, runnable
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.display import trial_line
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume import require_same
-from fpp_sweep.sweep.trial_view import split_table
+from fpp_sweep.sweep.trial_view import print_trial
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
 
@@ -77,22 +73,7 @@ def run_on_ray(space: Space, options: Options) -> None:
 def run_in_process(space: Space, options: Options) -> None:
     from fpp_sweep.sweep.local_run import run_locally  # loads numpy, after the sweep is announced
 
-    run_locally(space, options, on_trial=partial(print_trial, space))
-
-
-def print_trial(space: Space, folder: SweepFolder, record: TrialRecord) -> None:
-    """Print a line about an ended trial, and its table by dataset if it has numbers."""
-    Screen(sys.stderr).draw([trial_line(record, space.objectives)])
-    for split, result in record.results.items():
-        lines = [f"{record.name}: {settings_line(record)}", split_table(split, result)]
-        lines += [printable(line) for line in skipped_lines(folder.artifacts(record.name) / split)]
-        print("\n".join(["", *lines]), flush=True)
-
-
-def settings_line(record: TrialRecord) -> str:
-    """Return such as `prompt=fpp, method=tpt`."""
-    settings = (f"{key}={format_setting(value)}" for key, value in record.params.items())
-    return escaped(", ".join(settings))
+    run_locally(space, options, on_trial=partial(print_trial, space.objectives))
 
 
 def print_summary(folder: SweepFolder) -> None:

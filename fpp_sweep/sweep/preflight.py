@@ -11,7 +11,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import require_prompt
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
-from fpp_sweep.spec.specs import Precision
+from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import prompts_of, require_measured
@@ -44,11 +44,10 @@ def _check_notify(space: Space) -> None:
         note(error)
 
 
-def _require_precisions(space: Space, wanted: Sequence[Precision]) -> None:
+def _require_precisions(space: Space, wanted: Sequence[StagePrecision]) -> None:
     """Raise InputError if the CPU cannot compute in one of these; GPUs are asked by the first worker."""
-    # loads torch, which a sweep in float32 does without in this process
-    from fpp_sweep.core.compute.precision import require_precision_support
-    from fpp_sweep.core.models.clip import choose_device  # loads torch, see above
+    from fpp_sweep.core.compute.precision import require_precision_support  # start-up time: loads torch
+    from fpp_sweep.core.models.clip import choose_device  # start-up time, as above
 
     device = "cpu" if space.work.gpus_per_worker == 0 else choose_device(space.work.device)
     if device == "cpu":

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.tracking import BackgroundSync
 

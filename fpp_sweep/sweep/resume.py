@@ -36,11 +36,11 @@ def repair_folder(folder: SweepFolder) -> None:
 
 def _repair(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
     stage("reading what is done")
-    from fpp_sweep.search.repair import mend  # loads Optuna, which takes a second
+    from fpp_sweep.search.repair import repair_records  # loads Optuna, which takes a second
 
     if problem is not None:
         note(problem)
-    for repaired in mend(folder, info, space):
+    for repaired in repair_records(folder, info, space):
         note(repaired)
 
 

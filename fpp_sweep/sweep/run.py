@@ -100,7 +100,6 @@ def opened_workers(start: Start, options: Options, folder: SweepFolder, shared: 
 
 def new_driver(start: Start, options: Options, folder: SweepFolder, opened: OpenedSweep) -> SweepDriver:
     stage("loading Ray Tune and Optuna")
-    # takes seconds, and Ray reads its environment when it is loaded: `session` must have set that
-    from fpp_sweep.sweep.driver import SweepDriver
+    from fpp_sweep.sweep.driver import SweepDriver  # loads Ray, after `session` has set its environment
 
     return SweepDriver(start.space, folder, opened, options, start.tracking_uri)

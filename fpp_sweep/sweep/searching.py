@@ -8,7 +8,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.job import TrialContext
-from fpp_sweep.search.searcher import SweepSearcher, conduct
+from fpp_sweep.search.searcher import SweepSearcher, run_tune
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.api import Options
@@ -26,7 +26,7 @@ def new_searcher(
 ) -> SweepSearcher:
     """Return the searcher of a sweep's study; it calls `on_change` when a trial starts or ends on a split."""
     info = folder.info()
-    study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info))
+    study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info), folder.trials())
     return SweepSearcher(
         space,
         folder,
@@ -55,4 +55,4 @@ def run_search(
         plugins=options.plugins,
         race=space.search.race,
     )
-    conduct(searcher, context, tune_folder)
+    run_tune(searcher, context, tune_folder)

@@ -1,4 +1,4 @@
-"""What `show` prints of a folder: a list of sweeps, how one of them stands, or one of its trials."""
+"""Output of `show`: a list of sweeps, the state of one sweep, or one trial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.sweep.heading import heading

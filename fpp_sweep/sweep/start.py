@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
+from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request, require_same
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import DEFAULT_URI, absolute, trusted_uri
 
@@ -39,3 +40,26 @@ def _resumed_start(space: Space, options: Options, folder: SweepFolder) -> Start
     else:
         uri = trusted_uri(folder, before.tracking_uri)
     return Start(space=space, info=resumed_info(before, space, uri), tracking_uri=uri, info_before=before)
+
+
+def local_start(space: Space, options: Options, folder: SweepFolder) -> Start:
+    """Return the start of a sweep in this process. It has no study, and no MLflow store unless one is requested."""
+    if not options.resume:
+        uri = _requested_uri(space, options)
+        return Start(space=space, info=new_info(space, options, folder, uri), tracking_uri=uri, info_before=None)
+    before, problem = folder.load_info_or_copy()
+    if problem is not None:
+        note(problem)
+    require_same(before, space, options, folder)
+    uri = _requested_uri(space, options)
+    if not uri and before.tracking_uri:
+        uri = trusted_uri(folder, before.tracking_uri)
+    return Start(space=space, info=resumed_info(before, space, uri), tracking_uri=uri, info_before=before)
+
+
+def _requested_uri(space: Space, options: Options) -> str:
+    """Return the MLflow store that is requested; empty if `sync` shall write to one later."""
+    uri = options.tracking_uri or space.work.tracking_uri
+    if uri is None:
+        return ""
+    return absolute(uri)

@@ -17,7 +17,7 @@ from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.specs import DatasetInfo, adaptation_precision
 from fpp_sweep.spec.tasks import BATCH as SAMPLES
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
 from fpp_sweep.trial.adapting import Adapter, evaluate
@@ -47,7 +47,7 @@ def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
     task = EvalTask(config=start, dataset=dataset.name, split=dataset.split, seed=0, start=0, stop=dataset.size)
     method = start.method if catalogue.method(start.method).learns else catalogue.DEFAULT
     tuned = replace(start, method=method, prompt=start.anchor_prompt)
-    with worker.model.computing(start):
+    with worker.model.computing(adaptation_precision(start.precision)):
         image, begin = _time_adaptation(worker, replace(task, config=tuned))
         plain, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
         draw, tower = _time_features(worker, replace(task, config=tuned))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from fpp_sweep.cli.terminal import terminal_width
@@ -12,9 +13,12 @@ from fpp_sweep.records.front import format_metric, format_setting
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_lines
 from fpp_sweep.report.table import Table, to_text
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import printable
-from fpp_sweep.spec.progress import duration
+from fpp_sweep.spec.progress import Screen, duration
+from fpp_sweep.sweep.display import trial_line
 from fpp_sweep.sweep.repeat import repeat_command
 
 LOG_LINES = 5  # of a trial's log
@@ -32,6 +36,21 @@ def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
         for line in skipped_lines(folder.artifacts(name) / split):
             yield printable(line)
     yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
+
+
+def print_trial(objectives: Sequence[Objective], folder: SweepFolder, record: TrialRecord) -> None:
+    """Print a line about an ended trial, and its table by dataset if it has numbers."""
+    Screen(sys.stderr).draw([trial_line(record, objectives)])
+    for split, result in record.results.items():
+        lines = [f"{record.name}: {_settings_line(record)}", split_table(split, result)]
+        lines += [printable(line) for line in skipped_lines(folder.artifacts(record.name) / split)]
+        print("\n".join(["", *lines]), flush=True)
+
+
+def _settings_line(record: TrialRecord) -> str:
+    """Return such as `prompt=fpp, method=tpt`."""
+    settings = (f"{key}={format_setting(value)}" for key, value in record.params.items())
+    return escaped(", ".join(settings))
 
 
 def _state_lines(record: TrialRecord) -> Iterator[str]:

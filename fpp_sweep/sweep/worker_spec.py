@@ -9,7 +9,7 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.process import cores
-from fpp_sweep.spec.specs import Precision, WorkerSpec
+from fpp_sweep.spec.specs import StagePrecision, WorkerSpec, adaptation_precision, pretraining_precision
 
 
 def worker_spec(space: Space, gpus: float) -> WorkerSpec:
@@ -37,13 +37,16 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
     )
 
 
-def precisions(space: Space) -> list[Precision]:
-    """Return the precisions that trials and baselines may ask for."""
+def precisions(space: Space) -> list[StagePrecision]:
+    """Return the precisions that stages of trials and baselines may ask for."""
     requested = {config.precision for config in [*space.baselines().values(), space.start()]}
     for param in space.searched():
         if param.key == "precision":
             requested.update(param.choices)
-    return sorted(requested)
+    stages: set[StagePrecision] = set()
+    for precision in requested:
+        stages.update((pretraining_precision(precision), adaptation_precision(precision)))
+    return sorted(stages)
 
 
 def shared_results(space: Space) -> Path | None:

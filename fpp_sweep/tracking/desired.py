@@ -16,7 +16,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +24,7 @@ from typing import Any, Self
 import yaml
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_metric, format_range, format_setting, metrics_shown
+from fpp_sweep.records.front import format_range, format_setting, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
@@ -47,7 +47,6 @@ CHANGES_LIMIT = 500  # of the tag that lists changed params
 METRICS_LIMIT = 32
 AVERAGES_SHOWN = 6  # metrics whose averages are shown, unless there are more objectives
 PREFERRED_METRICS = ("nll", "brier", "aurc")  # shown before other metrics that are not objectives
-DESCRIBED_RUNS = 40  # rows of the table in the sweep's description
 STATUS = {  # MLflow has fewer states; the tag `state` has the exact one
     "waiting": "SCHEDULED",
     "running": "RUNNING",
@@ -97,36 +96,31 @@ class FrontDocument:
     members: frozenset[str] = frozenset()  # names of records
     recommended: str | None = None  # the name of a record
     support: Mapping[str, str] = field(default_factory=dict)  # record -> its support for being on the front
-    intervals: Mapping[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)  # record, split, metric
     hypervolume: Sequence[tuple[float, float]] = ()  # time in seconds, value
-    sentence: str = ""  # that answers the question of the sweep
+    answer: str = ""  # report/answer.md: the answer of the sweep and the front, without the heading
 
     @classmethod
     def read(cls, folder: SweepFolder) -> Self:
         """Return the contents of the file; an empty document if it is missing, damaged, or outside the folder."""
         try:
-            return cls.parse(read_json(folder.inside(folder.report / "front.json")))
+            document = cls.parse(read_json(folder.inside(folder.report / "front.json")))
+            answer = _without_heading(read_text(folder.inside(folder.report / "answer.md")))
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
             return cls()
+        return replace(document, answer=answer)
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
         members = list(document.get("members", ()))
-        intervals: dict[tuple[str, str, str], tuple[float, float]] = {}
-        for member in members:
-            intervals.update(_member_intervals(member))
         hypervolume = tuple((float(finished), float(value)) for finished, value in document.get("hypervolume", ()))
         if not all(math.isfinite(finished) and math.isfinite(value) for finished, value in hypervolume):
             raise ValueError("hypervolume: not finite")
         recommended = document.get("recommended")
-        answer = document.get("answer", {})
         return cls(
             members=frozenset(str(member["name"]) for member in members),
             recommended=None if recommended is None else str(recommended),
             support={str(name): str(label) for name, label in document.get("support", {}).items()},
-            intervals=intervals,
             hypervolume=hypervolume,
-            sentence=str(answer.get("sentence", "")),
         )
 
     def tags_of(self, name: str) -> dict[str, str]:
@@ -139,14 +133,12 @@ class FrontDocument:
         return tags
 
 
-def _member_intervals(member: Mapping[str, Any]) -> dict[tuple[str, str, str], tuple[float, float]]:
-    intervals = {}
-    for split, interval_by_metric in member.get("intervals", {}).items():
-        for metric, interval in interval_by_metric.items():
-            if isinstance(interval, Mapping):  # otherwise the reason why there is none
-                bounds = float(interval["low"]), float(interval["high"])
-                intervals[str(member["name"]), str(split), str(metric)] = bounds
-    return intervals
+def _without_heading(markdown: str) -> str:
+    """Return Markdown without its first line, a heading that repeats the name of the run."""
+    lines = markdown.splitlines()
+    if lines and lines[0].startswith("# "):
+        lines = lines[1:]
+    return "\n".join(lines).strip()
 
 
 NO_FRONT = FrontDocument()
@@ -383,7 +375,7 @@ def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float
 
 
 def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) -> dict[str, float]:
-    """Return what the study was told of a trial that lost its race, and on what share of the images this rests."""
+    """Return the predicted values of a trial that lost its race, and the share of the images that it had seen."""
     estimates = {"fidelity": 1.0 if record.state == "complete" else record.fidelity}
     for objective, value in zip(info.objectives, estimate, strict=True):
         estimates[f"estimate/{objective.metric}"] = value
@@ -447,43 +439,18 @@ def _sweep_tags(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDoc
         "kind": "sweep",
         "state": info.state,
         "objectives": ", ".join(f"{objective.metric} {objective.goal}" for objective in info.objectives),
-        "mlflow.note.content": description(info, records, front),
+        "mlflow.note.content": description(info, front),
     }
     if front.recommended is not None:
         tags["recommended"] = front.recommended
     return tags
 
 
-def description(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> str:
-    """Return the Markdown on top of the sweep's page: its question, its answer, and the front beside the baselines."""
-    metrics = [objective.metric for objective in info.objectives]
-    lines = [f"Search for {info.goals} on split `{info.search_split}`."]
-    if front.sentence:
-        lines += ["", front.sentence]
-    lines += ["", f"| front and baselines | {' | '.join(metrics)} |", "|" + "---|" * (len(metrics) + 1)]
-    for record in _described(records, front)[:DESCRIBED_RUNS]:
-        cells = [run_name(record).replace("|", "/")]
-        for metric, value in zip(metrics, record.values or (), strict=True):
-            bounds = front.intervals.get((record.name, info.search_split, metric))
-            cells.append(_value_text(metric, value, bounds))
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Artifacts: `report/sweep.html` (open this), `report/front.csv`, `report/best/`, `space.yaml`."]
-    return "\n".join(lines)
-
-
-def _described(records: Sequence[TrialRecord], front: FrontDocument) -> list[TrialRecord]:
-    """Return the front's members, then the baselines, each by name."""
-    measured = sorted((record for record in records if record.values is not None), key=lambda record: record.name)
-    members = [record for record in measured if record.kind == "trial" and record.name in front.members]
-    baselines = [record for record in measured if record.kind == "baseline"]
-    return members + baselines
-
-
-def _value_text(metric: str, value: float, bounds: tuple[float, float] | None) -> str:
-    text = format_metric(metric, value)
-    if bounds is None:
-        return text
-    return f"{text} [{bounds[0]:.4g}, {bounds[1]:.4g}]"
+def description(info: SweepInfo, front: FrontDocument) -> str:
+    """Return the Markdown on top of the run: the objectives, the answer, and the front with the baselines."""
+    question = f"Search for {info.goals} on split `{info.search_split}`."
+    files = "Artifacts: `report/sweep.html` (open this), `report/front.csv`, `report/best/`, `space.yaml`."
+    return "\n\n".join(text for text in (question, files, front.answer) if text)
 
 
 def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> list[Point]:
@@ -566,6 +533,17 @@ def _is_inside(folder: SweepFolder, path: Path, left_out: set[str]) -> bool:
         left_out.add(str(path.relative_to(folder.path)))
         return False
     return True
+
+
+def read_text(file: Path) -> str:
+    """Return the beginning of a file; an empty text if it is missing or not text."""
+    if not file.is_file():  # reading a named pipe would wait for ever
+        return ""
+    try:
+        with file.open(encoding="utf-8") as stream:
+            return stream.read(TAG_LIMIT)
+    except (OSError, ValueError):
+        return ""
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -324,7 +324,7 @@ def _real_path(folder: SweepFolder) -> str:
 
 @dataclass(slots=True)
 class _WrittenRun:
-    """What was written of a run."""
+    """The parts of a run that were written."""
 
     run_id: str = ""  # MLflow's
     digest: str = ""  # of the run and its artifacts; empty while something is missing

@@ -1,7 +1,7 @@
 """Adaptation to a shard of a dataset, and its predictions.
 
-This is a pure function of the task, the model and the data: however the work is cut and whoever repeats it, the result
-is equal to the last bit.
+This is a pure function of the task, the model and the data. The result is equal to the last bit however the work is cut
+and whichever worker repeats it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import class_texts
 
@@ -71,7 +72,10 @@ def pack_state(adapter: Adapter) -> bytes | None:
     if not adapter.row.stateful:
         return None
     tensors = adapter.method.pack(adapter.state)  # type: ignore[attr-defined]
-    data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    on_cpu = {}
+    for name, tensor in tensors.items():
+        on_cpu[name] = tensor.detach().cpu().contiguous()
+    data: bytes = save(on_cpu)
     return data
 
 
@@ -118,7 +122,7 @@ def evaluate(
         if not logits.isfinite().all():
             raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
         probabilities = upcast(logits).softmax(-1)
-        if task.config.precision == "fp16":
+        if adaptation_precision(task.config.precision) == "fp16":
             probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
         ids = [dataset.ids[index] for index in readable]
         parts.append(Predictions.of(ids, dataset.labels[readable], _as_array(probabilities), columns))
@@ -151,7 +155,10 @@ def _adapt(
         adapter = replace(adapter, state=state)
     if "logits" in task.columns:
         columns["logits"] = logits
-    return logits, {name: _as_array(values) for name, values in columns.items()}, adapter
+    arrays = {}
+    for name, values in columns.items():
+        arrays[name] = _as_array(values)
+    return logits, arrays, adapter
 
 
 def _adapt_and_measure(

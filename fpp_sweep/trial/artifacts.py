@@ -36,7 +36,7 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
-        block_stats[result.facts.name, result.seed] = result.sums
+        block_stats[result.facts.name, result.seed] = BlockStats.of_predictions(result.facts.name, result.predictions)
         if result.seed == first_seed:
             panels[f"{result.facts.name}, seed {first_seed}"] = result.predictions
     with written_whole(folder / split / BLOCK_STATS_FILE) as partial:
@@ -90,8 +90,7 @@ def read_predictions(path: Path) -> dict[str, Any]:
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:
     """Write one row for each sample; optional columns come last."""
-    import pyarrow  # start-up time
-    from pyarrow import parquet  # start-up time
+    import pyarrow.parquet  # start-up time
 
     columns: dict[str, Any] = {
         "id": list(predictions.ids),
@@ -105,6 +104,9 @@ def write_predictions(predictions: Predictions, classes: Sequence[str], path: Pa
         "brier": predictions.brier,
     }
     for name, values in predictions.columns.items():
-        columns[name] = values if values.ndim == 1 else list(values)
+        if values.ndim > 1:
+            columns[name] = list(values)
+        else:
+            columns[name] = values
     with written_whole(path) as partial:
-        parquet.write_table(pyarrow.table(columns), partial)
+        pyarrow.parquet.write_table(pyarrow.table(columns), partial)

@@ -33,7 +33,9 @@ class LocalExecutor:
         if cached is not None:
             return cached
         inputs = [self._result(needed, new) for needed in task.needs]
-        adapter_key = self.keys.of_adapter(task) if isinstance(task, EvalTask) else ""
+        adapter_key = ""
+        if isinstance(task, EvalTask):
+            adapter_key = self.keys.of_adapter(task)
         result = self.worker.run(task, inputs, adapter_key)
         key = self.keys.of(task)
         new[key] = result

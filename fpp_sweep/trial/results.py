@@ -39,7 +39,10 @@ class TaskResult:
         """Return a result that took no time, with only these optional columns of the predictions."""
         predictions = self.predictions
         if predictions is not None and set(predictions.columns) != set(columns):
-            predictions = replace(predictions, columns={name: predictions.columns[name] for name in columns})
+            kept_columns = {}
+            for name in columns:
+                kept_columns[name] = predictions.columns[name]
+            predictions = replace(predictions, columns=kept_columns)
         return replace(self, predictions=predictions, seconds={}, features={}, held=0.0)
 
 
@@ -84,7 +87,9 @@ def pack(result: TaskResult) -> bytes:
         arrays["state"] = np.frombuffer(result.state, np.uint8)
     if result.predictions is not None:
         arrays |= _prediction_arrays(result.predictions)
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    for name, array in arrays.items():
+        arrays[name] = np.ascontiguousarray(array)
+    return save(arrays)
 
 
 def _prediction_arrays(predictions: Predictions) -> dict[str, Any]:

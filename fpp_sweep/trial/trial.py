@@ -23,7 +23,6 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import EvalTask, Task, cost
-from fpp_sweep.statistics.block_stats import BlockStats
 from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
@@ -126,6 +125,9 @@ class Plan:
 
     def _shards(self, config: TrialConfig, dataset: DatasetInfo, seed: int, columns: tuple[str, ...]) -> list[EvalTask]:
         images = self.range_of(dataset)
+        pretraining_seed = None
+        if seed in self.view_seeds:
+            pretraining_seed = seed
         whole = EvalTask(
             config=config,
             dataset=dataset.name,
@@ -134,7 +136,7 @@ class Plan:
             start=images.start,
             stop=images.stop,
             columns=columns,
-            pretraining_seed=seed if seed in self.view_seeds else None,
+            pretraining_seed=pretraining_seed,
         )
         return whole.shards(self.shards, self.rung_ends.get((dataset.name, dataset.split), ()))
 
@@ -150,10 +152,6 @@ class DatasetResult:
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, computed for this trial
     costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
-
-    @property
-    def sums(self) -> BlockStats:
-        return BlockStats.of_predictions(self.facts.name, self.predictions)
 
 
 def run_trial(
@@ -226,22 +224,30 @@ def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
 def _dataset_result(
     dataset: DatasetInfo, seed: int, shards: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: ImageRange
 ) -> DatasetResult:
-    evaluations = [done[task] for task in shards]
-    results = evaluations
+    seconds = []
+    costs = []
     prompt = None
     if shards[0].pretrain is not None:
         pretraining = done[shards[0].pretrain]
         prompt = pretraining.prompt
-        results = [pretraining, *evaluations]
-    skipped = chain.from_iterable(result.skipped for result in evaluations)
+        seconds.append(pretraining.seconds)
+        costs.append(pretraining.spent)
+    evaluations = []
+    skipped: list[Skipped] = []
+    for task in shards:
+        result = done[task]
+        evaluations.append((task, result))
+        skipped.extend(result.skipped)
+        seconds.append(result.seconds)
+        costs.append(result.spent)
     return DatasetResult(
         facts=dataset,
         seed=seed,
-        predictions=join_shards(list(zip(shards, evaluations, strict=True)), images),
+        predictions=join_shards(evaluations, images),
         prompt=prompt,
         skipped=tuple(skipped),
-        seconds=sum_by_stage(result.seconds for result in results),
-        costs=sum_by_stage(result.spent for result in results),
+        seconds=sum_by_stage(seconds),
+        costs=sum_by_stage(costs),
     )
 
 
@@ -277,7 +283,7 @@ def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
 
 
 def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
-    """Return a trial's scores, their averages, and what the trial took; `done` are the results of all its tasks."""
+    """Return a trial's scores, their averages and its costs; `done` are the results of all its tasks."""
     scores: dict[int, dict[str, Numbers]] = {}  # by seed and dataset
     scores_by_dataset: dict[str, list[Numbers]] = {}  # of each seed
     costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, of each seed
@@ -289,22 +295,31 @@ def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> Sp
         scores_by_dataset.setdefault(name, []).append(numbers)
         costs.setdefault(name, []).append(result.costs)
         samples[result.seed] = samples.get(result.seed, 0) + len(result.predictions)
-    average_by_seed = [mean(list(by_dataset.values())) for by_dataset in scores.values()]
+    averages = []  # by seed
+    by_seed = {}
+    for seed, by_dataset in scores.items():
+        averages.append(mean(list(by_dataset.values())))
+        by_seed[str(seed)] = by_dataset
     deviation: Numbers = {}
-    by_seed: dict[str, dict[str, Numbers]] = {}
     if len(scores) > 1:
-        deviation = _deviations(average_by_seed)
-        by_seed = {str(seed): by_dataset for seed, by_dataset in scores.items()}
+        deviation = _deviations(averages)
+    else:
+        by_seed = {}
+    mean_scores = {}
+    mean_costs = {}
+    for name, of_seeds in scores_by_dataset.items():
+        mean_scores[name] = mean(of_seeds)
+        mean_costs[name] = _cost_per_seed(costs[name])
     return SplitResult(
-        average=mean(average_by_seed),
-        datasets={name: mean(of_seeds) for name, of_seeds in scores_by_dataset.items()},
+        average=mean(averages),
+        datasets=mean_scores,
         deviation=deviation,
         samples=samples[datasets[0].seed],
-        seconds=sum_by_stage(result.seconds for result in done),
+        seconds=sum_by_stage([result.seconds for result in done]),
         device_seconds=math.fsum(result.held for result in done),
-        features=sum_by_stage(result.features for result in done),
+        features=sum_by_stage([result.features for result in done]),
         by_seed=by_seed,
-        costs={name: _cost_per_seed(of_seeds) for name, of_seeds in costs.items()},
+        costs=mean_costs,
         devices=sorted({result.device for result in done if result.device}),
     )
 
@@ -319,7 +334,10 @@ def _deviations(rows: Sequence[Mapping[str, float]]) -> Numbers:
 
 def _cost_per_seed(of_seeds: Sequence[Mapping[str, float]]) -> Numbers:
     """Return the mean seconds of a seed, by stage."""
-    return {stage: seconds / len(of_seeds) for stage, seconds in sum_by_stage(of_seeds).items()}
+    totals = sum_by_stage(of_seeds)
+    for stage in totals:
+        totals[stage] /= len(of_seeds)
+    return totals
 
 
 def mean(rows: Sequence[Mapping[str, float]]) -> Numbers:

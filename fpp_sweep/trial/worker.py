@@ -23,7 +23,15 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.progress import Bar
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation, WorkerSpec, worker_at
+from fpp_sweep.spec.specs import (
+    DatasetInfo,
+    ModelInfo,
+    Validation,
+    WorkerSpec,
+    adaptation_precision,
+    pretraining_precision,
+    worker_at,
+)
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.adapting import Adapter, evaluate, make_adapter, pack_state, stream_of, with_state
 from fpp_sweep.trial.prompts import make_prompt
@@ -102,7 +110,8 @@ class Worker:
         clip = self.model.clip_for(task.config)
         dataset = self.datasets.open_any_split(task.dataset)
         progress = self._show(f"{task.dataset}: pretraining", task.config.fpp.steps, "steps")
-        with self.model.computing(task.config), progress as bar:
+        precision = pretraining_precision(task.config.precision)
+        with self.model.computing(precision), progress as bar:
             prompt = make_prompt(clip, task, dataset, bar.advance)
         data = prompt_bytes(prompt, self.clip, {"fpp": asdict(task.config.fpp)})
         return TaskResult(prompt=data, seconds={"pretrain": perf_counter() - began})
@@ -114,14 +123,17 @@ class Worker:
         features = self._features(task)
         features_done = perf_counter()
         predictions = None
-        state = inputs[task.previous].state if task.previous else None
+        state = None
+        if task.previous:
+            state = inputs[task.previous].state
         readable = int(np.isin(stream, features.kept).sum())
         if readable:
             adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
             if state is not None:  # None: no earlier image of the stream could be read
                 adapter = with_state(adapter, state)
             progress = self._show(f"{task.dataset}: {task.config.method}", readable, "images")
-            with self.model.computing(task.config), progress as bar:
+            precision = adaptation_precision(task.config.precision)
+            with self.model.computing(precision), progress as bar:
                 predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
             state = pack_state(adapter)
         own_samples = {dataset.ids[index] for index in stream}
@@ -143,7 +155,7 @@ class Worker:
                 dataset,
                 views_for(task.config, dataset.group),
                 task.seed,
-                precision=task.config.precision,
+                precision=adaptation_precision(task.config.precision),
                 samples=stream.tolist(),
                 on_bad_image=self.spec.on_bad_image,
                 workers=self.model.image_readers,
@@ -166,7 +178,7 @@ class Worker:
         while self._adapters and sum(adapter.size for adapter in self._adapters.values()) > allowed:
             self._adapters.popitem(last=False)  # before the next one is built, which may need the memory
         dataset = self.datasets.open(task.dataset, task.split)
-        with self.model.computing(task.config):
+        with self.model.computing(adaptation_precision(task.config.precision)):
             adapter = make_adapter(self.model.clip_for(task.config), task.config, dataset, prompt)
         if key:
             self._adapters[key] = adapter

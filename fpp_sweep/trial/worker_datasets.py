@@ -16,8 +16,12 @@ class WorkerDatasets:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._limit = spec.limit
-        self._root = Path(spec.data_root) if spec.data_root else None
-        self._custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else {}
+        self._root = None
+        if spec.data_root:
+            self._root = Path(spec.data_root)
+        self._custom = {}
+        if spec.dataset_file:
+            self._custom = read_custom(Path(spec.dataset_file))
         self._opened: dict[tuple[str, str], Dataset] = {}
 
     def open(self, name: str, split: str) -> Dataset:
@@ -28,7 +32,9 @@ class WorkerDatasets:
 
     def _open(self, name: str, split: str) -> Dataset:
         split_name, _, count = split.partition(":")
-        limit = int(count) if count else self._limit
+        limit = self._limit
+        if count:
+            limit = int(count)
         dataset = open_dataset(name, split_name, self._root, self._custom).limited(limit)
         if not len(dataset):
             raise InputError(f"{name}: its {split} split has no images")
@@ -43,8 +49,10 @@ class WorkerDatasets:
 
     def describe(self, names: Iterable[str], split: str) -> list[DatasetInfo]:
         """Describe datasets and groups, or all datasets of the dataset file if no name is given."""
-        expanded = expand(list(names) or list(self._custom), self._custom)
-        return [self._describe(name, split) for name in expanded]
+        descriptions = []
+        for name in expand(list(names) or list(self._custom), self._custom):
+            descriptions.append(self._describe(name, split))
+        return descriptions
 
     def _describe(self, name: str, split: str) -> DatasetInfo:
         dataset = self.open(name, split)

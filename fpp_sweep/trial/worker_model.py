@@ -24,7 +24,7 @@ from fpp_sweep.core.prompt import open_prompt, with_deep_prompts
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.process import readers
-from fpp_sweep.spec.specs import ModelInfo, WorkerSpec
+from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec
 
 # code of the package that can change the bits of a result
 CODE_FOLDERS = "core", "tiny", "trial"
@@ -104,9 +104,9 @@ class WorkerModel:
             )
         return self._deep_clips[key]
 
-    def computing(self, config: TrialConfig) -> AbstractContextManager[None]:
-        """Return a context in which a config's precision is in force."""
-        return computing(config.precision, self.clip.device)
+    def computing(self, precision: StagePrecision) -> AbstractContextManager[None]:
+        """Return a context in which a stage's precision is in force."""
+        return computing(precision, self.clip.device)
 
     def explain(self, error: Exception) -> Exception:
         """Return a plain message for an error that means too little memory, else the error itself."""

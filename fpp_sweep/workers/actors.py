@@ -44,7 +44,7 @@ REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for th
 
 
 def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a worker's method return failures as values: Ray would wrap an exception in one of its own errors."""
+    """Make a worker's method return failures as values: Ray would wrap an exception in its own error type."""
 
     @wraps(method)
     def call(*arguments: Any) -> Any:

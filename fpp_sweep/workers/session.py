@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
+from types import ModuleType
 from typing import Any
 
 from fpp_sweep.spec.errors import InputError
@@ -42,8 +43,7 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
     with ExitStack() as opened:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
-
+            ray_session = _import_ray_session()
             ray_session.set_verbosity(verbose)
             level = logging.INFO if verbose else logging.ERROR
             options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
@@ -72,9 +72,7 @@ def _session_folder() -> TemporaryDirectory[str]:
 
 def kill_session() -> None:
     """Kill the processes of this process's session and remove its folder, when the session cannot be closed."""
-    from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
-
-    ray_session.kill_processes()
+    _import_ray_session().kill_processes()
     for folder in _own_folders:
         folder.cleanup()
 
@@ -127,6 +125,12 @@ def _require_reachable(address: str) -> None:
 
 def gpus_here() -> float:
     """Return the number of GPUs of all nodes that are up."""
+    count: float = _import_ray_session().count_gpus()
+    return count
+
+
+def _import_ray_session() -> ModuleType:
+    """Import the module that imports Ray, after `session` has set the environment."""
     from fpp_sweep.workers import ray_session  # Ray reads the environment when it is imported
 
-    return ray_session.count_gpus()
+    return ray_session

@@ -86,6 +86,7 @@ class Head:
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # the autoscaler, three nodes
 @pytest.mark.skipif(why_not() != "", reason=why_not())
 def test_machines_come_when_a_sweep_asks_are_replaced_when_lost_and_go_when_idle(tmp_path):

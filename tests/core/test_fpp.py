@@ -94,7 +94,9 @@ def test_pretraining_equals_the_naive_reference_for_every_setting(settings, size
     "sizes",
     [
         {"width": 64, "heads": 4, "layers": 3, "embed_dim": 32},
-        pytest.param({"width": 256, "heads": 4, "layers": 4, "embed_dim": 64}, marks=pytest.mark.slow),
+        pytest.param(
+            {"width": 256, "heads": 4, "layers": 4, "embed_dim": 64}, marks=[pytest.mark.slow, pytest.mark.nightly]
+        ),
     ],
     ids=lambda sizes: f"width {sizes['width']}",
 )

@@ -290,6 +290,7 @@ def test_a_saved_prompt_keeps_its_words_deep_prompts_and_the_setting_that_it_was
             with_deep_prompts(vit(), found, "none")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_prompts_of_a_checkpoint_of_real_size_are_read(tmp_path):
     types = {"float16": torch.float16, "float32": torch.float32}

@@ -173,7 +173,7 @@ NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
     "nll": naive_nll,
     "brier": naive_brier,
 }
-FROM_SUMS = {"smooth_ece", "debiased_ece"}  # test_evidence.py has their definitions
+FROM_SUMS = {"smooth_ece", "debiased_ece"}  # tests/statistics/test_block_stats.py has their definitions
 
 
 def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> None:
@@ -369,6 +369,7 @@ def test_a_metric_that_is_not_finite_is_named(value):
 # --- a second opinion ----------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # importing torchmetrics alone takes 15 seconds and more
 @pytest.mark.parametrize("classes", [2, 10, 60])
 def test_torchmetrics_agrees_away_from_edges(classes):

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from benchmarks.fuzz import CORPUS, KEY, TARGETS, model
 from fpp_sweep.core.images.chunks import Chunk, Skipped
 from fpp_sweep.core.prompt import from_words, prompt_bytes
-from fpp_sweep.reproduce.experiments import find, shipped
+from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.spec import keys
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore

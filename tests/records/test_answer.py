@@ -55,6 +55,15 @@ def test_before_the_final_stage_there_is_no_answer(tmp_path):
     assert sentence_of(folder.info(), found) == "Nothing is recommended: the final stage has not run yet."
 
 
+@pytest.mark.parametrize(
+    ("splits", "judged_on"), [(("val",), "val"), (("val", FINAL), FINAL), (("val", FINAL, "test"), "test")]
+)
+def test_finalists_are_judged_on_the_latest_stage_and_not_on_the_images_that_chose_them(tmp_path, splits, judged_on):
+    answer = read(sweep(tmp_path, BETTER, splits)).answer
+    assert answer.split == judged_on
+    assert answer.recommended == "trial-0002"
+
+
 def test_an_answer_of_one_seed_says_so(tmp_path):
     folder = sweep(tmp_path, BETTER, ("val", "test"), seeds=(0,))
     assert "(one seed, 2 x 1000 test images)" in sentence_of(folder.info(), read(folder))

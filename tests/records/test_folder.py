@@ -77,7 +77,7 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
         folder.info_file.unlink()
         if content is not None:
             folder.info_file.write_bytes(content)
-        with pytest.raises(InputError, match=r"sweep.json: not readable .*\(--resume\) mends it"):
+        with pytest.raises(InputError, match=r"sweep.json: not readable .*resume the sweep with --resume to repair it"):
             SweepFolder.open(folder.path).info()
         known, note = folder.load_info_or_copy()
         assert known == folder.info() == wanted

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fpp_sweep.records.front import format_metric, front_of, staircase
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig

@@ -8,7 +8,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.tracking.desired import FrontDocument
 from tests.names import PLAIN, TPT
 from tests.report.made import info, trial

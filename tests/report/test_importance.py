@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fpp_sweep.report import write_report
 from fpp_sweep.report.importance import compute_importances
+from fpp_sweep.report.writing import write_report
 from tests.report.made import driven, info, searched, trial, write
 from tests.report.test_page import plots
 

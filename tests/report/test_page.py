@@ -7,7 +7,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from tests.report.made import ACCURACY, ECE, HOSTILE, NLL, baselines, failed, info, searched, trial, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

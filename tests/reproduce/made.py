@@ -7,9 +7,12 @@ import pyarrow
 from pyarrow import parquet
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.reproduce.cells import PAPERS_MODEL, PAPERS_TAG, table_of
+from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
+from fpp_sweep.reproduce.tables import table_of
 from fpp_sweep.spec import keys
+from fpp_sweep.statistics.block_stats import metric_value, to_bytes
 
 CREATED = 1_795_201_952.0
 
@@ -31,8 +34,19 @@ def result(datasets, numbers, costs=None):
     )
 
 
-def ran(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_TAG}"):
-    """The experiment's table; `results` by row, a reason where a row failed."""
+def result_of_stats(stats, **others):
+    """The result that block statistics by dataset and seed give, with other metrics that are the same for all."""
+    datasets = list(dict.fromkeys(dataset for dataset, _ in stats))
+
+    def numbers(dataset, seed):
+        values = {metric: metric_value(metric, stats[dataset, seed]) for metric in ("accuracy", "ece")}
+        return {**values, **others}
+
+    return result(datasets, numbers)
+
+
+def ran(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_TAG}", stats=None):
+    """The experiment's table; `results` by row, a reason where a row failed; `stats` are block statistics by row."""
     words = [f"work.datasets=[{', '.join(datasets)}]", f"work.model={model}", "work.seeds=[0, 1]"]
     space = experiment.space(overrides=words, files={})
     folder = SweepFolder(path)
@@ -63,6 +77,10 @@ def ran(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_T
             reason=None if good else found,
         )
         folder.write_trial(record)
+        if stats and name in stats:
+            file = folder.artifacts(record.name) / "test" / BLOCK_STATS_FILE
+            file.parent.mkdir(parents=True)
+            file.write_bytes(to_bytes(stats[name]))
     return table_of(experiment, folder, {})
 
 

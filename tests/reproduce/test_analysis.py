@@ -1,13 +1,11 @@
 """Experiments without a sweep, and their output."""
 
-import csv
-import io
-
 import pytest
 
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.reproduce.analysis import as_csv, as_markdown, entropy_and_penalties, lines
+from fpp_sweep.report.document import document_to_markdown, document_to_text
+from fpp_sweep.reproduce.analysis import entropy_and_penalties, finding_rows, findings_document
 from fpp_sweep.reproduce.theory import Finding, Setting
 from fpp_sweep.reproduce.theory.entropy import MEASURES
 from fpp_sweep.reproduce.theory.setting import QUICK
@@ -17,10 +15,22 @@ FOUND = Finding(name="a step", says="it is plain", measured={"cosine": 0.7472, "
 
 
 def test_a_finding_is_written_with_its_verdict_and_numbers():
-    assert lines([FOUND])[1:3] == ["a step: holds in part", "  the paper: it is plain"]
-    rows = list(csv.DictReader(io.StringIO(as_csv([FOUND]))))
-    assert [(row["measured"], float(row["value"])) for row in rows] == [("cosine", 0.7472), ("angle", 41.65)]
-    assert "| a step: it is plain | holds in part | cosine 0.7472; angle 41.65 |" in as_markdown([FOUND])
+    document = findings_document("theory, on model tiny", [FOUND])
+    assert document_to_text(document).splitlines()[1:] == [
+        "theory, on model tiny",
+        "",
+        "a step: holds in part",
+        "The paper: it is plain.",
+        "measured   value",
+        "cosine    0.7472",
+        "angle      41.65",
+    ]
+    markdown = document_to_markdown(document)
+    assert "## a step: holds in part" in markdown
+    assert "| cosine | 0.7472 |" in markdown
+    head, *rows = finding_rows([FOUND])
+    assert head == ["finding", "verdict", "measured", "value"]
+    assert rows == [["a step", "holds in part", "cosine", "0.7472"], ["a step", "holds in part", "angle", "41.65"]]
 
 
 def test_the_papers_stand_in_explains_entropy_for_uniform_views_only():

@@ -26,7 +26,7 @@ def run(folder, *words):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--table", "mian"], "--table mian: unknown table 'mian', did you mean 'main'?"),
         (["--table", "init"], "table init has no row that can be run: give --coop or --maple a checkpoint"),
@@ -45,7 +45,7 @@ def run(folder, *words):
         (["--table", "main", "--name", "../out"], "--name '../out': letters, digits"),
     ],
 )
-def test_bad_input_is_one_line(words, told, capsys):
+def test_bad_input_is_one_line(words, message, capsys):
     from fpp_sweep.cli.command import run as run_main
     from fpp_sweep.reproduce.__main__ import main
 
@@ -56,29 +56,31 @@ def test_bad_input_is_one_line(words, told, capsys):
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert told in err
+    assert message in err
 
 
 def test_a_precision_that_this_machine_lacks_is_left_out_unless_there_is_no_other(monkeypatch, capsys):
-    from fpp_sweep.reproduce.__main__ import parse, possible
+    from fpp_sweep.reproduce.__main__ import parse
+    from fpp_sweep.reproduce.selection import possible_precisions
 
     monkeypatch.setattr("fpp_sweep.core.models.clip.choose_device", lambda name: "cpu")
     words = ["--table", "main", "--precision", "tf32"]
     line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
     with pytest.raises(InputError, match=line):
-        possible(parse(words))
-    assert possible(parse([*words, "float32"])) == ["float32"]
+        possible_precisions(parse(words))
+    assert possible_precisions(parse([*words, "float32"])) == ["float32"]
     assert f"its rows are left out: {line}" in capsys.readouterr().err
-    assert possible(parse([*words, "--address", "auto"])) == ["tf32"]  # a cluster's machines may have it
+    assert possible_precisions(parse([*words, "--address", "auto"])) == ["tf32"]  # a cluster's machines may have it
 
 
 def test_rows_of_the_papers_model_are_run_as_printed_and_in_float32():
-    from fpp_sweep.reproduce.__main__ import parse, printed
+    from fpp_sweep.reproduce.__main__ import parse
+    from fpp_sweep.reproduce.selection import requested_precisions
 
     words = ["--table", "main", "--model", "ViT-B-16/openai"]
-    assert printed(parse(words)) == ["fp16", "float32"]
-    assert printed(parse([*words, "--set", "base.precision=float32"])) == []
-    assert printed(parse(["--table", "main"])) == []
+    assert requested_precisions(parse(words)) == ["released", "float32"]
+    assert requested_precisions(parse([*words, "--set", "base.precision=float32"])) == []
+    assert requested_precisions(parse(["--table", "main"])) == []
 
 
 def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
@@ -93,7 +95,7 @@ def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
 
 def test_the_list_names_every_table_and_its_question(capsys):
     from fpp_sweep.reproduce.__main__ import main
-    from fpp_sweep.reproduce.experiments import shipped
+    from fpp_sweep.reproduce.experiment_files import shipped
 
     main(["--list"])
     lines = capsys.readouterr().out.splitlines()
@@ -114,7 +116,7 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    # flatness has more columns, so it runs first: what main shares with it is at hand
+    # flatness has more columns, so it runs first: the results that main shares with it are cached
     cached = {name: SweepFolder(whole / name).info().work.cached for name in ("main", "flatness")}
     assert cached["flatness"] == 0
     # on two datasets with two seeds: five rows and FPP's pretraining, of which flatness has O-TPT's, FPP's and that
@@ -132,11 +134,11 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
     (whole / "main" / "sweep.json").write_text("{")
     (whole / "flatness" / "trials" / "trial-0001.json").write_text("{")
-    mended = run(tmp_path, *words)
-    assert mended.returncode == 0, mended.stderr
-    assert "made again from its copy, so that nothing is lost" in mended.stderr
-    assert "trial-0001 has no usable record; it is run again" in mended.stderr
-    assert sorted(mended.stdout.splitlines()) == sorted(done.stdout.splitlines())
+    repaired = run(tmp_path, *words)
+    assert repaired.returncode == 0, repaired.stderr
+    assert "made again from its copy, so that nothing is lost" in repaired.stderr
+    assert "trial-0001 has no usable record; it is run again" in repaired.stderr
+    assert sorted(repaired.stdout.splitlines()) == sorted(done.stdout.splitlines())
     changed = run(tmp_path, "--table", "main", *SMALL)
     assert changed.returncode == 2
     assert "base.fpp.steps: 2 -> none" in changed.stderr

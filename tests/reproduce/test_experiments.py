@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from fpp_sweep.reproduce.cells import WITHOUT, printed_at
-from fpp_sweep.reproduce.experiments import AVERAGE, SHIPPED, find, in_precisions, shipped
+from fpp_sweep.reproduce.experiment_files import SHIPPED, find, in_precisions, shipped
+from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, mean_of_printed
+from fpp_sweep.reproduce.tables import WITHOUT, printed_in
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
 
@@ -64,19 +65,61 @@ def test_printed_averages_are_the_means_of_their_columns_but_for_those_that_are_
         for column, numbers in row.printed.items():
             averaged = experiment.average or [dataset for dataset in numbers if dataset != AVERAGE]
             if AVERAGE in numbers and len(numbers) > 1:
-                off = abs(math.fsum(numbers[dataset] for dataset in averaged) / len(averaged) - numbers[AVERAGE])
+                mean = math.fsum(numbers[dataset].value for dataset in averaged) / len(averaged)
+                off = abs(mean - numbers[AVERAGE].value)
                 assert off <= OFF.get((name, row.name, column), 0.0051), (row.name, column)
 
 
 def test_the_main_table_prints_what_the_paper_does():
     main = find("main")
-    rows = {row.name: row for row in main.rows}
-    assert rows["fpp"].printed["ece"][AVERAGE] == 4.13
-    assert len(rows["tpt"].printed["accuracy"]) == FINE_GRAINED + 1
-    ece = next(column for column in main.columns if column.name == "ece")
+    assert main.row("fpp").printed["ece"][AVERAGE].text == "4.13"
+    assert len(main.row("tpt").printed["accuracy"]) == FINE_GRAINED + 1
+    ece = main.column("ece")
     # computed from the printed columns: without EuroSAT O-TPT has the lower ECE
-    assert printed_at(main, rows["fpp"], ece, WITHOUT)[0] == pytest.approx(4.01, abs=0.005)
-    assert printed_at(main, rows["otpt"], ece, WITHOUT)[0] == pytest.approx(3.52, abs=0.005)
+    assert printed_in(main.row("fpp"), ece, WITHOUT).value == pytest.approx(4.01, abs=0.005)
+    assert printed_in(main.row("otpt"), ece, WITHOUT).value == pytest.approx(3.52, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "dataset", "text"),
+    [
+        ("main", "zero_shot", "ece", "dtd", "8.50"),
+        ("main", "zero_shot", "accuracy", "pets", "88.0"),
+        ("natural_shifts", "zero_shot", "sce", "imagenet_a", "0.30"),
+        ("isolated_effect", "ent_ent", "ece", AVERAGE, "18.90"),
+    ],
+)
+def test_printed_numbers_keep_their_last_digit(table, row, column, dataset, text):
+    number = find(table).row(row).printed[column][dataset]
+    assert number.text == text
+    assert number.rounding == pytest.approx(0.5 * 10.0 ** -len(text.partition(".")[2]))
+
+
+def test_the_rounding_of_a_mean_is_the_mean_rounding():
+    mean = mean_of_printed([PrintedNumber.of_text("4.0"), PrintedNumber.of_text("5.10")])
+    assert (mean.text, mean.value, mean.rounding) == ("4.55", 4.55, pytest.approx(0.0275))
+
+
+def test_lambda_is_125_on_all_datasets_of_the_natural_shifts():
+    experiment = find("natural_shifts")
+    space = experiment.space(overrides=[], files={}, rows=["fpp"])
+    (point,) = space.grid_points()
+    fpp = space.resolve(point).fpp
+    assert fpp.lambda_shifts == 1.25
+    assert fpp.flatness_weight(1000) == 1.25  # ImageNet, to which the rule would give 1.015
+
+
+def test_each_perturbation_is_varied_alone():
+    for name, varied, kept in (("class", "class_var", "context_var"), ("context", "context_var", "class_var")):
+        space = find(f"variance_{name}").space(overrides=[], files={})
+        configs = [space.resolve(point).fpp for point in space.grid_points() if point["prompt"] == "fpp"]
+        assert len({getattr(fpp, varied) for fpp in configs}) == 5
+        assert len({getattr(fpp, kept) for fpp in configs}) == 1
+
+
+def test_rows_are_evaluated_without_a_final_stage():
+    search = find("main").space(overrides=[], files={}).search
+    assert search.evaluate_only
 
 
 def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
@@ -95,7 +138,7 @@ def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("slip", "told"),
+    ("slip", "message"),
     [
         ("colums: []\n", "own.yaml:9: unknown key 'colums', did you mean 'columns'?"),
         ("grid: [{method: tpt}]\n", "own.yaml:9: unknown key 'grid'"),
@@ -104,34 +147,38 @@ def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
         ("figure: {kind: pie}\n", "own.yaml:9: figure.kind: unknown kind 'pie'"),
     ],
 )
-def test_a_wrong_key_is_told_with_file_and_line(tmp_path, slip, told):
+def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
     path = written(tmp_path, OWN.lstrip() + slip)
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ("metric: accuracy", "metric: acuracy", "own.yaml:1: columns.1.metric: unknown metric 'acuracy'"),
         ("method: tpt, prompt: fpp", "metod: tpt, prompt: fpp", "own.yaml:4: rows.1.set.metod: unknown setting"),
         ("name: three", "name: one", "own.yaml:5: rows.2: there is a row named one already"),
         ("printed: {accuracy: 70}", "printed: {ece: 70}", "own.yaml:5: rows.2.printed: unknown column 'ece'"),
-        ("printed: {accuracy: 70}", "printed: {accuracy: x}", "own.yaml:5: rows.2.printed.accuracy"),
+        (
+            "printed: {accuracy: 70}",
+            "printed: {accuracy: x}",
+            "own.yaml:5: rows.2.printed.accuracy: must be a number (x)",
+        ),
         ("than: [one]", "than: [none]", "own.yaml:7: claims.0: unknown row 'none'"),
         ("row: two, ", "", "own.yaml:7: claims.0: needs a row"),
         ("fpp.gamma2: x0.1", "fpp.draws: 0", "own.yaml:4: rows.1.set.fpp.draws: must be >= 1 (0)"),
     ],
 )
-def test_a_wrong_row_is_told_with_its_line(tmp_path, before, after, told):
+def test_an_error_in_a_row_names_its_line(tmp_path, before, after, message):
     path = written(tmp_path, OWN.lstrip().replace(before, after, 1))
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_what_is_compared_by_time_runs_on_one_worker():
+def test_a_table_that_compares_times_runs_on_one_worker():
     assert find("costs").space(overrides=[], files={}).work.workers == 1
     assert find("main").space(overrides=[], files={}).work.workers is None
 

@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.experiments import find, load
-from fpp_sweep.reproduce.figures import correlations, drawings, drawn, write_figure
+from fpp_sweep.reproduce.experiment_files import find, load
+from fpp_sweep.reproduce.experiments import Figure
+from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
 from tests.reproduce.made import ran, result, write_samples
 
 SETS = ("dtd", "pets")
@@ -20,6 +21,9 @@ DTD = {
     "correct": [1, 1, 1, 0, 0, 1],
 }
 PETS = {"sharpness": [3.0, 1.0, 2.0], "confidence": [1.0, 1.0, 1.0], "correct": [0, 1, 1]}
+
+
+EVERY_FIGURE = ["flatness_ece", "sharpness_groups", "reliability", "lambda", "variance_class", "variance_context"]
 
 
 def made(path, name, rows=("tpt", "fpp"), **changes):
@@ -43,7 +47,7 @@ def lines(folder):
     return list(csv.DictReader(io.StringIO((folder.report / "figure.csv").read_text())))
 
 
-@pytest.mark.parametrize("name", ["flatness_ece", "sharpness_groups", "reliability", "lambda", "variance"])
+@pytest.mark.parametrize("name", EVERY_FIGURE)
 def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, name):
     experiment = find(name)
     folder, table = made(tmp_path, name, [row.name for row in experiment.rows][:3])
@@ -53,7 +57,7 @@ def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, n
     assert b"/FontFile2" in document
     assert b"/Type3" not in document
     assert lines(folder)
-    again = drawn(folder, table, experiment.figure)
+    again = figure_of(folder, table, experiment.figure)
     assert again.to_bytes("pdf") == document
     assert again.to_svg() == again.to_svg()
     assert again.to_svg().startswith('<svg role="img" aria-label="')
@@ -74,19 +78,35 @@ def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
     assert {own["dtd", group]["samples"] for group in ("low", "medium", "high")} == {"2"}
 
 
-def test_reliability_is_over_the_samples_of_all_datasets_and_seeds(tmp_path):
+def test_reliability_is_that_of_each_dataset_over_all_seeds(tmp_path):
+    folder, table = made(tmp_path, "main")
+    figure = figure_of(folder, table, Figure(kind="reliability"))
+    assert {(line["row"], line["dataset"]) for line in figure.data} == {
+        ("tpt", "dtd"),
+        ("tpt", "pets"),
+        ("fpp", "dtd"),
+        ("fpp", "pets"),
+    }
+    bins = {}
+    for line in figure.data:
+        bins.setdefault((line["row"], line["dataset"]), {})[round(line["high"], 2)] = line
+    pets, dtd = bins["tpt", "pets"], bins["tpt", "dtd"]
+    assert len(pets) == len(dtd) == 20
+    assert sum(line["samples"] for line in pets.values()) == 2 * 3
+    assert sum(line["samples"] for line in dtd.values()) == 2 * 6
+    assert (pets[1.0]["samples"], pets[1.0]["confidence"]) == (6, 1)
+    assert pets[1.0]["accuracy"] == pytest.approx(2 / 3)
+    assert (dtd[0.5]["samples"], dtd[0.5]["accuracy"]) == (0, "")
+    assert (dtd[0.9]["samples"], dtd[0.9]["accuracy"]) == (4, 0.5)
+
+
+def test_reliability_shows_the_papers_datasets_if_they_are_there(tmp_path):
     folder, table = made(tmp_path, "reliability")
     write_figure(folder, table)
-    bins = {round(float(one["high"]), 2): one for one in lines(folder) if one["row"] == "tpt"}
-    assert len(bins) == 20
-    assert sum(int(one["samples"]) for one in bins.values()) == 2 * (6 + 3)
-    assert (bins[1.0]["samples"], float(bins[1.0]["accuracy"]), bins[1.0]["confidence"]) == (
-        "6",
-        pytest.approx(2 / 3, abs=1e-5),
-        "1",
-    )
-    assert (bins[0.5]["samples"], bins[0.5]["accuracy"]) == ("0", "")
-    assert (bins[0.9]["samples"], bins[0.9]["accuracy"]) == ("4", "0.5")
+    assert {line["dataset"] for line in lines(folder)} == {"dtd"}  # of dtd, eurosat and sun397
+    picture = figure_of(folder, table, table.experiment.figure).to_svg()
+    assert "TPT, dtd" in picture
+    assert "accuracy 66.67 %, ECE 3" in picture
 
 
 def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path):
@@ -97,7 +117,9 @@ def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path)
         **{("tpt", place): (1.5, 8.5) for place in (*SETS, "mean")},
         **{("fpp", place): (2.5, 7.5) for place in (*SETS, "mean")},
     }
-    assert "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in next(drawings(folder, table)).caption
+    assert (
+        "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in next(figures_of_page(folder, table)).caption
+    )
 
 
 def test_ties_share_their_rank_and_a_constant_has_no_correlation():
@@ -113,7 +135,7 @@ def test_lines_have_the_spread_over_seeds_and_rules_are_levels(tmp_path):
     ece = found["lambda_2", "ece"]
     assert (ece["fpp.gamma1"], ece["fpp.gamma2"], float(ece["value"])) == ("2", "0", 7.5)
     assert float(ece["deviation"]) == pytest.approx(0.5**0.5, abs=1e-5)
-    picture = drawn(folder, table, table.experiment.figure).to_svg()
+    picture = figure_of(folder, table, table.experiment.figure).to_svg()
     assert "fpp.gamma2 = 0" in picture
     assert "1 + 15 / K" in picture
     assert "fpp.gamma2 = 15" not in picture
@@ -121,16 +143,16 @@ def test_lines_have_the_spread_over_seeds_and_rules_are_levels(tmp_path):
 
 def test_the_page_shows_what_the_samples_allow_beside_the_experiments_own_figure(tmp_path):
     folder, table = made(tmp_path / "scatter", "flatness_ece")
-    assert [drawing.kind for drawing in drawings(folder, table)] == ["scatter", "reliability", "groups"]
+    assert [figure.kind for figure in figures_of_page(folder, table)] == ["scatter", "reliability", "groups"]
     folder, table = made(tmp_path / "main", "main")
-    assert [drawing.kind for drawing in drawings(folder, table)] == ["reliability"]
+    assert [figure.kind for figure in figures_of_page(folder, table)] == ["reliability"]
 
 
 @pytest.mark.parametrize("name", ["flatness_ece", "sharpness_groups", "reliability", "lambda"])
 def test_without_numbers_and_samples_there_is_no_figure(tmp_path, name):
     table = ran(tmp_path, find(name), SETS, {})
     write_figure(SweepFolder(tmp_path), table)
-    assert list(drawings(SweepFolder(tmp_path), table)) == []
+    assert list(figures_of_page(SweepFolder(tmp_path), table)) == []
     assert not (tmp_path / "report").exists()
 
 
@@ -142,7 +164,7 @@ def test_texts_are_drawn_as_they_are(tmp_path):
     )
     experiment = load(file)
     table = ran(tmp_path / "mine", experiment, SETS, {"a": result(SETS, lambda name, seed: {"ece": 1.0})})
-    drawing = drawn(SweepFolder(tmp_path / "mine"), table, experiment.figure)
+    drawing = figure_of(SweepFolder(tmp_path / "mine"), table, experiment.figure)
     assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.to_svg()
     Image.open(io.BytesIO(drawing.to_bytes("png"))).verify()
 

@@ -7,13 +7,14 @@ import shutil
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.cells import remember
-from fpp_sweep.reproduce.experiments import find, load
+from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.page import write_page
+from fpp_sweep.reproduce.tables import save_experiment
 from fpp_sweep.show import main
 from fpp_sweep.spec.errors import InputError
 from tests.report.made import HOSTILE, info, trial, write
-from tests.reproduce.made import ran, result, write_samples
+from tests.report.worlds import World
+from tests.reproduce.made import ran, result, result_of_stats, write_samples
 from tests.reproduce.test_figures import DTD, PETS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -33,7 +34,7 @@ def reproduction(path, *, model="ViT-B-16/openai", title=""):
         for row, pair in numbers.items()
     }
     ran(path / "main", find("main"), SETS, found, model=model)
-    remember(SweepFolder(path / "main"), find("main"), {}, ["PARTIAL: without food101, which are not there"])
+    save_experiment(SweepFolder(path / "main"), find("main"), {}, ["PARTIAL: without food101, which are not there"])
     for number in (0, 1, 3):
         for place, samples in (("dtd", DTD), ("eurosat", PETS), ("pets", PETS)):
             write_samples(SweepFolder(path / "main"), f"trial-{number:04d}", place, 0, **samples)
@@ -43,7 +44,7 @@ def reproduction(path, *, model="ViT-B-16/openai", title=""):
         f"title: {json.dumps(title or 'Mine')}\ncolumns: [ece]\nrows: [{{name: a, set: {{method: tpt, prompt: x}}}}]\n"
     )
     ran(path / "mine", load(mine), SETS[:1], {"a": result(SETS[:1], metrics(50.0, 5.0))}, model=model)
-    remember(SweepFolder(path / "mine"), load(mine), {}, [])
+    save_experiment(SweepFolder(path / "mine"), load(mine), {}, [])
     mine.unlink()
     return path
 
@@ -63,12 +64,19 @@ def cells(page, title):
 def test_a_cell_has_ours_its_spread_the_printed_number_and_a_mark_if_they_differ(page):
     accuracy, ece, _ = cells(page, "TPT")
     assert accuracy[0][0] == "46.70±0.07"
-    assert accuracy[0][-4:-1] == ["paper", "46.70", "difference"]
+    assert accuracy[0][-4:-1] == ["paper", "46.7", "difference"]
     assert accuracy[0][-1] in ("+0.00", "-0.00")
-    assert ece[0][-4:] == ["paper", "21.20", "difference", "+8.85*"]
+    assert ece[0][-4:] == ["paper", "21.2", "difference", "+8.85*"]
     assert re.search(r'<td class="bad"[^>]*>[^<]*(<small>[^<]*</small>)*<small>difference \+8.85\*</small>', page)
-    assert re.search(r"<small>\[\d+\.\d, \d+\.\d\]</small>", page)  # an interval over images
     assert len(accuracy) == len(SETS) + 2  # the averages, with and without EuroSAT
+
+
+def test_a_cell_has_its_interval_over_images_and_seeds(tmp_path):
+    stats = {"tpt": World(400, sets=SETS[:1]).sums(0.6, 0.1, seeds=(0, 1))}
+    folder = tmp_path / "main"
+    ran(folder, find("main"), SETS[:1], {"tpt": result_of_stats(stats["tpt"], sce=1.0)}, stats=stats)
+    save_experiment(SweepFolder(folder), find("main"), {}, [])
+    assert re.search(r"<small>\[\d+\.\d, \d+\.\d\]</small>", write_page(tmp_path).read_text())
 
 
 def test_the_page_says_what_ran_what_failed_and_what_the_claims_came_to(page):
@@ -77,7 +85,7 @@ def test_the_page_says_what_ran_what_failed_and_what_the_claims_came_to(page):
         "otpt has no numbers: FloatingPointError: not finite",
         "model ViT-B-16/openai, datasets dtd, eurosat, pets, seeds 0, 1",
         "FPP is the most accurate on average",
-        "standard deviations over seeds plus the rounding",
+        "a t test over seeds",
         "fpp.gamma2",
         "fpp-sweep show FOLDER --page",
         "mine: Mine",
@@ -98,7 +106,7 @@ def test_what_needs_no_sweep_is_on_the_page_too(tmp_path):
 def test_another_models_numbers_are_shown_and_not_compared(tmp_path):
     page = write_page(reproduction(tmp_path, model="tiny")).read_text()
     accuracy, *_ = cells(page, "TPT")
-    assert accuracy[0][-3:] == ["other", "model)", "46.70"]
+    assert accuracy[0][-3:] == ["other", "model)", "46.7"]
     assert not re.search('td class="(first )?(good|bad)"', page)
     assert "The paper's model is ViT-B-16/openai".replace("'", "&#x27;") in page
 
@@ -155,6 +163,7 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path):
         write_page(tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -14,7 +14,7 @@ from fpp_sweep.core.methods.gradients import ByJacobian
 from fpp_sweep.core.methods.penalties import dispersion, orthogonality
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.reproduce.experiments import find
+from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.theory import entropy, findings_of, first_step, flatness, identities, pretraining
 from fpp_sweep.reproduce.theory.setting import QUICK, Setting
 from fpp_sweep.spec.config import FppConfig, preset

@@ -21,4 +21,4 @@ def quick_disk():
 
 @pytest.fixture(autouse=True)
 def _processes_start_at_once(monkeypatch):
-    monkeypatch.setattr(searcher, "START", 0.0)
+    monkeypatch.setattr(searcher, "START_SECONDS", 0.0)

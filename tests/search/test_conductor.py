@@ -44,7 +44,7 @@ class Sweep:
         self.conductor = SweepSearcher(
             self.space,
             self.folder,
-            SweepStudy(self.folder.study_file, "sweep", self.space),
+            SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials()),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
             watch=self.watch,
             gpus_per_worker=gpus,
@@ -109,7 +109,7 @@ def test_a_search_on_the_test_split_has_no_second_look(tmp_path):
 
 
 def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(searcher, "START", math.inf)
+    monkeypatch.setattr(searcher, "START_SECONDS", math.inf)
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=2")
     for pid in (1, 1, 2):
         first, trial = sweep.ask()
@@ -118,7 +118,7 @@ def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatc
     first, second = sweep.ask(), sweep.ask()
     assert first[0]
     assert second[0]
-    monkeypatch.setattr(searcher, "START", 0.0)
+    monkeypatch.setattr(searcher, "START_SECONDS", 0.0)
     long = Sweep(tmp_path / "long", "search.concurrency=2")
     assert long.ask()[0]
     assert long.ask()[0]
@@ -165,7 +165,7 @@ def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datase
     known = tuple(facts(f"number {index}") for index in range(datasets))
     shards = sweep.space.work.shards
     sweep.conductor._plan = Plan(datasets={"val": known}, seeds=tuple(range(seeds)), shards=shards)
-    assert sweep.conductor._at_once() == trials
+    assert sweep.conductor._max_running() == trials
 
 
 def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
@@ -294,7 +294,7 @@ def test_a_full_disk_below_the_study_is_told_as_such(tmp_path):
     with pytest.raises(AbortTune) as halt:
         sweep.run()
     told = f"{sweep.folder.study_file}: database or disk is full; make room, then go on with --resume"
-    assert str(sweep.conductor.told(halt.value.__cause__)) == told
+    assert str(sweep.conductor.as_machine_error(halt.value.__cause__)) == told
 
 
 def test_a_fatal_word_from_the_workers_ends_it_at_once(tmp_path):
@@ -304,7 +304,7 @@ def test_a_fatal_word_from_the_workers_ends_it_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_new_driver_adopts_what_was_running_and_tells_what_was_not_told(tmp_path, ended):
+def test_a_new_driver_goes_on_with_the_trials_on_record(tmp_path, ended):
     before = Sweep(tmp_path / "sweep", "search.concurrency=1", "work.baselines=[]")
     job, trial = before.ask()
     before.end(trial, job)
@@ -403,3 +403,58 @@ STAGNANT = "hypervolume grew by less than 1% in the last 2 finished trials"
 )
 def test_a_search_ends_when_its_front_has_not_moved(tmp_path, values, trials, why):
     assert patient(tmp_path / "sweep", values) == (trials, why)
+
+
+# ------------------------------------------------------------ trials in flight, stopped trials and second drivers
+
+
+def stop(sweep, trial, job, held=0.0):
+    """End a trial as `steer stop` or a race does."""
+    record = sweep.folder.trial(job["name"])
+    stopped = replace(record, state="stopped", reason="stopped by `steer`", held=held, finished=record.started + 1)
+    sweep.folder.write_trial(stopped)
+    sweep.conductor.on_trial_complete(trial, {"pid": 1}, False)
+
+
+def test_the_front_is_tested_after_the_last_of_two_simultaneous_trials_which_may_join_it(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=2", "search.concurrency=2", "work.baselines=[]")
+    (first, first_id), (second, second_id) = sweep.ask(), sweep.ask()
+    sweep.end(first_id, first)
+    assert sweep.ask()[0] is None
+    sweep.end(second_id, second, accuracy=60.0, ece=5.0)
+    assert sweep.run()[2:] == ["trial-0001 on test"]
+
+
+def test_the_time_of_workers_for_stopped_trials_counts_as_gpu_hours(tmp_path):
+    options = ["search.gpu_hours=1", "search.trials=null", "search.concurrency=1", "work.baselines=[]"]
+    sweep = Sweep(tmp_path / "sweep", *options, gpus=1.0)
+    job, trial = sweep.ask()
+    stop(sweep, trial, job, held=3600.0)
+    assert sweep.conductor.gpu_hours() == 1.0
+    assert sweep.ask()[0] == Searcher.FINISHED
+    assert sweep.conductor.why_stopped == "1 GPU-hours used up"
+    assert Sweep(tmp_path / "sweep", *options, gpus=1.0).conductor.gpu_hours() == 1.0  # a second driver
+
+
+def test_a_stopped_trial_ends_a_row_of_failures(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=9", "search.max_failures=2", "work.baselines=[]")
+    for state in ("failed", "stopped", "failed"):
+        job, trial = sweep.ask()
+        if state == "failed":
+            sweep.end(trial, job, reason="ValueError: no")
+        else:
+            stop(sweep, trial, job)
+    assert sweep.ask()[0]["name"] == "trial-0003"
+    assert sweep.conductor.why_stopped is None
+
+
+def test_a_stopped_baseline_stays_stopped_when_the_sweep_is_resumed(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
+    job, trial = sweep.ask()
+    assert job["name"] == f"baseline-{PLAIN}"
+    stop(sweep, trial, job)
+    resumed = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
+    assert resumed.folder.trial(f"baseline-{PLAIN}").state == "stopped"
+    ran = resumed.run()
+    assert ran[:2] == [f"baseline-{TPT}", "trial-0000"]
+    assert f"baseline-{PLAIN}" not in ran

@@ -26,7 +26,7 @@ from fpp_sweep.search.racing import (
     rung_ends,
     savings,
 )
-from fpp_sweep.search.repair import mend
+from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.objectives import Constraint, Objective
@@ -339,13 +339,13 @@ class Sweep:
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
         if mended:
-            list(mend(self.folder, self.folder.info(), self.space))
+            list(repair_records(self.folder, self.folder.info(), self.space))
         if not self.folder.info_file.exists():
             info = sweep_info("sweep", state="running")
             self.folder.write_info(replace(info, space=self.space.plain(), objectives=self.space.objectives))
         self.plan = make_plan(self.space, worker)
         self.worker = worker
-        self.study = SweepStudy(self.folder.study_file, "sweep", self.space)
+        self.study = SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials())
         self.conductor = SweepSearcher(
             self.space,
             self.folder,
@@ -669,7 +669,7 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
     assert record.values != before.estimate
     assert (later.conductor.progress.stopped, later.conductor.progress.finished) == (2, 4)
     assert later.told() == raced.told()  # the study keeps what it was told
-    assert list(mend(later.folder, later.folder.info(), later.space)) == []
+    assert list(repair_records(later.folder, later.folder.info(), later.space)) == []
     assert later.decisions()["trial-0003"] == raced.decisions()["trial-0003"]
     metrics = trial_run(later.folder.info(), record).metrics
     assert (metrics["fidelity"], metrics["accuracy"]) == (1.0, pytest.approx(record.values[0], rel=1e-5))
@@ -686,11 +686,9 @@ def test_only_what_lost_a_race_can_be_finished(raced, name):
         load_for_resume(raced.space, Options(resume=True, finish=(name,)), raced.folder)
 
 
-def test_a_study_is_made_again_with_the_estimates(raced, tmp_path):
+def test_a_study_is_built_with_the_estimates_on_record(raced, tmp_path):
     folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
-    folder.study_file.unlink()
-    list(mend(folder, folder.info(), raced.space))
-    made = SweepStudy(folder.study_file, "sweep", raced.space)._study.get_trials()
+    made = SweepStudy(folder.study_file, "sweep", raced.space, records=folder.trials())._study.get_trials()
     assert [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in made] == (
         raced.told()
     )

@@ -46,7 +46,13 @@ class Steered(Sweep):
         self.conductor = SweepSearcher(
             self.space,
             self.folder,
-            SweepStudy(self.folder.study_file, "sweep", self.space, Queue.of(self.folder, self.folder.info())),
+            SweepStudy(
+                self.folder.study_file,
+                "sweep",
+                self.space,
+                Queue.of(self.folder, self.folder.info()),
+                self.folder.trials(),
+            ),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
             watch=self.watch,
             gpus_per_worker=0.0,
@@ -239,6 +245,7 @@ def test_a_damaged_command_is_set_aside_and_told_and_harms_nobody(tmp_path, caps
     assert len(sweep.trials()) == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # some hundred drivers
 def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
     """SIGKILL before every single write of a driver, to records, commands and study; the next one goes on."""

@@ -4,7 +4,6 @@ import random
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import patch
 
 import optuna
@@ -16,6 +15,7 @@ from optuna.trial import TrialState
 
 from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.search import samplers
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
@@ -37,6 +37,11 @@ params: {fpp.gamma2: [0.15, 1.0, 15.0], method: [tpt, otpt]}
 FEW = named("""
 params: {method: [tpt, ctpt], adapt.view_fraction: {low: 0.001, high: 1}, views.min_area: {low: 0.1, high: 0.9}}
 """)
+FIXED = named("""
+params: {fpp.gamma2: {low: 0.1, high: 20, log: true}, fpp.draws: {low: 2, high: 8, step: 2}, method: [tpt, ctpt]}
+points: [{fpp.gamma2: 1.0, method: ctpt}]
+""")
+SPACES = {"tpe": SPACE, "gp": FIXED, "random": SPACE, "nsga2": SPACE, "grid": GRID}
 LINE = """
 params: {adapt.view_fraction: {low: 0.001, high: 1}}
 """
@@ -45,8 +50,8 @@ params: {adapt.view_fraction: {low: 0.001, high: 1}}
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Samplers that have seen enough after a few trials."""
-    monkeypatch.setattr(module, "STARTUP", 3)
-    monkeypatch.setattr(module, "POPULATION", 3)
+    monkeypatch.setattr(samplers, "STARTUP_TRIALS", 3)
+    monkeypatch.setattr(samplers, "POPULATION_SIZE", 3)
 
 
 def space_of(text=SPACE, sampler="tpe", seed=3, objectives="[accuracy, ece]"):
@@ -58,18 +63,13 @@ def empty_study(tmp_path_factory, quick_disk):
     """Optuna's tables and nothing in them, which take a while to create."""
     file = tmp_path_factory.mktemp("optuna") / "empty.db"
     optuna.storages.RDBStorage(f"sqlite:///{file}").engine.dispose()
-    EMPTY.append(file)
-    yield
-    EMPTY.clear()
+    with patch.object(module, "remove_study", lambda study: shutil.copyfile(file, study)):
+        yield
 
 
-EMPTY: list[Path] = []
-
-
-def opened(folder, space):
-    if not (folder / "study.db").exists():
-        shutil.copyfile(EMPTY[0], folder / "study.db")
-    return SweepStudy(folder / "study.db", "noise-20261120-185232", space)
+def opened(folder, space, records=()):
+    """The study of a driver that starts with these records."""
+    return SweepStudy(folder / "study.db", "noise-20261120-185232", space, records=records)
 
 
 def stored(folder):
@@ -98,15 +98,15 @@ def undisturbed(folder, space, count):
     return asked
 
 
-TRIALS = 6
+TRIALS = 8  # with the third generation of NSGA-II, whose parents come from two generations
 
 
 @pytest.fixture(scope="module")
 def unkilled(tmp_path_factory, empty_study):
-    with patch.object(module, "STARTUP", 3), patch.object(module, "POPULATION", 3):
+    with patch.object(samplers, "STARTUP_TRIALS", 3), patch.object(samplers, "POPULATION_SIZE", 3):
         found = {}
-        for sampler in ("tpe", "random", "nsga2", "grid"):
-            space = space_of(GRID if sampler == "grid" else SPACE, sampler)
+        for sampler, text in SPACES.items():
+            space = space_of(text, sampler)
             found[sampler] = space, undisturbed(tmp_path_factory.mktemp(sampler), space, TRIALS)
         return found
 
@@ -116,15 +116,15 @@ def unkilled(tmp_path_factory, empty_study):
 
 def test_points_come_first_and_then_what_is_published_and_then_samples(unkilled):
     _, asked = unkilled["tpe"]
-    assert [number for number, _, _ in asked] == list(range(6))
-    assert [origin for _, origin, _ in asked] == ["point", "code", "paper", "sampled", "sampled", "sampled"]
+    assert [number for number, _, _ in asked] == list(range(TRIALS))
+    assert [origin for _, origin, _ in asked] == ["point", "code", "paper", *["sampled"] * 5]
     point, code, paper = (values for _, _, values in asked[:3])
     assert (point["fpp.gamma2"], point["method"]) == (1.0, CTPT)
     assert {"fpp.draws", "fpp.steps", "adapt.penalty_weight", "adapt.view_fraction"} < set(
         point
     )  # which the sampler has drawn
     assert (code["fpp.gamma2"], paper["fpp.gamma2"]) == (15.0, 0.15)
-    assert len({repr(values) for _, _, values in asked}) == 6
+    assert len({repr(values) for _, _, values in asked}) == TRIALS
 
 
 def test_a_grid_is_tried_in_its_order_each_point_once(tmp_path):
@@ -240,55 +240,60 @@ class Deadline:
         self.left -= 1
 
 
-def life(folder, space, count, deadline):
-    """A driver that takes up what it finds, until it is done or killed; what it asked."""
-    study = opened(folder, space)
-    plain_draw, plain_ask = module.draw, study._study.ask
+def run_driver(folder, space, count, records, deadline):
+    """Run a driver that goes on from the records until it is done; return False if it was killed before."""
+    study = opened(folder, space, records.values())
+    plain_suggest, plain_ask = module.suggest, study._study.ask
 
-    def draw(trial, param):
+    def suggest(trial, param):
         deadline.step()
-        return plain_draw(trial, param)
+        return plain_suggest(trial, param)
 
     def ask():
         deadline.step()
         return plain_ask()
 
-    def finish(asked):
-        seen[asked[0]] = asked
+    def finish(number):
         deadline.step()
-        study.tell(record(asked[0], asked[2]))
+        params = records[number].params
+        records[number] = replace(records[number], state="complete", values=scores(params))
+        deadline.step()
+        study.tell(records[number])
 
-    seen = {}
     try:
-        with patch.object(module, "draw", draw), patch.object(study._study, "ask", ask):
+        with patch.object(module, "suggest", suggest), patch.object(study._study, "ask", ask):
             for number in study.unfinished():
-                finish(study.adopt(number))
-            while study.begun() < count:
-                finish(study.ask())
+                finish(number)
+            while study.count() < count:
+                number, origin, values = study.ask()
+                deadline.step()
+                generation = study.generation(number)
+                records[number] = record(
+                    number, values, state="running", values=None, origin=origin, generation=generation
+                )
+                finish(number)
     except Killed:
-        return seen, False
-    return seen, True
+        return False
+    return True
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2", "grid"])
+@pytest.mark.parametrize("sampler", SPACES)
 @settings(
     deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(lives=st.lists(st.integers(0, 20), min_size=1, max_size=3))
 @example(lives=[8, 15])  # after the parents of the second generation have been chosen, before any parameter is drawn
-@example(lives=[3, 23])  # between the parameters of a point, and between those of the fourth trial
+@example(lives=[3, 32])  # between the parameters of a point, and between those of the fourth trial
 def test_a_study_that_was_killed_goes_on_as_if_it_had_not(tmp_path_factory, unkilled, sampler, lives):
     space, wanted = unkilled[sampler]
     folder = tmp_path_factory.mktemp("killed")
-    asked = {}
+    records = {}
     for steps in [*lives, -1]:
-        seen, over = life(folder, space, TRIALS, Deadline(steps))
-        assert all(asked.get(number, each) == each for number, each in seen.items())  # adopted with the same values
-        asked |= seen
-        if over:
+        is_done = run_driver(folder, space, TRIALS, records, Deadline(steps))
+        if is_done:
             break
-    assert over
-    assert [asked[number] for number in sorted(asked)] == wanted
+    assert is_done
+    assert [(number, records[number].origin, records[number].params) for number in sorted(records)] == wanted
     trials = stored(folder).trials
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * TRIALS
     assert [trial.params for trial in trials] == [values for _, _, values in wanted]
@@ -305,19 +310,34 @@ def test_the_seed_decides_the_sequence(tmp_path, unkilled, sampler):
     assert same[:4] != other  # the points differ in what they leave open
 
 
-def test_running_trials_are_found_again_with_their_values(tmp_path):
+def test_a_study_has_the_trials_on_record(tmp_path):
     space = space_of()
     study = opened(tmp_path, space)
     asked = [study.ask() for _ in range(5)]
-    study.tell(record(1, asked[1][2]))
-    again = opened(tmp_path, space)
+    records = [record(number, values, state="running", values=None) for number, _, values in asked]
+    records[1] = record(1, asked[1][2], constraints={"fast": -1.0}, key="0123", started=5.0, finished=7.0)
+    study.tell(records[1])
+    before = stored(tmp_path).trials
+    again = opened(tmp_path, space, records)
     assert again.unfinished() == [0, 2, 3, 4]
-    assert again.begun() == 5
-    assert [again.adopt(number) for number in again.unfinished()] == [asked[n] for n in (0, 2, 3, 4)]
+    assert again.count() == 5
+    after = stored(tmp_path).trials
+    for name in ("number", "state", "params", "distributions", "values", "user_attrs", "constraints"):
+        assert [getattr(trial, name) for trial in after] == [getattr(trial, name) for trial in before]
+    assert after[1].duration.total_seconds() == 2.0
     for number in again.unfinished():
         again.tell(record(number, asked[number][2]))
     assert again.unfinished() == []
     assert again.ask()[0] == 5
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_a_trial_without_a_record_gets_the_same_settings_again(tmp_path, unkilled, sampler):
+    space, wanted = unkilled[sampler]
+    records = [record(number, values, origin=origin) for number, origin, values in wanted if number not in (1, 4)]
+    study = opened(tmp_path, space, records)
+    assert study.unfinished() == [1, 4]
+    assert [study.ask_again(number) for number in (1, 4)] == [wanted[1], wanted[4]]
 
 
 # ------------------------------------------------------------ what came of it
@@ -352,40 +372,29 @@ def test_a_trial_is_told_with_its_name_origin_and_key(tmp_path):
     assert trial.user_attrs == {"name": "trial-0000", "origin": "point", "key": "0123456789ab"}
 
 
-@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("is_new_driver", [False, True])
 @pytest.mark.parametrize("first", ["complete", "failed"])
-def test_a_trial_told_twice_stays_what_it_is(tmp_path, first, reopened):
+def test_a_result_that_is_reported_twice_counts_once(tmp_path, first, is_new_driver):
     space = space_of()
     study = opened(tmp_path, space)
     number, _, values = study.ask()
-    told = record(number, values, state=first, reason="no" if first == "failed" else None, constraints={"fast": 1.0})
-    study.tell(told)
+    result = record(number, values, state=first, constraints={"fast": 1.0})
+    if first == "failed":
+        result = replace(result, reason="no", values=None)
+    study.tell(result)
+    if is_new_driver:
+        study = opened(tmp_path, space, [result])
     before = stored(tmp_path).trials
-    study = opened(tmp_path, space) if reopened else study
-    study.tell(told)
-    study.tell(replace(told, state="complete", values=[1.0, 2.0]))
+    study.tell(result)
+    study.tell(replace(result, state="complete", values=[1.0, 2.0]))
     assert stored(tmp_path).trials == before
 
 
-def test_a_kill_while_a_trial_was_told_is_made_good(tmp_path):
-    """All but the last step was done: attributes and constraints are there, the state is not."""
+def test_a_result_is_reported_by_a_driver_that_did_not_begin_the_trial(tmp_path):
     space = space_of()
-    study = opened(tmp_path, space)
-    number, _, values = study.ask()
-    told = record(number, values, constraints={"fast": -1.0})
-    with patch.object(study._study, "tell", side_effect=Killed), pytest.raises(Killed):
-        study.tell(told)
-    again = opened(tmp_path, space)
-    assert again.unfinished() == [0]
-    again.tell(told)
-    (trial,) = stored(tmp_path).trials
-    assert (trial.state, trial.values, trial.constraints) == (TrialState.COMPLETE, scores(values), {"fast": -1.0})
-
-
-def test_a_trial_may_be_told_by_a_driver_that_did_not_ask(tmp_path):
-    space = space_of()
-    _, _, values = opened(tmp_path, space).ask()
-    opened(tmp_path, space).tell(record(0, values))
+    number, _, values = opened(tmp_path, space).ask()
+    running = record(number, values, state="running", values=None)
+    opened(tmp_path, space, [running]).tell(record(0, values))
     assert stored(tmp_path).trials[0].values == scores(values)
 
 
@@ -444,6 +453,7 @@ def test_optunas_own_front_is_ours(tmp_path_factory, seed, limited):
     assert sorted(trial.number for trial in stored(folder).best_trials) == ours
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # two thousand trials take a minute to write
 def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
     monkeypatch.undo()  # the samplers as they are

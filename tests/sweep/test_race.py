@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
+import optuna
 import pytest
 
-from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from tests.drivers import assert_same_as_in_one_process, ended, kill, only_sweep, started
 from tests.names import named
@@ -40,11 +40,11 @@ def plain(sweep):
 
 
 def told(sweep):
-    space = parse_space(SPACE, "small.yaml")
-    trials = SweepStudy(sweep.study_file, sweep.info().name, space)._study.get_trials()
+    trials = optuna.load_study(study_name=sweep.info().name, storage=f"sqlite:///{sweep.study_file}").trials
     return [(trial.state, trial.values, trial.params, trial.user_attrs) for trial in trials]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"

@@ -256,6 +256,7 @@ def test_a_batch_larger_than_the_pool_is_refused():
 # Whole trainings.
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_training_repeated_or_killed_and_resumed_ends_in_the_same_bits(tiny_recipe, tmp_path, monkeypatch):
     folders = [tmp_path / name for name in ("first", "second", "killed")]
@@ -303,6 +304,7 @@ def test_bad_arguments_are_refused_in_one_line(arguments, complaint, tmp_path, c
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_writes_a_file_with_its_provenance(tmp_path, capsys):
     threads = torch.get_num_threads()
@@ -336,6 +338,7 @@ def test_the_shipped_file_is_small_and_has_complete_metadata():
 
 
 @needs_shipped
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY_DATASETS)
 def test_the_shipped_models_accuracy_is_between_40_and_90_per_cent(name):

@@ -8,7 +8,7 @@ from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
 from tests.sweeps import build_sweep
 from tests.tracking.stores import server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WAIT = 90_000  # milliseconds, for a page of MLflow on two busy cores

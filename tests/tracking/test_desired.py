@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpp_sweep.records.records import TrialRecord, WorkTotals
-from fpp_sweep.report import write_report
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
@@ -304,15 +304,17 @@ def test_equal_records_give_equal_runs():
     assert repr(trial_run(INFO, trial(4), FRONT)) == repr(trial_run(INFO, trial(4), FRONT))
 
 
-def test_the_description_has_the_answer_of_the_report_and_the_front_beside_the_baselines():
-    interval = {"val": {"accuracy": {"low": 57.12, "high": 58.9}, "ece": "too few images"}}
-    members = [{"name": "trial-0005", "intervals": interval}]
-    front = FrontDocument.parse({"members": members, "answer": {"sentence": "first"}})
-    text = description(INFO, [trial(4), trial(5), baseline("tpt", 1)], front)
-    assert "| 0005 58/8 gamma2=1.42 class_var=0.006 | 58.00 [57.12, 58.9] | 8.00 |" in text
-    assert "| baseline tpt 54/10.8 | 54.00 | 10.80 |" in text
-    assert text.index("first") < text.index("front and baselines")
-    assert "0004" not in text
+def test_the_description_has_the_answer_and_the_front_of_the_report(tmp_path):
+    folder = build_sweep(tmp_path / "made", trials=4)
+    write_report(folder, pages=False)
+    front = FrontDocument.read(folder)
+    text = description(folder.info(), front)
+    written = (folder.report / "answer.md").read_text()
+    assert written.startswith("# made\n")
+    assert text.endswith(written.partition("\n")[2].strip())
+    assert "| trial-0002 |" in text
+    (folder.report / "answer.md").unlink()
+    assert description(folder.info(), FrontDocument.read(folder)).startswith("Search for accuracy (max) and ece (min)")
 
 
 # Files.

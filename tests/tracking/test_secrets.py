@@ -256,6 +256,7 @@ def test_strange_texts_arrive_once(tmp_path, uri):
     assert sync_folder(folder, uri).created == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_server_is_asked_for_its_version_with_the_secrets_of_mlflow(tmp_path, empty_database, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -157,6 +157,7 @@ for line in sys.stdin:
 KILLED_AT = (20, 40)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_after_a_kill_during_the_creation_of_tables_the_next_start_creates_them(tmp_path):
     with subprocess.Popen(

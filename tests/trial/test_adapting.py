@@ -108,6 +108,7 @@ def test_classes_may_come_from_gaussian_tokens():
     assert not torch.equal(prompt(class_source="gaussian").context, prompt().context)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # open_clip's class names, and a thousand texts
 def test_classes_may_come_from_imagenet():
     assert not torch.equal(prompt(class_source="imagenet", steps=1, draws=1).context, prompt(steps=1, draws=1).context)

@@ -57,7 +57,10 @@ START = {"prompt", "deep_prompts", "precision"}
 
 def another(key, value):
     """Return a value of a setting that differs from this one."""
-    for choice in reversed(config.setting(key).choices):  # `auto`, which may equal another choice, comes first
+    choices = config.setting(key).choices
+    if value == "auto":
+        choices = choices[::-1]  # the choice after `auto` may be what `auto` means
+    for choice in choices:
         if choice != value:
             return choice
     if isinstance(value, str):

@@ -21,6 +21,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.reproduce.theory.flatness import in_double
 from fpp_sweep.spec.config import FppConfig, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
 from tests.names import DYNAPROMPT, OTPT, PLAIN, REG_ENT, SAM, TPT
@@ -89,6 +90,29 @@ def test_every_stage_computes_its_matrices_in_the_trials_precision(make_worker, 
     with Products() as products:
         worker.run(detached, ())
     assert products.types == {kind}
+
+
+def test_released_precision_pretrains_in_float32_and_does_the_rest_in_fp16(make_worker, tmp_path, stages):
+    worker = make_worker(limit=8, cache=str(tmp_path))
+    worker.run(task_of(precision="released", **{"adapt.steps": 2}), ())
+    assert set(stages) >= {"image tower", "selection", "adaptation", "later steps", "prediction"}
+    assert all(kinds == {torch.float16} for kinds in stages.values())
+    with Products() as products:
+        worker.run(task_of(prompt="fpp", precision="released").pretrain, ())
+    assert products.types == {torch.float32}
+
+
+def test_results_that_a_precision_does_not_change_are_shared(make_worker, tmp_path):
+    worker = make_worker(limit=8, cache=str(tmp_path))
+    (dataset,) = worker.datasets.describe(["scenes"], "val")
+    keys = TaskKeys(worker.model_info(), {("scenes", "val"): dataset})
+    precisions = ("float32", "fp16", "released")
+    words = [keys.of(task_of(precision=precision)) for precision in precisions]
+    assert words[2] == words[1] != words[0]
+    learned = [task_of(prompt="fpp", precision=precision) for precision in precisions]
+    pretrainings = [keys.of(task.pretrain) for task in learned]
+    assert pretrainings[2] == pretrainings[0] != pretrainings[1]
+    assert len({keys.of(task) for task in learned}) == 3  # the prompt or the rest differs
 
 
 def test_penalties_alone_stay_in_float32_as_in_the_released_code(make_worker, tmp_path):

@@ -44,7 +44,7 @@ class Sweep:
         if not self.folder.info_file.exists():
             self.folder.write_info(sweep_info("sweep", state="running"))
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
-        self.study = SweepStudy(self.folder.study_file, "sweep", self.space)
+        self.study = SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials())
         self.heard = []
         self.searcher = SweepSearcher(
             self.space,

@@ -25,6 +25,7 @@ from tests.waiting import LONG, wait_for
 
 pytestmark = [
     pytest.mark.slow,  # two or three nodes, a driver
+    pytest.mark.nightly,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 is the only address of the loopback"),
 ]
 AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL.replace(", workers: 1", "").replace("concurrency: 1", "concurrency: 2")

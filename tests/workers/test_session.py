@@ -127,6 +127,7 @@ def test_an_unreachable_cluster_is_reported_in_one_line(tmp_path):
     assert done.stderr.startswith(f"error: --address {address}: cannot be reached")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # Ray waits half a minute for itself
 def test_a_failed_start_of_ray_is_reported_in_one_line(tmp_path):
     with mounted(tmp_path / "small", "size=64k") as small:

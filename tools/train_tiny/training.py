@@ -109,7 +109,7 @@ def save_checkpoint(path: Path, recipe: Recipe, done: int, model: CLIP, optimize
 
 
 def load_checkpoint(path: Path, recipe: Recipe, model: CLIP, optimizer: torch.optim.Optimizer) -> int:
-    """Restore model and optimizer in place and return the number of steps taken."""
+    """Restore the state of model and optimizer, and return the number of steps taken."""
     saved = torch.load(path, weights_only=True)
     if not recipe.is_like(Recipe(**saved["recipe"]), saved["step"]):
         raise ValueError(f"{path}: made by another recipe, {saved['recipe']}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import Precision
+from fpp_sweep.spec.specs import StagePrecision
 
 # torch 2.9 warns about what `_set_float32_precision` must do for torch's own compiler, and about exact products
 for advice in ("Please use the new API settings to control TF32", "TensorFloat32 tensor cores"):
@@ -23,7 +23,7 @@ LOSS_SCALE = 64.0
 
 
 @contextmanager
-def computing(precision: Precision, device: torch.device) -> Iterator[None]:
+def computing(precision: StagePrecision, device: torch.device) -> Iterator[None]:
     """Compute matrix products in a precision, whatever the caller has set; InputError if the device cannot."""
     require_precision_support(precision, device)
     before = [setting.fp32_precision for setting in _float32_settings()]
@@ -50,7 +50,7 @@ def _set_float32_precision(values: Sequence[str]) -> None:
         setting.fp32_precision = value
 
 
-def require_precision_support(precision: Precision, device: torch.device | str) -> None:
+def require_precision_support(precision: StagePrecision, device: torch.device | str) -> None:
     """Raise InputError if a device cannot compute in a precision."""
     device = torch.device(device)
     if precision == "tf32":

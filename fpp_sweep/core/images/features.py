@@ -53,7 +53,7 @@ from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey
 from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
-from fpp_sweep.spec.specs import OnBadImage, Precision
+from fpp_sweep.spec.specs import OnBadImage, StagePrecision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
 
@@ -116,7 +116,7 @@ class FeatureCache:
         config: ViewConfig,
         seed: int,
         *,
-        precision: Precision = "float32",
+        precision: StagePrecision = "float32",
         samples: Iterable[int] | None = None,
         on_bad_image: OnBadImage = "fail",
         workers: int = 0,
@@ -149,7 +149,7 @@ class FeatureCache:
             )
             return Features(filling.run(), exact=self.exact, cost=filling.cost())
 
-    def _key(self, clip: Clip, reader: Reader, precision: Precision) -> FeatureKey:
+    def _key(self, clip: Clip, reader: Reader, precision: StagePrecision) -> FeatureKey:
         dtype = "float16"
         if self.exact:
             dtype = "float32"
@@ -199,7 +199,7 @@ def view_bytes(clip: Clip) -> float:
     return 4.0 * widest
 
 
-def arithmetic_label(precision: Precision, device: torch.device) -> str:
+def arithmetic_label(precision: StagePrecision, device: torch.device) -> str:
     """Return how a feature key names the image tower's arithmetic.
 
     float32 and tf32 have one name for all devices; half precision is named by kind of device. To keep the features of
@@ -236,12 +236,12 @@ class _BatchedTower:
     """An image tower whose batches have one size; where memory is short, a batch goes through it in parts."""
 
     clip: Clip
-    precision: Precision
+    precision: StagePrecision
     images: int  # in a batch
     views_at_once: int
 
     @classmethod
-    def of(cls, clip: Clip, precision: Precision, images: int, views: int) -> _BatchedTower:
+    def of(cls, clip: Clip, precision: StagePrecision, images: int, views: int) -> _BatchedTower:
         views_at_once = clip.text.memory.batch_size(images * views, view_bytes(clip))
         return cls(clip=clip, precision=precision, images=images, views_at_once=views_at_once)
 

@@ -194,7 +194,7 @@ def gradients_at(model: TextModel, contexts: Tensor, feature_gradient: FeatureGr
 
 
 def gradient_of(loss: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """Return the gradients (B, ...) of losses (B,), each a function of its own features or logits in `values`."""
+    """Return the gradients (B, ...) of losses (B,), each a function of one row of features or logits in `values`."""
     values = values.detach().requires_grad_()
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(loss(values).sum(), values)

@@ -233,7 +233,7 @@ class TextTower:
 
 
 def add_linear(states: Tensor, rows: Tensor, affine: Affine) -> Tensor:
-    """Add a linear layer of `rows` to `states`: in place, within the matrix product, where autograd is off."""
+    """Add a linear layer of `rows` to `states`: inside the matrix product, without a copy, where autograd is off."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled(states.device.type):
         return states + F.linear(rows, *affine)
     weight, bias = affine

@@ -184,12 +184,13 @@ def _derivatives_finding(prompts: Sequence[MeasuredPrompt]) -> Finding:
 
 def _sharpness_finding(prompts: Sequence[MeasuredPrompt]) -> Finding:
     near, far = (f"h at rho {rho:g}" for rho in RHO)
-    sharpness_values = {
-        near: [prompt.sharpness.rise[0] for prompt in prompts],
-        far: [prompt.sharpness.rise[1] for prompt in prompts],
-        "top eigenvalue": [prompt.sharpness.top_eigenvalue for prompt in prompts],
-    }
-    l_flat = [prompt.at_full_noise.l_flat for prompt in prompts]
+    sharpness_values: dict[str, list[float]] = {near: [], far: [], "top eigenvalue": []}
+    l_flat = []
+    for prompt in prompts:
+        sharpness_values[near].append(prompt.sharpness.rise[0])
+        sharpness_values[far].append(prompt.sharpness.rise[1])
+        sharpness_values["top eigenvalue"].append(prompt.sharpness.top_eigenvalue)
+        l_flat.append(prompt.at_full_noise.l_flat)
     measured = _means_by_kind(prompts, "L_flat", l_flat)
     orders: dict[str, float] = {}
     for name, values in sharpness_values.items():

@@ -194,7 +194,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_no_partial_file(tmp_path):
         assert str(root) in message
         assert "no space left for features, 3" in message  # a chunk: 64 images x 16 views x 16 numbers x 2 bytes
         assert "prune" in message
-        assert "--cache" in message
+        assert "--set work.cache=DIR" in message
         assert "\n" not in message
         written = len(files(root))
         assert written == 1
@@ -376,6 +376,7 @@ def expected_features(tmp_path):
     return everything(fill(tmp_path / "expected", painted(6 * CHUNK), exact=True)[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_killed_run_is_resumed_where_its_last_whole_chunk_ended(tmp_path):
     root = tmp_path / "cache"
@@ -397,6 +398,7 @@ def test_a_killed_run_is_resumed_where_its_last_whole_chunk_ended(tmp_path):
     assert_close(everything(features), expected_features(tmp_path))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_processes_share_the_work_and_both_get_all_features(tmp_path):
     root = tmp_path / "cache"
@@ -414,6 +416,7 @@ def test_two_processes_share_the_work_and_both_get_all_features(tmp_path):
     assert_close(everything(features), expected_features(tmp_path))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_process_that_waits_takes_over_when_the_other_is_killed(tmp_path):
     root = tmp_path / "cache"

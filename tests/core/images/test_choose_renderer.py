@@ -62,7 +62,7 @@ def test_a_timed_image_goes_through_the_tower_in_parts_where_memory_is_short(tmp
 
 
 @pytest.mark.parametrize("augmix", [True, False])
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.nightly])])
 def test_features_are_the_same_bits_with_either_renderer(tmp_path, monkeypatch, augmix, workers):
     dataset = painted(70, augmix=augmix, bad=BAD)
     by_pillow, _ = fill(tmp_path / "pillow", dataset, exact=True, on_bad_image="skip")

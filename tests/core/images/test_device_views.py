@@ -104,7 +104,7 @@ def test_packing_and_unpacking_return_the_same_bytes():
     assert torch.equal(unpack(pack(pixels)), pixels)
 
 
-@pytest.mark.parametrize("device_name", [pytest.param("cpu", marks=pytest.mark.slow), GPU])
+@pytest.mark.parametrize("device_name", [pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.nightly]), GPU])
 def test_fused_kernels_give_the_same_bytes(device_name):
     device = torch.device(device_name)
     runner = fused_kernels.fused_runner(device)
@@ -122,6 +122,7 @@ def test_fused_kernels_give_the_same_bytes(device_name):
     assert not runner.failure
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_compiler_that_rounds_products_and_sums_together_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(fused_kernels, "ROUND_EACH_STEP", {"cpp.enable_floating_point_contract_flag": "fast"})
@@ -129,6 +130,7 @@ def test_a_compiler_that_rounds_products_and_sums_together_is_not_used(monkeypat
     assert "torch.compile rounds a product and a sum together on cpu" in caplog.text
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_without_a_compiler_views_are_rendered_eagerly_and_the_log_says_so(tmp_path):
     code = """

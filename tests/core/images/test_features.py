@@ -208,7 +208,7 @@ def test_a_bad_image_fails_the_run_and_leaves_no_partial_files(tmp_path):
     assert fill(tmp_path, painted(70))[1].computed == 70
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.nightly])])
 def test_a_skipped_image_is_named_and_does_not_change_other_features(tmp_path, workers):
     good, _ = fill(tmp_path / "good", painted(70))
     features, _ = fill(tmp_path / "bad", painted(70, bad=BAD), on_bad_image="skip", workers=workers)

@@ -34,6 +34,7 @@ def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
         assert torch.equal(everything(inline), everything(parallel))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_bad_image_fails_a_run_with_workers_too(tmp_path):
     with pytest.raises(InputError, match=r"/images/66.png"):
@@ -114,6 +115,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # two interpreters
 def test_ctrl_c_while_processes_start_reaches_the_parent_after_they_have_started(tmp_path):
     (tmp_path / "starts.py").write_text(STARTS_A_CHILD)

@@ -31,7 +31,9 @@ from tests.painted import painted
 from tests.texts import CLASSES, twins
 
 MISSING = shutil.which(os.environ.get("CXX", "g++")) is None
-CPU = pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.skipif(MISSING, reason="no C++ compiler")])
+CPU = pytest.param(
+    "cpu", marks=[pytest.mark.slow, pytest.mark.nightly, pytest.mark.skipif(MISSING, reason="no C++ compiler")]
+)
 DEVICES = pytest.mark.parametrize("device", [CPU, pytest.param("cuda", marks=pytest.mark.gpu)])
 
 BATCH = 4
@@ -231,6 +233,7 @@ def with_memory(clip, size):
     return replace(clip, text=replace(clip.text, memory=MemoryBudget(device=size)))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(MISSING, reason="no C++ compiler")
 def test_out_of_memory_in_compiled_code_halves_the_batch():
@@ -250,6 +253,7 @@ def test_towers_are_eager_by_default():
     assert twins().texts.tower.run is eagerly
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(MISSING, reason="no C++ compiler")
 def test_evaluate_and_workers_compile_on_request(tmp_path):
@@ -277,6 +281,7 @@ def test_evaluate_and_workers_compile_on_request(tmp_path):
     assert worker.model_info().arithmetic.endswith(", compiled towers")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_missing_compiler_is_reported_in_one_line(tmp_path):
     line = [sys.executable, "-m", "fpp_sweep.evaluate", "--datasets", "digits", "--out", str(tmp_path)]

@@ -1,0 +1,329 @@
+"""Counts of the work of a trial on a GPU: `python -m experiments.gpu_projection.projection`. No GPU is used.
+
+Floating-point operations of matrix products, bytes that operations read and write, and kernels launched, of the work
+that trials consist of, at ViT-B-16's sizes: a view through the image tower, an image's 64 views drawn, a step of
+pretraining, an image adapted to. Every eager operation that touches contents counts as one kernel. Seconds are the
+longest of three: operations at a share of a device's peak, bytes at a share of its bandwidth, launches one after the
+other. Peaks are the vendors' figures without sparsity; the shares are assumptions, and options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.adapt import MOST_IMAGES, StandInJacobian, started
+from benchmarks.device_views import Operations, picture
+from benchmarks.features import vit_b_16
+from benchmarks.harness import equal, finish, parse, require_open_clip, table
+from benchmarks.pretrain import engine_step
+from benchmarks.world import PAPER_CLASSES, SMALL, VIT_B_16, Shape, build
+from experiments.gpu_projection.paper import counter
+from fpp_sweep.cli.command import Parser, run
+from fpp_sweep.core.compute.compiling import P, T, eagerly
+from fpp_sweep.core.compute.precision import computing
+from fpp_sweep.core.datasets import DATASETS
+from fpp_sweep.core.images import views
+from fpp_sweep.core.images.device_views import PlannedImage, render
+from fpp_sweep.core.images.features import images_per_batch
+from fpp_sweep.core.methods.gradients import jacobian_bytes
+from fpp_sweep.core.methods.tpt import Tpt
+from fpp_sweep.core.models.clip import Preprocess
+from fpp_sweep.core.models.image_tower import shorten_last_block
+from fpp_sweep.core.text.tower import TextTower
+from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
+
+GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that there are as many launches
+TOKENS = 16384  # of a batch that is adapted to
+PHOTO = 500, 400  # pixels
+VIEWS = 64
+TRIALS = 200  # of the projected sweep
+SWEEP_DEVICES = ("H100 (SXM)", "A100 (80 GB)", "L4")
+SWEEP_GPUS = (1, 8, 64)
+TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
+WHOLE = f"{TOWER}, last block whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Peaks of a GPU, dense: TFLOP/s by precision, and TB/s."""
+
+    float32: float
+    tf32: float
+    fp16: float
+    bandwidth: float
+
+
+DEVICES = {
+    "H100 (SXM)": Device(67, 495, 990, 3.35),
+    "A100 (80 GB)": Device(19.5, 156, 312, 2.0),
+    "A10": Device(31.2, 62.5, 125, 0.6),
+    "L4": Device(30.3, 60, 121, 0.3),
+}
+PRECISIONS = ("float32", "tf32", "fp16")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Operations, bytes and kernels of some work."""
+
+    flops: float
+    launches: float
+    bytes: float
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(self.flops + other.flops, self.launches + other.launches, self.bytes + other.bytes)
+
+    def __mul__(self, times: float) -> Counted:
+        return Counted(self.flops * times, self.launches * times, self.bytes * times)
+
+    def seconds(self, device: Device, precision: str, args: Any) -> float:
+        arithmetic = self.flops / (getattr(device, precision) * 1e12 * args.of_peak)
+        traffic = self.bytes / (device.bandwidth * 1e12 * args.of_bandwidth)
+        return max(arithmetic, traffic, self.launches * args.launch * 1e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations, bytes and kernels of a unit of work, by precision.
+
+    Where work was counted in float32 alone, bytes stay those of float32.
+    """
+
+    counted: Mapping[str, Counted]
+    unit: str
+
+    def seconds(self, device: Device, precision: str, args: Any) -> float:
+        return self.counted.get(precision, self.counted["float32"]).seconds(device, precision, args)
+
+
+class Traffic(Operations):
+    """Counts what they read, too, and operations that give several tensors."""
+
+    SHAPES = (*Operations.SHAPES, "transpose", "detach", "as_strided", "empty", "split", "chunk")
+
+    def touches(self, name: str, out: object) -> bool:
+        return name != "t" and not any(each in name for each in self.SHAPES)
+
+    def moved(self, given: object, out: object) -> int:
+        return stored(given) + stored(out)
+
+
+def stored(values: object) -> int:
+    """Bytes of all tensors among them; of one that repeats itself, once."""
+    tensors = [each for each in tree_leaves(values) if isinstance(each, Tensor)]
+    return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse("experiments.gpu_projection.projection", __doc__ or "", _options, argv)
+    require_open_clip()
+    counts: dict[str, Work] = image_side(args)
+    for classes in [10] if args.quick else args.classes:
+        counts |= text_side(args, classes)
+    print("\n" + table([*projected(args, counts), ten_sets(args, counts)]) + "\n")
+    if not args.quick:
+        print(table(whole_sweep(args, counts)) + "\n")
+    rows = [
+        counted_row(name, precision, found, work)
+        for name, work in counts.items()
+        for precision, found in work.counted.items()
+    ]
+    notes = [
+        f"Assumed: {args.of_peak:.0%} of peak, {args.of_bandwidth:.0%} of bandwidth, {args.launch:g} us a launch.",
+        f"A sweep: {TRIALS} trials on all images of the ten test sets, one seed, 1,000 steps of pretraining; features "
+        "once; work divided evenly. Not counted: building J, reading images, start, final stage, baselines.",
+        *(f"{name}: {device}" for name, device in DEVICES.items()),
+    ]
+    finish(args, rows, {name: asdict(work) for name, work in counts.items()}, notes)
+
+
+def _options(options: Parser) -> None:
+    options.add_argument("--classes", type=int, nargs="+", default=[10, 101, 1000], metavar="K", help="10 ... 1000")
+    options.add_argument("--of-peak", type=float, default=0.4, metavar="SHARE", help="that products reach")
+    options.add_argument("--of-bandwidth", type=float, default=0.6, metavar="SHARE", help="that other kernels reach")
+    options.add_argument("--launch", type=float, default=5.0, metavar="US", help="microseconds of an eager kernel")
+
+
+def counted(work: Callable[[], object]) -> Counted:
+    with counter() as flops, Traffic() as traffic:
+        work()
+    return Counted(flops.get_total_flops(), traffic.calls, traffic.bytes)
+
+
+# --- images
+
+
+def image_side(args: Any) -> dict[str, Work]:
+    """An image of 64 views: through the tower, whole and shortened, and drawn."""
+    eager, fused = drawing(args)
+    whole = tower(vit_b_16())
+    found = torch.tensor([whole["float32"].flops, whole["fp16"].flops], dtype=torch.float64)
+    equal(found, torch.full_like(found, VIEWS * formula()), "operations counted and by formula", 0.5)
+    return {
+        WHOLE: Work(whole, "image"),
+        TOWER: Work(tower(shorten_last_block(vit_b_16())), "image"),
+        DRAWN: Work({"float32": eager}, "image"),
+        FUSED: Work({"float32": fused}, "image"),
+    }
+
+
+def tower(visual: nn.Module) -> dict[str, Counted]:
+    """Return the counts of an image in a group of 256 views, by precision: what a third view adds to two."""
+    group, found = VIEWS * images_per_batch(VIEWS), {}
+    torch.backends.mha.set_fastpath_enabled(False)  # one operation of many kernels, which cannot be counted
+    try:
+        for precision in ("float32", "fp16"):
+            with torch.no_grad(), computing(precision, torch.device("cpu")):
+                two, three = (counted(partial(visual, torch.zeros(some, 3, 224, 224))) for some in (2, 3))
+            found[precision] = (two + (three + two * -1) * (group - 2)) * (VIEWS / group)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    return found
+
+
+def formula(width: int = 768, tokens: int = 197, blocks: int = 12, out: int = 512) -> float:
+    """Operations of a view in ViT-B-16: patches, blocks with their two products of attention, projection."""
+    block = 12 * tokens * width**2 + 2 * tokens**2 * width
+    return 2.0 * ((tokens - 1) * width**2 + blocks * block + width * out)
+
+
+class Fusing:
+    """Counts a compiled function as one kernel that reads its arguments and writes its results, and runs it eagerly."""
+
+    def __init__(self) -> None:
+        self.inside, self.kernels = Counted(0, 0, 0), Counted(0, 0, 0)
+
+    def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        found: list[T] = []
+        self.inside += counted(lambda: found.append(function(*arguments, **named)))
+        self.kernels += Counted(0, 1, stored((arguments, named, found)))
+        return found[0]
+
+
+def drawing(args: Any) -> tuple[Counted, Counted]:
+    """Return the counts of an image, eager and fused; a group has as many kernels.
+
+    Fused counts the eager rest and one kernel for each compiled function.
+    """
+    count, size = (8, 48) if args.quick else (VIEWS, 224)
+    image = Image.fromarray(picture(np.random.default_rng(0), *PHOTO))
+    stream = views.sample_rng(0, "any", "test", "0")
+    plan = views.plan_views(image.size, ViewConfig(count=count), augmix=True, flip=True, rng=stream)
+    planned, preprocess, fusing = [PlannedImage.of(image, plan, size)], Preprocess(size=size), Fusing()
+    eager = counted(lambda: render(planned, preprocess, eagerly))
+    fused = counted(lambda: render(planned, preprocess, fusing)) + fusing.inside * -1 + fusing.kernels
+    first, second = (replace(each, launches=each.launches / images_per_batch(VIEWS)) for each in (eager, fused))
+    return first, second
+
+
+# --- texts
+
+
+def text_side(args: Any, classes: int) -> dict[str, Work]:
+    """A step of pretraining, and an image adapted to with a prepared J; from what a third block adds to two."""
+    shape = SMALL if args.quick else VIT_B_16
+    with patch.object(TextTower, "positions_per_batch", lambda tower: GPU_ROWS):
+        (step, adapted, batch), more = (text_counts(replace(shape, layers=layers), classes) for layers in (2, 3))
+    beyond, steps = shape.layers - 2, FppConfig().steps
+    step, adapted = step + (more[0] + step * -1) * beyond, adapted + (more[1] + adapted * -1) * beyond
+    return {
+        f"pretraining, K = {classes}, {steps} steps": Work({"float32": step * steps}, "prompt"),
+        f"adaptation, K = {classes}": Work({"float32": adapted * (1 / batch)}, f"image, of {batch} at once"),
+    }
+
+
+def text_counts(shape: Shape, classes: int) -> tuple[Counted, Counted, int]:
+    """A step, a batch of images, and how many those are."""
+    world = build(shape, classes, samples=MOST_IMAGES, device="cpu")
+    tokens = len(world.texts.packing)
+    batch = max(1, min(MOST_IMAGES, TOKENS // tokens))
+    size = jacobian_bytes(world.texts, world.context) / 2**20
+    print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32, {shape.layers} blocks", flush=True)
+    # of two steps without what one takes: a first step has more to do
+    one, two = (counted(partial(engine_step, world, "cpu", steps)) for steps in (1, 2))
+    with torch.no_grad():
+        features = world.texts.features(world.context)
+    empty = features.new_empty(features.numel(), world.context.numel())  # never written, so it takes no memory
+    first = StandInJacobian(features, empty, world.context.shape)
+    method = Tpt(adapt=AdaptConfig())
+    adapted = counted(lambda: method.predict(world.model, started(method, world, first), world.views[:batch]))
+    return two + one * -1, adapted, batch
+
+
+# --- tables
+
+
+def counted_row(name: str, precision: str, found: Counted, work: Work) -> dict[str, object]:
+    cells: dict[str, object] = {"work": name, "in": precision, "for each": work.unit}
+    cells |= {"GFLOP": f"{found.flops / 1e9:.3g}", "kernels": f"{found.launches:.3g}"}
+    return cells | {"GB read and written": f"{found.bytes / 1e9:.3g}"}
+
+
+def projected(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
+    """Seconds of a prompt, or images per second."""
+    rows = []
+    for name, work in counts.items():
+        prompt = work.unit == "prompt"
+        cells: dict[str, object] = {"work": name, "unit": "s" if prompt else "images/s"}
+        for title, device in DEVICES.items():
+            times = [work.seconds(device, precision, args) for precision in PRECISIONS]
+            cells[title] = shown(times if prompt else [1 / each for each in times])
+        rows.append(cells)
+    return rows
+
+
+def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
+    """Minutes for the features of the paper's ten test sets, drawn and encoded one after the other on one device."""
+    images = sum(DATASETS[name].test_size or 0 for name in PAPER_CLASSES)
+    cells: dict[str, object] = {"work": f"features of {images} images", "unit": "min"}
+    for title, device in DEVICES.items():
+        times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
+        cells[title] = shown([images * each / 60 for each in times])
+    return cells
+
+
+def whole_sweep(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
+    """Return the hours of a sweep on 1, 8 and 64 GPUs, by device and precision."""
+    rows = []
+    for title in SWEEP_DEVICES:
+        for precision in PRECISIONS:
+            hours = sweep_seconds(args, counts, DEVICES[title], precision) / 3600
+            cells: dict[str, object] = {f"{TRIALS} trials, ten datasets": title, "in": precision}
+            for gpus in SWEEP_GPUS:
+                cells[f"on {gpus}"] = f"{hours / gpus:.2g} h"
+            rows.append(cells)
+    return rows
+
+
+def sweep_seconds(args: Any, counts: Mapping[str, Work], device: Device, precision: str) -> float:
+    """Return the seconds of a sweep on one GPU; costs between the counted numbers of classes are interpolated."""
+    sizes = sorted(args.classes)
+    pretraining = [counts[f"pretraining, K = {size}, 1000 steps"].seconds(device, precision, args) for size in sizes]
+    adaptation = [counts[f"adaptation, K = {size}"].seconds(device, precision, args) for size in sizes]
+    features = counts[TOWER].seconds(device, precision, args) + counts[FUSED].seconds(device, precision, args)
+    total = 0.0
+    for name, classes in PAPER_CLASSES.items():
+        images = DATASETS[name].test_size or 0
+        trial = np.interp(classes, sizes, pretraining) + images * np.interp(classes, sizes, adaptation)
+        total += images * features + TRIALS * float(trial)
+    return total
+
+
+def shown(values: Sequence[float]) -> str:
+    """Return one number where all are equal."""
+    texts = [f"{value:.3g}" for value in values]
+    return " / ".join(texts if len(set(texts)) > 1 else texts[:1])
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,133 @@
+"""The paper's claims on our own numbers, by the rule for every difference that is shown (statistics/paired.py).
+
+Differences are paired by images and contain the variance of seeds. All differences that the claims of one table need
+are one family, which Holm's method corrects. Metrics that cannot be computed from block statistics, such as sharpness,
+are paired by seed; their test is about the seeds, on these images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fpp_sweep.reproduce.cells import values_by_seed
+from fpp_sweep.reproduce.experiments import Claim, Column
+from fpp_sweep.reproduce.printed import AVERAGE
+from fpp_sweep.reproduce.tables import SPLIT, Table
+from fpp_sweep.spec.catalogue import sign
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
+from fpp_sweep.statistics.paired import Difference, compare, correct, difference_over_seeds
+
+HOLDS = "holds"
+DOES_NOT_HOLD = "does not hold"
+DIFFERS = "differs"
+UNDECIDED = "undecided"
+NOT_TESTED = "not tested"  # a row is missing, or there are too few images
+SIGNIFICANT = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedClaim:
+    """A claim of the paper with its verdict."""
+
+    says: str
+    verdict: str
+    numbers: str  # gains with the half-widths of their 95 % intervals
+
+
+class Pair(NamedTuple):
+    """A comparison that a claim makes: the first row is said to be better."""
+
+    first: str
+    second: str
+    column: str
+    scope: str
+
+
+def judge_claims(table: Table) -> list[JudgedClaim]:
+    """Return the verdicts on the experiment's claims."""
+    differences: dict[Pair, Difference] = {}
+    for claim in table.experiment.claims:
+        for pair in pairs_of(table, claim):
+            difference = _difference(table, pair)
+            if difference is not None:
+                differences[pair] = difference
+    corrected = dict(zip(differences, correct(list(differences.values())), strict=True))
+    judged = []
+    for claim in table.experiment.claims:
+        family = [corrected[pair] for pair in pairs_of(table, claim) if pair in corrected]
+        judged.append(_judge(claim, table.experiment.column(claim.column), family))
+    return judged
+
+
+def pairs_of(table: Table, claim: Claim) -> Iterator[Pair]:
+    """Yield the comparisons of a claim."""
+    scopes: list[str] = [claim.where]
+    if claim.where == "every dataset" or (claim.where == AVERAGE and AVERAGE not in table.scopes):
+        scopes = table.datasets
+    for scope in scopes:
+        for rival in claim.than:
+            first, second = claim.row, rival
+            if claim.kind == "worse":
+                first, second = rival, claim.row
+            yield Pair(first, second, claim.column, scope)
+
+
+def _difference(table: Table, pair: Pair) -> Difference | None:
+    """Return the first row minus the second, not yet corrected; None where one is missing or cannot be tested."""
+    first = table.records.get((pair.first, pair.column))
+    second = table.records.get((pair.second, pair.column))
+    if first is None or second is None or pair.scope not in table.scopes:
+        return None
+    column = table.experiment.column(pair.column)
+    samples = table.samples[pair.scope]
+    is_resampled = column.metric in BLOCKWISE_METRICS and column.of == "mean"
+    if is_resampled and {first.name, second.name} <= samples.records.keys():
+        differences = compare(samples, [(first.name, second.name)], [column.metric])
+        return next(iter(differences), None)
+    datasets = table.scopes[pair.scope]
+    cells = [table.cells.get((row, pair.column, pair.scope)) for row in (pair.first, pair.second)]
+    values = []
+    for record, cell in zip((first, second), cells, strict=True):
+        if cell is None or cell.value is None:
+            return None
+        values.append(values_by_seed(record.results[SPLIT], column, datasets) or {"only": cell.value})
+    return difference_over_seeds(first.name, second.name, column.metric, *values)
+
+
+def _judge(claim: Claim, column: Column, differences: Sequence[Difference]) -> JudgedClaim:
+    texts = []
+    held = 0
+    against = 0
+    for difference in differences:
+        gain = difference.value * sign(column.goal)
+        mark = ""
+        if difference.is_significant:
+            mark = SIGNIFICANT
+            held += gain > 0
+            against += gain < 0
+        texts.append(f"{gain:+.2f} ± {difference.half_width:.2f}{mark}".replace(" ± inf", " (one seed)"))
+    verdict = _verdict(claim, held=held, against=against, tested=len(differences))
+    return JudgedClaim(says=claim.says, verdict=verdict, numbers=", ".join(texts))
+
+
+def _verdict(claim: Claim, *, held: int, against: int, tested: int) -> str:
+    """Return the verdict on a claim from the number of significant differences for and against it.
+
+    >>> claim = Claim(says="a is best", row="a", than=["b", "c"], column="ece")
+    >>> _verdict(claim, held=1, against=0, tested=2)
+    'undecided; holds in 1 of 2'
+    """
+    if not tested:
+        return NOT_TESTED
+    if claim.kind == "differs":
+        if held + against:
+            return DIFFERS
+        return UNDECIDED
+    if held == tested:
+        return HOLDS
+    verdict = DOES_NOT_HOLD if against else UNDECIDED
+    if held:
+        verdict = f"{verdict}; holds in {held} of {tested}"
+    return verdict

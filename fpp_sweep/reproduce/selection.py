@@ -1,0 +1,222 @@
+"""The experiments that a command line selects, with the space of each."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fpp_sweep.cli.flags import overrides
+from fpp_sweep.reproduce.experiment_files import find, in_precisions, names_in_precisions, shipped
+from fpp_sweep.reproduce.experiments import Experiment
+from fpp_sweep.reproduce.printed import is_papers_model
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.specs import adaptation_precision
+
+PAPERS_PRECISIONS = ("released", "float32")  # the printed rows' arithmetic, and the exact one
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Everything that the command line selects."""
+
+    folder_name: str
+    experiments: Mapping[str, Experiment]  # by name, in the order of the request
+    spaces: Mapping[str, Space]
+    notes: Mapping[str, Sequence[str]]  # sentences for the tables
+    files: Mapping[str, str]  # the user's checkpoints
+
+    @property
+    def sweeps(self) -> list[str]:
+        """The experiments that are sweeps."""
+        return [name for name, experiment in self.experiments.items() if not experiment.theory]
+
+    @property
+    def theories(self) -> list[str]:
+        """The experiments that are computed without a sweep."""
+        return [name for name, experiment in self.experiments.items() if experiment.theory]
+
+
+def select(args: argparse.Namespace) -> Selection:
+    """Return the selected experiments; raise InputError for wrong names, rows, checkpoints or settings."""
+    files = checkpoints(args)
+    experiments = {experiment.name: experiment for experiment in requested_experiments(args)}
+    methods = list(args.methods)
+    precisions = requested_precisions(args)
+    if precisions:
+        for name, experiment in experiments.items():
+            if not experiment.theory:
+                experiments[name] = in_precisions(experiment, precisions)
+        methods += _rows_in_precisions(methods, precisions, experiments.values())
+    check_methods(methods, experiments.values())
+    spaces = {}
+    notes = {}
+    for name, experiment in experiments.items():
+        spaces[name], notes[name] = space_of(experiment, args, methods)
+    return Selection(folder_name=folder_name(args), experiments=experiments, spaces=spaces, notes=notes, files=files)
+
+
+def folder_name(args: argparse.Namespace) -> str:
+    """Return the name of the reproduction's folder."""
+    if args.name is None:
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", args.model).strip("-")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", args.name):
+        raise InputError(f"--name {args.name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
+    return str(args.name)
+
+
+def requested_experiments(args: argparse.Namespace) -> list[Experiment]:
+    """Return the requested tables, each once; `all` leaves out those that cannot run, with a note."""
+    experiments = [find(name) for name in dict.fromkeys(args.table) if name != ALL]
+    if ALL not in args.table:
+        return experiments
+    for name in shipped():
+        if name in args.table:
+            continue
+        experiment = find(name)
+        try:
+            space_of(experiment, args, args.methods)
+        except InputError as error:
+            note(f"left out: {error}")
+        else:
+            experiments.append(experiment)
+    return experiments
+
+
+# --- precisions and rows ------------------------------------------------------------------------------
+
+
+def requested_precisions(args: argparse.Namespace) -> list[str]:
+    """Return the precisions of every row; empty: each row has that of its table."""
+    if args.precision:
+        return possible_precisions(args)
+    is_set = any("precision" in assignment.partition("=")[0] for assignment in args.set)
+    if is_papers_model(args.model) and not is_set:
+        return list(PAPERS_PRECISIONS)
+    return []
+
+
+def possible_precisions(args: argparse.Namespace) -> list[str]:
+    """Return the requested precisions without those that this machine lacks; a cluster's machines may differ."""
+    from fpp_sweep.core.compute.precision import require_precision_support  # start-up time
+    from fpp_sweep.core.models.clip import choose_device  # start-up time
+
+    possible = []
+    problems = []
+    for precision in dict.fromkeys(args.precision):
+        try:
+            if not args.address:
+                require_precision_support(adaptation_precision(precision), choose_device("auto"))
+            possible.append(precision)
+        except InputError as error:
+            problems.append(error)
+    if not possible:
+        raise problems[0]
+    for problem in problems:
+        note(f"its rows are left out: {problem}")
+    return possible
+
+
+def _rows_in_precisions(
+    names: Sequence[str], precisions: Sequence[str], experiments: Iterable[Experiment]
+) -> list[str]:
+    """Return the further precisions of the rows that were selected by name."""
+    rows: set[str] = set()
+    for experiment in experiments:
+        rows.update(row.name for row in experiment.rows)
+    further = []
+    for name in names:
+        further += [row for row in names_in_precisions(name, precisions) if row in rows]
+    return further
+
+
+def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
+    """Raise InputError unless each name is a row of some table, and each table has one of the rows."""
+    rows_by_table = {}
+    rows: dict[str, None] = {}
+    for experiment in experiments:
+        if not experiment.theory:
+            rows_by_table[experiment.name] = [row.name for row in experiment.rows]
+            rows.update(dict.fromkeys(rows_by_table[experiment.name]))
+    for name in names:
+        if name not in rows:
+            raise InputError(f"--methods {name}: {unknown('row', name, list(rows))}")
+    for table, of_table in rows_by_table.items():
+        if names and not set(names) & set(of_table):
+            raise InputError(f"--methods: table {table} has none of these rows; it has {', '.join(of_table)}")
+
+
+def checkpoints(args: argparse.Namespace) -> dict[str, str]:
+    """Return the user's checkpoints by kind."""
+    files = {}
+    for name in ("coop", "maple"):
+        path = getattr(args, name)
+        if not path:
+            continue
+        if not Path(path).is_file():
+            raise InputError(f"--{name} {path}: no such file")
+        files[name] = path
+    return files
+
+
+# --- spaces -------------------------------------------------------------------------------------------
+
+
+def assignments_of(experiment: Experiment, args: argparse.Namespace) -> list[str]:
+    """Return the settings of the command line, with the datasets of the model."""
+    assignments = overrides(args)
+    if args.model == "tiny" and not (args.datasets or args.dataset_file):
+        return [f"work.datasets=[{', '.join(experiment.embedded())}]", *assignments]
+    if args.dataset_file and not args.datasets:
+        return ["work.datasets=[]", *assignments]
+    return assignments
+
+
+def space_of(experiment: Experiment, args: argparse.Namespace, methods: Sequence[str]) -> tuple[Space, list[str]]:
+    """Return an experiment's space with the settings of the command line, and notes on what is left out."""
+    assignments = assignments_of(experiment, args)
+    files = checkpoints(args)
+    space = experiment.space(overrides=assignments, files=files, rows=methods)
+    notes = []
+    if args.allow_missing:
+        present, missing = present_datasets(space)
+        assignments.append(f"work.datasets=[{', '.join(present)}]")
+        space = experiment.space(overrides=assignments, files=files, rows=methods)
+        if missing:
+            notes.append(f"PARTIAL: without {', '.join(missing)}, which are not there")
+    without = [row.title for row in experiment.rows if not set(row.files) <= files.keys()]
+    if without:
+        notes.append(f"PARTIAL: without {', '.join(without)}, whose checkpoints were not passed")
+    return space, notes
+
+
+def present_datasets(space: Space) -> tuple[list[str], list[str]]:
+    """Return the space's datasets that can be opened here, and those that cannot."""
+    from fpp_sweep.core.datasets import expand, open_dataset, read_custom  # start-up time
+
+    work = space.work
+    custom = {}
+    if work.dataset_file:
+        custom = read_custom(Path(work.dataset_file))
+    root = None
+    if work.data_root:
+        root = Path(work.data_root)
+    present = []
+    missing = []
+    problem: InputError | None = None
+    for name in expand(list(work.datasets) or list(custom), custom):
+        try:
+            open_dataset(name, space.search.split, root, custom)
+            present.append(name)
+        except InputError as error:
+            problem = error
+            missing.append(name)
+            note(f"left out: {error}")
+    if not present and problem:
+        raise problem
+    return present, missing

@@ -1,0 +1,83 @@
+"""Runs the experiments of a selection, prints their tables and findings, and writes the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fpp_sweep.reproduce.output import as_text
+from fpp_sweep.reproduce.page import write_page
+from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
+from fpp_sweep.reproduce.selection import Selection
+from fpp_sweep.reproduce.tables import Table
+from fpp_sweep.spec.messages import runnable
+from fpp_sweep.spec.specs import PluginFile
+from fpp_sweep.sweep.api import InterruptedSweep, Options
+from fpp_sweep.sweep.estimate import dry_run
+
+
+def options_of(args: argparse.Namespace, *, command: str, files: Sequence[PluginFile]) -> Options:
+    """Return the options of all sweeps of a command line."""
+    return Options(
+        address=args.address,
+        tracking_uri=args.tracking_uri,
+        verbose=args.verbose,
+        command=command,
+        plugins=tuple(files),
+    )
+
+
+def print_dry_run(selection: Selection) -> None:
+    if selection.sweeps:
+        print(dry_run([selection.spaces[name] for name in selection.sweeps]))
+
+
+def run_selection(selection: Selection, out: Path, options: Options) -> bool:
+    """Run all experiments of a selection; return False if a row of a table failed."""
+    reproduction = Reproduction(
+        folder=out / selection.folder_name,
+        experiments={name: (selection.experiments[name], selection.spaces[name]) for name in selection.sweeps},
+        files=selection.files,
+        notes=selection.notes,
+    )
+    tables = run_tables(reproduction, options)
+    print_theory(selection, reproduction.folder)
+    if tables:
+        write_and_deliver(reproduction, tables)
+    print(f"\nreproduction: {reproduction.folder}   tables: {reproduction.folder}/*/report/table.(csv|md|tex)")
+    return not any(table.failed for table in tables.values())
+
+
+def run_tables(reproduction: Reproduction, options: Options) -> dict[str, Table]:
+    """Run all experiments with rows, then print their tables in the order of the request."""
+    tables = {}
+    try:
+        for name, table in reproduce(reproduction, options):
+            tables[name] = table
+    except InterruptedSweep:
+        print(f"interrupted; the same command continues:\n    {runnable(options.command)}", file=sys.stderr)
+        sys.exit(130)
+    for name in reproduction.experiments:
+        print(as_text(tables[name]))
+    return tables
+
+
+def print_theory(selection: Selection, folder: Path) -> None:
+    """Compute and print the experiments that need no sweep."""
+    if not selection.theories:
+        return
+    from fpp_sweep.reproduce.analysis import compute  # loads torch, which takes seconds
+
+    for name in selection.theories:
+        print(compute(name, selection.spaces[name], folder / name))
+
+
+def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, Table]) -> None:
+    """Write the page, and bring MLflow up to date."""
+    page = write_page(reproduction.folder, tables)
+    problem = deliver([reproduction.sweep(name) for name in tables], [page])
+    if problem:
+        print(f"MLflow lacks the tables: {problem}", file=sys.stderr)
+    print(f"\npage: {page.resolve().as_uri()}")

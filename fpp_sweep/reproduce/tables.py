@@ -1,0 +1,232 @@
+"""Tables: an experiment with the numbers of its sweep, read from the sweep's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.measurements import measure, resampled_metrics
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.reproduce.cells import Cell, number_of
+from fpp_sweep.reproduce.experiment_files import experiment_of, find
+from fpp_sweep.reproduce.experiments import Column, Experiment, Row
+from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, is_papers_model, mean_of_printed
+from fpp_sweep.space.reading import space_of
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.yamlfile import of_plain
+from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import write_json
+from fpp_sweep.statistics.bootstrap import SplitSamples, average_over
+from fpp_sweep.statistics.paired import Interval, metric_interval
+
+EUROSAT = "eurosat"  # dominates the printed averages
+WITHOUT = f"{AVERAGE} without {EUROSAT}"
+SPLIT = "test"
+EXPERIMENT_FILE = "experiment.json"
+SETTINGS_SHOWN = (
+    "fpp.gamma1",
+    "fpp.gamma2",
+    "fpp.start",
+    "fpp.detach",
+    "fpp.align_distance",
+    "fpp.steps",
+    "views.count",
+    "views.augmix",
+    "precision",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """An experiment with its numbers. A scope is a dataset or an average over datasets."""
+
+    experiment: Experiment
+    model: str
+    same_model: bool  # as the paper's
+    scopes: Mapping[str, Sequence[str]]  # datasets of each scope; single datasets first
+    cells: Mapping[tuple[str, str, str], Cell]  # by row, column and scope
+    ran: tuple[str, ...]  # sentences on models, data and settings
+    samples: Mapping[str, SplitSamples] = field(default_factory=dict)  # resampled metrics, by scope
+    failed: Mapping[str, str] = field(default_factory=dict)  # row -> why it has no numbers
+    records: Mapping[tuple[str, str], TrialRecord] = field(default_factory=dict)  # with results, by row and column
+
+    @property
+    def datasets(self) -> list[str]:
+        return [scope for scope in self.scopes if not is_average(scope)]
+
+    @property
+    def averaged(self) -> Sequence[str]:
+        """The datasets of the average; the only dataset if there is one."""
+        return self.scopes.get(AVERAGE, self.datasets)
+
+    @property
+    def main_scope(self) -> str:
+        """The average, or the only dataset."""
+        if AVERAGE in self.scopes:
+            return AVERAGE
+        return self.datasets[0]
+
+    def record(self, row: Row) -> TrialRecord | None:
+        """Return the row's trial; the first one if columns have trials of their own."""
+        for column in self.experiment.columns:
+            if (row.name, column.name) in self.records:
+                return self.records[row.name, column.name]
+        return None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that have a number, ours or the paper's, or that failed."""
+        names = set(self.failed)
+        for row_name, _, _ in self.cells:
+            names.add(row_name)
+        return [row for row in self.experiment.rows if row.name in names]
+
+    def cell(self, row: Row, column: Column, scope: str) -> Cell:
+        return self.cells.get((row.name, column.name, scope), Cell())
+
+
+def is_average(scope: str) -> bool:
+    return scope.startswith(AVERAGE)
+
+
+def scopes_of(experiment: Experiment, datasets: Sequence[str]) -> dict[str, list[str]]:
+    """Return the datasets of each scope: every dataset, then the averages over several."""
+    scopes = {name: [name] for name in datasets}
+    averaged = [name for name in datasets if name in experiment.average] or list(datasets)
+    if len(averaged) > 1:
+        scopes[AVERAGE] = averaged
+    if EUROSAT in averaged and len(averaged) > 2:
+        without = list(averaged)
+        without.remove(EUROSAT)
+        scopes[WITHOUT] = without
+    return scopes
+
+
+def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, str], ran: Sequence[str] = ()) -> Table:
+    """Read an experiment's numbers from its sweep's folder; `ran` are further sentences on what was run."""
+    info = folder.info()
+    space = space_of(info.space, str(folder.info_file))
+    records, failed = _records_of(experiment, folder, space, files)
+    distinct = {record.name: record for record in records.values()}
+    metrics = resampled_metrics([column.metric for column in experiment.columns])
+    measurements = measure(folder, list(distinct.values()), SPLIT, metrics)
+    scopes = scopes_of(experiment, list(info.datasets))
+    table = Table(
+        experiment=experiment,
+        model=info.model,
+        same_model=is_papers_model(info.model),
+        scopes=scopes,
+        cells={},
+        ran=(*ran, *_run_sentences(info, space), *measurements.notes),
+        samples={scope: average_over(measurements.samples, names) for scope, names in scopes.items()},
+        failed=failed,
+        records=records,
+    )
+    return replace(table, cells=_cells_of(table))
+
+
+def _records_of(
+    experiment: Experiment, folder: SweepFolder, space: Space, files: Mapping[str, str]
+) -> tuple[dict[tuple[str, str], TrialRecord], dict[str, str]]:
+    """Return the trial behind each row and column, and why rows have none."""
+    by_key = {record.key: record for record in folder.trials()}
+    records = {}
+    failed = {}
+    for row in experiment.rows:
+        if not row.can_run(files):
+            continue
+        for column in experiment.columns:
+            record = by_key.get(keys.of_config(space.resolve(experiment.settings(row, column, files))))
+            if record is None:
+                continue
+            if SPLIT in record.results:
+                records[row.name, column.name] = record
+            else:
+                failed[row.name] = record.reason or record.state
+    return records, failed
+
+
+def _run_sentences(info: SweepInfo, space: Space) -> Iterator[str]:
+    seeds = str(list(info.seeds)).strip("[]")
+    yield f"model {info.model}, datasets {', '.join(info.datasets)}, seeds {seeds}"
+    if space.work.limit:
+        yield f"at most {space.work.limit} images of each dataset"
+    else:
+        yield "all images of the test splits; 200 of each embedded dataset"
+    settings = space.resolve({}).flat()
+    yield ", ".join(f"{key}={settings[key]}" for key in SETTINGS_SHOWN)
+
+
+# --- cells ---------------------------------------------------------------------------------------------
+
+
+def _cells_of(table: Table) -> dict[tuple[str, str, str], Cell]:
+    cells = {}
+    for row in table.experiment.rows:
+        for column in table.experiment.columns:
+            for scope in table.scopes:
+                cell = _cell(table, row, column, scope)
+                if cell.value is not None or cell.printed is not None:
+                    cells[row.name, column.name, scope] = cell
+    return cells
+
+
+def _cell(table: Table, row: Row, column: Column, scope: str) -> Cell:
+    record = table.records.get((row.name, column.name))
+    cell = Cell()
+    if record is not None:
+        cell = number_of(record.results[SPLIT], column, table.scopes[scope])
+        cell = replace(cell, interval=_interval(table.samples[scope], record, column))
+    return replace(cell, printed=printed_in(row, column, scope), same_model=table.same_model)
+
+
+def _interval(samples: SplitSamples, record: TrialRecord, column: Column) -> Interval | None:
+    if column.of != "mean" or record.name not in samples.records:
+        return None
+    interval = metric_interval(samples, record.name, column.metric)
+    if isinstance(interval, str):  # the reason why there is none
+        return None
+    return interval
+
+
+def printed_in(row: Row, column: Column, scope: str) -> PrintedNumber | None:
+    """Return a row's printed number; the average without EuroSAT is computed from the printed columns."""
+    numbers = row.printed.get(column.name, {})
+    if scope != WITHOUT:
+        return numbers.get(scope)
+    rest = []
+    for name, number in numbers.items():
+        if name in (AVERAGE, EUROSAT):
+            continue
+        if number is None:
+            return None
+        rest.append(number)
+    if not rest:
+        return None
+    return mean_of_printed(rest)
+
+
+# --- saved tables ---------------------------------------------------------------------------------------
+
+
+def save_experiment(folder: SweepFolder, experiment: Experiment, files: Mapping[str, str], ran: Sequence[str]) -> None:
+    """Write what `load_table` needs apart from the sweep's records."""
+    document = {"experiment": experiment.root.plain(), "files": dict(files), "ran": list(ran)}
+    write_json(folder.path / EXPERIMENT_FILE, document)
+
+
+def load_table(folder: SweepFolder) -> Table:
+    """Return the table of a sweep, with the experiment as it was run."""
+    file = folder.path / EXPERIMENT_FILE
+    try:
+        document = json.loads(file.read_text())
+        plain, files, ran = (document[key] for key in ("experiment", "files", "ran"))
+    except FileNotFoundError:  # the run has not ended
+        return table_of(find(folder.path.name), folder, {})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{file}: not readable ({error})") from error
+    experiment = experiment_of(of_plain(plain, str(file)), folder.path.name)
+    return table_of(experiment, folder, files, ran)

@@ -1,0 +1,130 @@
+"""Claims of a table: verdicts on our own numbers, by the rule for every difference that is shown."""
+
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.measurements import measure
+from fpp_sweep.reproduce.claims import judge_claims, pairs_of
+from fpp_sweep.reproduce.experiment_files import find
+from fpp_sweep.reproduce.experiments import Claim
+from fpp_sweep.statistics.paired import compare
+from tests.report.worlds import World
+from tests.reproduce.made import ran, result, result_of_stats
+
+SETS = ("dtd", "pets")
+MAIN = find("main")
+
+
+def better(row, *others, column="accuracy", **options):
+    return Claim(says=f"{row} is better", row=row, than=list(others), column=column, **options)
+
+
+def table_with(path, claims, sides, images=400, seeds=(0, 1)):
+    """The main table with other claims; `sides` are (right, shift) by row: the share of right answers and the
+    overconfidence."""
+    world = World(images, sets=SETS)
+    stats = {row: world.sums(*side, seeds=seeds) for row, side in sides.items()}
+    results = {row: result_of_stats(table, sce=1.0) for row, table in stats.items()}
+    return ran(path, replace(MAIN, claims=tuple(claims)), SETS, results, stats=stats)
+
+
+def verdicts(table):
+    return [claim.verdict for claim in judge_claims(table)]
+
+
+SIDES = {"zero_shot": (0.6, 0.1), "tpt": (0.7, 0.1), "ctpt": (0.602, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict"),
+    [
+        (better("tpt", "zero_shot"), "holds"),
+        (better("tpt", "zero_shot", "ctpt"), "holds"),
+        (better("zero_shot", "tpt"), "does not hold"),
+        (better("zero_shot", "tpt", kind="worse"), "holds"),
+        (better("tpt", "zero_shot", kind="worse"), "does not hold"),
+        (better("zero_shot", "ctpt"), "undecided"),
+        (better("zero_shot", "tpt", kind="differs"), "differs"),
+        (better("zero_shot", "ctpt", kind="differs"), "undecided"),
+        (better("tpt", "zero_shot", where="every dataset"), "holds"),
+        (better("fpp", "zero_shot"), "not tested"),  # a row without numbers
+    ],
+)
+def test_a_claim_has_a_verdict(tmp_path, claim, verdict):
+    assert verdicts(table_with(tmp_path, [claim], SIDES)) == [verdict]
+
+
+def test_a_claim_about_several_rows_counts_those_for_which_it_holds(tmp_path):
+    claims = [better("tpt", "zero_shot", "ctpt"), better("ctpt", "zero_shot", "otpt")]
+    sides = {"zero_shot": (0.6, 0.1), "tpt": (0.65, 0.1), "ctpt": (0.65, 0.1), "otpt": (0.7, 0.1)}
+    table = table_with(tmp_path, claims, sides)
+    assert verdicts(table) == ["undecided; holds in 1 of 2", "does not hold; holds in 1 of 2"]
+
+
+def test_claims_are_judged_as_a_sweeps_answer_by_one_comparison_of_all_their_pairs(tmp_path):
+    claims = [better("tpt", "zero_shot"), better("ctpt", "zero_shot"), better("tpt", "ctpt", column="ece")]
+    sides = {"zero_shot": (0.60, 0.1), "tpt": (0.625, 0.12), "ctpt": (0.61, 0.14)}
+    table = table_with(tmp_path, claims, sides)
+    names = {row: table.records[row, "accuracy"].name for row in sides}
+    samples = measure(SweepFolder(tmp_path), list(table.records.values()), "test", ["accuracy", "ece"]).samples
+    family = {}
+    for metric, pairs in (("accuracy", [("tpt", "zero_shot"), ("ctpt", "zero_shot")]), ("ece", [("tpt", "ctpt")])):
+        for first, second in pairs:
+            (family[first, second, metric],) = compare(samples, [(names[first], names[second])], [metric])
+    smallest = min(difference.p_value for difference in family.values())
+    for claim, judged in zip(claims, judge_claims(table), strict=True):
+        (pair,) = pairs_of(table, claim)
+        difference = family[pair.first, pair.second, claim.column]
+        gain = difference.value * (1 if claim.column == "accuracy" else -1)
+        assert judged.numbers.startswith(f"{gain:+.2f} ± {difference.half_width:.2f}")
+        if difference.p_value == smallest:  # Holm: the smallest of three counts threefold
+            assert (judged.verdict in ("holds", "does not hold")) == (3 * smallest < 0.05)
+
+
+def test_holms_family_is_all_comparisons_of_the_tables_claims(tmp_path):
+    """A difference that is significant alone is not significant among many others."""
+    sides = {"zero_shot": (0.6, 0.1), "tpt": (0.62, 0.1), "ctpt": (0.6, 0.1), "otpt": (0.6, 0.1), "fpp": (0.6, 0.1)}
+    claim = better("tpt", "zero_shot")
+    table = table_with(tmp_path, [claim], sides, images=300)
+    assert verdicts(table) == ["holds"]
+    further = []
+    for column in ("accuracy", "ece"):
+        further.append(better("ctpt", "zero_shot", "otpt", "fpp", column=column, where="every dataset"))
+    among_many = replace(table, experiment=replace(table.experiment, claims=(claim, *further)))
+    assert verdicts(among_many)[0] == "undecided"
+    numbers = [judge_claims(judged)[0].numbers for judged in (table, among_many)]
+    assert numbers == [f"{numbers[1]}*", numbers[1]]  # intervals are not corrected
+
+
+def test_a_metric_without_block_statistics_is_compared_by_seed(tmp_path):
+    def metrics(sce):
+        return lambda name, seed: {"accuracy": 50.0, "ece": 8.0, "sce": sce + 0.001 * seed * sce}
+
+    results = {"zero_shot": result(SETS, metrics(2.0)), "tpt": result(SETS, metrics(1.0))}
+    claims = (better("tpt", "zero_shot", column="sce"), better("zero_shot", "tpt", column="sce"))
+    table = ran(tmp_path, replace(MAIN, claims=claims), SETS, results)
+    assert verdicts(table) == ["holds", "does not hold"]
+    # paired by seed: 1.0 and 1.001; t with one degree of freedom: 12.706 standard errors of 0.0005
+    assert judge_claims(table)[0].numbers == "+1.00 ± 0.01*"
+
+
+def test_too_few_images_test_nothing(tmp_path):
+    table = table_with(tmp_path, [better("tpt", "zero_shot")], SIDES, images=20)
+    assert verdicts(table) == ["not tested"]
+
+
+def test_every_shipped_claim_names_what_it_compares():
+    """A sentence about the best or worst row compares the row with every other row that has printed numbers."""
+    isolated = find("isolated_effect")
+    worst = next(claim for claim in isolated.claims if "worst" in claim.says)
+    assert (worst.row, worst.kind) == ("ent_ent", "worse")
+    assert set(worst.than) == {row.name for row in isolated.rows} - {"ent_ent"}
+    shifts = next(claim for claim in find("natural_shifts").claims if "C-TPT and O-TPT" in claim.says)
+    assert set(shifts.than) == {"ctpt", "otpt"}
+    substitutes = [claim for claim in find("class_names").claims if "still beat" in claim.says]
+    assert {(claim.row, claim.column) for claim in substitutes} == {
+        (row, column) for row in ("imagenet", "gaussian") for column in ("accuracy", "ece")
+    }
+    assert all(set(claim.than) == {"tpt", "ctpt", "otpt"} for claim in substitutes)

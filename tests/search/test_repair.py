@@ -1,0 +1,342 @@
+"""The records and the study of a resumed sweep after real damage, with real Optuna."""
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.search import samplers
+from fpp_sweep.search.repair import repair_records
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec.errors import InputError
+from tests.names import PLAIN, named
+from tests.sweeps import split_result, sweep_info
+
+SPACE = named("""
+params:
+  fpp.gamma2: {low: 0.1, high: 20, log: true}
+  fpp.draws: {low: 2, high: 8, step: 2}
+  method: [tpt, ctpt]
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: [ctpt]}}
+points: [{fpp.gamma2: 1.0, method: ctpt}]
+constraints: [{metric: accuracy, at_least: 40}]
+search: {trials: 8, sampler: SAMPLER}
+work: {datasets: [scenes], baselines: [zero_shot]}
+""")
+ATTRIBUTES = ("user_attrs", "constraints")
+ENDS = ["complete", "failed", "complete", "stopped", "complete", "complete"]
+STATES = [
+    {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}[end] for end in ENDS
+]
+
+
+def space_of(sampler="random"):
+    return parse_space(SPACE.replace("SAMPLER", sampler), "space.yaml")
+
+
+def begun(path, sampler="random"):
+    """Return the folder and the study of a driver while a trial runs."""
+    space, folder = space_of(sampler), SweepFolder(path)
+    folder.write_info(replace(sweep_info(path.name, state="running"), space=space.plain(), objectives=space.objectives))
+    folder.write_trial(TrialRecord(name=f"baseline-{PLAIN}", kind="baseline", state="waiting"))
+    study = SweepStudy(folder.study_file, path.name, space)
+    for end in ENDS:
+        record = next_record(study, end)
+        folder.write_trial(record)
+        study.tell(record)
+    folder.write_trial(next_record(study, "running"))
+    return folder, study
+
+
+def made(path, sampler="random"):
+    """Return the folder of a sweep whose driver was killed while a trial ran."""
+    folder, _ = begun(path, sampler)
+    return folder
+
+
+def next_record(study, end):
+    number, origin, params = study.ask()
+    record = TrialRecord(
+        name=f"trial-{number:04d}",
+        kind="trial",
+        state=end,
+        number=number,
+        origin=origin,
+        params=params,
+        key="k",
+        generation=study.generation(number),
+    )
+    if end != "complete":
+        return replace(record, reason="why")
+    values = [40.0 + len(repr(params)), 10.0 + params["fpp.gamma2"]]
+    return replace(record, values=values, constraints={"accuracy": -values[0]}, results={"val": split_result(number)})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("whole") / "sweep").path
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    return SweepFolder(shutil.copytree(whole, tmp_path / "sweep"))
+
+
+def repaired(folder, sampler="random"):
+    return list(repair_records(folder, folder.info(), space_of(sampler)))
+
+
+def trials(folder):
+    """Return the study's trials, without Optuna's own times and ids."""
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder.study_file}")
+    assert study.metric_names == ["accuracy", "ece"]
+    return [
+        tuple(getattr(trial, name) for name in ("number", "state", "params", "distributions", "values", *ATTRIBUTES))
+        for trial in study.trials
+    ]
+
+
+def next_driver(folder, sampler="random"):
+    """Return the study of the next driver."""
+    return SweepStudy(folder.study_file, "sweep", space_of(sampler), records=folder.trials())
+
+
+def scribble(file, seed=0):
+    content = bytearray(file.read_bytes())
+    start = len(content) // 3
+    content[start : start + 4000] = random.Random(seed).randbytes(4000)
+    file.write_bytes(content)
+
+
+def an_index(file):
+    """Which is used only when a trial ends."""
+    with closing(sqlite3.connect(file)) as study:
+        (size,) = study.execute("PRAGMA page_size").fetchone()
+        (page,) = study.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_trial_values_1'"
+        ).fetchone()
+    content = bytearray(file.read_bytes())
+    content[page * size - 200 : page * size] = bytes(200)
+    file.write_bytes(content)
+
+
+def all_but_its_journal(file):
+    """As a driver that is killed while it writes leaves it; SQLite would play it into whatever has the study's name."""
+    journal = file.with_name("study.db-journal")
+    with closing(sqlite3.connect(file, isolation_level=None)) as study:
+        study.execute("DELETE FROM trial_params")  # what it would play
+        study.execute("PRAGMA cache_size = 1")  # so that it is written out while the transaction is open
+        study.execute("BEGIN IMMEDIATE")
+        study.execute("INSERT INTO trial_params (trial_id, param_name) VALUES (1, 'x')")
+        for table in ("trials", "trial_values", "trial_user_attributes"):
+            study.execute(f"DELETE FROM {table}")
+        content = journal.read_bytes()
+        study.execute("ROLLBACK")
+    assert int.from_bytes(content[8:12], "big") > 0  # pages that it holds
+    journal.write_bytes(content)
+    file.unlink()
+
+
+def of_another_sweep(file):
+    SweepStudy(file, "other", space_of())
+
+
+def of_other_directions(file):
+    space = parse_space(f"{SPACE.replace('SAMPLER', 'random')}\nobjectives: [ece, brier]", "space.yaml")
+    SweepStudy(file, "sweep", space)
+
+
+def of_another_space(file):
+    space = parse_space(named("params: {method: [tpt, otpt]}\nwork: {datasets: [scenes]}"), "space.yaml")
+    study = SweepStudy(file, "sweep", space)
+    for _ in range(9):
+        study.ask()
+
+
+STUDIES = {
+    "empty": lambda file: os.truncate(file, 0),
+    "a header": lambda file: os.truncate(file, 100),
+    "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "random inside": scribble,
+    "an index": an_index,
+    "random": lambda file: file.write_bytes(random.Random(1).randbytes(50_000)),
+    "missing": lambda file: file.unlink(),
+    "missing but for its journal": all_but_its_journal,
+    "of another sweep": of_another_sweep,
+    "of other directions": of_other_directions,
+    "of another space": of_another_space,
+}
+
+
+@pytest.mark.parametrize("damage", STUDIES.values(), ids=STUDIES)
+def test_a_driver_builds_the_study_from_the_records_whatever_the_old_one_is(folder, damage):
+    wanted = trials(folder)
+    assert [state for _, state, *_ in wanted] == [*STATES, TrialState.RUNNING]
+    damage(folder.study_file)
+    assert repaired(folder) == []
+    next_driver(folder)
+    assert trials(folder) == wanted
+
+
+def test_a_study_that_another_process_has_open_is_replaced(folder):
+    wanted = trials(folder)
+    with closing(sqlite3.connect(folder.study_file)) as dashboard:
+        dashboard.execute("BEGIN EXCLUSIVE")
+        next_driver(folder)
+    assert trials(folder) == wanted
+
+
+def test_repair_changes_nothing_that_is_whole(folder):
+    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()}
+    assert repaired(folder) == []
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lost_record_is_restored_or_drawn_anew_whatever_byte_of_the_study_is_wrong(folder, seed):
+    wanted = trials(folder)
+    folder.trial_file("trial-0002").unlink()
+    choice = random.Random(seed)
+    content = bytearray(folder.study_file.read_bytes())
+    for _ in range(choice.choice([1, 20, 400])):
+        content[choice.randrange(len(content))] = choice.randrange(256)
+    folder.study_file.write_bytes(content)
+    repaired(folder)
+    study = next_driver(folder)
+    assert study.unfinished()[0] == 2
+    assert [trial for trial in trials(folder)[:7] if trial[0] != 2] == [trial for trial in wanted if trial[0] != 2]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+def test_the_next_trial_is_that_of_the_undisturbed_sweep(tmp_path, sampler, monkeypatch):
+    monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
+    monkeypatch.setattr(samplers, "STARTUP_TRIALS", 3)
+    folder, undisturbed = begun(tmp_path / "sweep", sampler)
+    resumed = next_driver(SweepFolder(shutil.copytree(folder.path, tmp_path / "copy")), sampler)
+    assert resumed.ask() == undisturbed.ask()
+
+
+RECORDS = {
+    "cut": lambda document: json.dumps(document)[:200],
+    "not UTF-8": lambda document: json.dumps(document).encode()[:-1] + b"\xff}",
+    "no object": lambda document: "[]",
+    "deep": lambda document: "[" * 100_000,
+    "too large": lambda document: " " * 2**25 + json.dumps(document),
+    "no number": lambda document: json.dumps({**document, "values": [1.0, float("nan")]}),
+    "endless number": lambda document: json.dumps(document).replace('"started": 0.0', '"started": 1e999'),
+    "too few values": lambda document: json.dumps({**document, "values": [1.0]}),
+    "no values": lambda document: json.dumps({**document, "values": None}),
+    "no results": lambda document: json.dumps({**document, "results": {}}),
+    "results of a list": lambda document: json.dumps({**document, "results": []}),
+    "results of words": lambda document: json.dumps({**document, "results": {"val": "good"}}),
+    "another's": lambda document: json.dumps({**document, "name": "trial-0004"}),
+    "another's number": lambda document: json.dumps({**document, "number": 4}),
+    "an unknown state": lambda document: json.dumps({**document, "state": "done"}),
+    "params outside": lambda document: json.dumps({**document, "params": {**document["params"], "fpp.gamma2": 99.0}}),
+    "params of words": lambda document: json.dumps({**document, "params": {**document["params"], "fpp.draws": "x"}}),
+    "an unknown setting": lambda document: json.dumps({**document, "config": {"fpp.gama": 1}}),
+    "a field too many": lambda document: json.dumps({**document, "more": 1}),
+    "deleted": None,
+}
+
+
+@pytest.mark.parametrize("damage", RECORDS.values(), ids=RECORDS)
+def test_a_trial_without_a_record_is_run_again_with_the_settings_of_the_study(folder, damage):
+    wanted, file = trials(folder), folder.trial_file("trial-0002")
+    content = damage and damage(json.loads(file.read_text()))
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    *first, again = repaired(folder)
+    assert [f"{file}: " in line and "kept as trial-0002.json.damaged-" in line for line in first] == [True] * (
+        content is not None
+    )
+    assert len(max(first, default="")) < 900
+    assert again == "trial-0002 has no usable record; it is run again, with the study's values"
+    record = folder.trial("trial-0002")
+    assert (record.state, record.number, record.params) == ("waiting", 2, wanted[2][2])
+    assert list(record.params) == [param.key for param in space_of().params if param.key in record.params]
+    assert record.config["fpp.gamma2"] == record.params["fpp.gamma2"]
+    assert repaired(folder) == []
+    assert next_driver(folder).unfinished() == [2, 6]
+    left = trials(folder)
+    assert left[2] == (*wanted[2][:1], TrialState.RUNNING, *wanted[2][2:4], None, {}, {})
+    assert left[:2] + left[3:] == wanted[:2] + wanted[3:]
+
+
+def test_a_restored_record_has_the_generation_of_nsga2(tmp_path, monkeypatch):
+    monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
+    folder = made(tmp_path / "sweep", "nsga2")
+    generations = [record.generation for record in folder.trials() if record.kind == "trial"]
+    assert generations[-1] > 0
+    folder.trial_file("trial-0004").unlink()
+    repaired(folder, "nsga2")
+    assert [record.generation for record in folder.trials() if record.kind == "trial"] == generations
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_trial_in_neither_records_nor_study_is_drawn_anew(tmp_path, sampler):
+    """Settings of the queue and of the random sampler are the same again."""
+    folder = made(tmp_path / "sweep", sampler)
+    wanted = trials(folder)
+    os.truncate(folder.study_file, 3000)
+    os.truncate(folder.trial_file("trial-0001"), 5)
+    folder.trial_file("trial-0004").unlink()
+    notes = repaired(folder, sampler)
+    lost = "has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
+    assert [note for note in notes if note.startswith("trial")] == [f"trial-0001 {lost}", f"trial-0004 {lost}"]
+    study = next_driver(folder, sampler)
+    assert study.unfinished() == [1, 4, 6]
+    (_, _, first), (_, _, second) = study.ask_again(1), study.ask_again(4)
+    assert first == wanted[1][2]
+    assert second == wanted[4][2] or sampler == "tpe"
+    assert study.ask()[0] == 7
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_trial_whose_driver_was_killed_before_its_first_record(folder, is_complete):
+    """With all settings in the study, the trial is restored; else its number and its settings are drawn again."""
+    wanted = trials(folder)[6][2]
+    folder.trial_file("trial-0006").unlink()
+    if not is_complete:
+        with closing(sqlite3.connect(folder.study_file)) as study:
+            study.execute("DELETE FROM trial_params WHERE trial_id = 7 AND param_name = 'method'")
+            study.commit()
+    notes = repaired(folder)
+    assert len(notes) == is_complete
+    if is_complete:
+        assert folder.trial("trial-0006").params == wanted
+    else:
+        number, _, params = next_driver(folder).ask()
+        assert (number, params) == (6, wanted)
+
+
+def test_a_baseline_without_a_record_is_noticed(folder):
+    folder.trial_file(f"baseline-{PLAIN}").unlink()
+    assert repaired(folder) == [f"baseline-{PLAIN} has no usable record; it is run again"]
+
+
+def test_a_sweep_that_was_ended_before_its_first_trial_lacks_nothing(folder):
+    shutil.rmtree(folder.path / "trials")
+    folder.study_file.unlink()
+    assert repaired(folder) == []
+
+
+def test_a_record_that_the_disk_does_not_give_is_not_taken_for_damaged(folder):
+    file = folder.trial_file("trial-0002")
+    file.unlink()
+    file.symlink_to(file)  # a loop: an error of the file system, for root, too
+    with pytest.raises(InputError, match="Too many levels"):
+        repaired(folder)
+    assert not list(folder.path.rglob("*.damaged-*"))
+    assert trials(folder)[-1][1] == TrialState.RUNNING

@@ -1,0 +1,188 @@
+"""Block statistics: metrics computed from them equal metrics of single images."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpp_sweep.core.datasets import fair_order
+from fpp_sweep.core.metrics import EDGES, Confidences, accuracy, expected_calibration_error
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics.block_stats import (
+    BLOCKWISE_METRICS,
+    KERNEL_POINTS,
+    KERNEL_WIDTH,
+    BlockStats,
+    block_size,
+    from_bytes,
+    metric_value,
+    restrict_to_shared_blocks,
+    to_bytes,
+)
+
+ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier")
+
+
+def confidences(generator, images, shift=0.0):
+    """Made-up predictions, over-confident by `shift`."""
+    confidence = generator.uniform(0.3, 1, images).astype(np.float32)
+    return Confidences(confidence, generator.uniform(size=images) < np.clip(confidence - shift, 0, 1))
+
+
+def names(images):
+    return [f"image {index}" for index in range(images)]
+
+
+def sums_of(given, ids=None, size=0, generator=None):
+    generator = generator or np.random.default_rng(9)
+    losses = generator.uniform(0, 3, (2, len(given)))
+    return BlockStats.of("dtd", ids or names(len(given)), given, *losses, size=size)
+
+
+def made(images, seed=0, shift=0.1, size=0):
+    generator = np.random.default_rng(seed)
+    return sums_of(confidences(generator, images, shift), size=size, generator=generator)
+
+
+def equal(one, other):
+    return one.size == other.size and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in ARRAYS
+    )  # to the bit
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 8, 64]))
+@settings(max_examples=40, deadline=None)
+def test_sums_over_blocks_equal_the_sum_over_one_block_to_the_bit(images, seed, size):
+    one = made(images, seed, size=size)
+    whole = one.with_block_size(512)
+    assert equal(whole, made(images, seed, size=512))
+    assert len(whole) == 1
+    for metric in BLOCKWISE_METRICS:
+        assert metric_value(metric, one) == metric_value(metric, whole)
+
+
+@given(st.integers(1, 400), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_metrics_of_sums_equal_metrics_of_images_to_the_bit(images, seed):
+    given = confidences(np.random.default_rng(seed), images)
+    one = sums_of(given)
+    assert metric_value("accuracy", one) == accuracy(given)
+    assert metric_value("ece", one) == expected_calibration_error(given)
+    row = BLOCKWISE_METRICS["ece"]
+    in_blocks = row.scale * row.value(np.ones(len(one)) @ row.columns(one)) / one.total
+    assert in_blocks == expected_calibration_error(given)
+
+
+def test_confidences_on_edges_are_in_the_bins_of_ece():
+    given = Confidences(EDGES.copy(), np.arange(len(EDGES)) % 2 == 0)
+    one = sums_of(given)
+    assert metric_value("ece", one) == expected_calibration_error(given)
+    assert one.counts.sum() == len(EDGES) - 1  # exactly 0 is in no bin
+    assert one.total == len(EDGES)
+
+
+def test_the_order_of_predictions_does_not_matter():
+    generator = np.random.default_rng(1)
+    given, ids = confidences(generator, 90), names(90)
+    losses = generator.uniform(0, 3, (2, 90))
+    order = generator.permutation(90)
+    shuffled = Confidences(given.confidence[order], given.correct[order])
+    first = BlockStats.of("dtd", ids, given, *losses)
+    assert equal(first, BlockStats.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
+
+
+def test_smooth_ece_equals_its_definition():
+    """Residuals in 200 cells, each spread over 40 points by a Gaussian that is reflected at 0 and 1."""
+    given = confidences(np.random.default_rng(2), 60)
+    smoothed = [0.0] * KERNEL_POINTS
+    for confidence, hit in zip(given.confidence.tolist(), given.correct.tolist(), strict=True):
+        centre = (math.ceil(confidence * 200 - 1e-6) - 0.5) / 200
+        shares = []
+        for point in ((index + 0.5) / KERNEL_POINTS for index in range(KERNEL_POINTS)):
+            images = (point, -point, 2 - point, 2 + point, point - 2)
+            shares.append(sum(math.exp(-0.5 * ((image - centre) / KERNEL_WIDTH) ** 2) for image in images))
+        for index, share in enumerate(shares):
+            smoothed[index] += share / sum(shares) * (hit - confidence)
+    assert metric_value("smooth_ece", sums_of(given)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
+
+
+def test_smooth_ece_is_the_excess_of_a_confidence_that_is_too_high_everywhere():
+    one = sums_of(confidences(np.random.default_rng(3), 40_000, 0.1))
+    assert metric_value("smooth_ece", one) == pytest.approx(10, abs=0.6)
+    assert metric_value("smooth_ece", sums_of(confidences(np.random.default_rng(3), 40_000))) < 0.5
+
+
+def test_debiased_ece_equals_its_definition():
+    """Of each bin |residual|, less how much larger the mean of |N(residual, its variance)| is."""
+    given = confidences(np.random.default_rng(6), 150, 0.05)
+    total = 0.0
+    for index in range(len(EDGES) - 1):
+        inside = (given.confidence > EDGES[index]) & (given.confidence <= EDGES[index + 1])
+        count, hits = int(inside.sum()), int(given.correct[inside].sum())
+        gap = abs(hits - math.fsum(given.confidence[inside].tolist()))
+        spread = math.sqrt(hits * (count - hits) / count) if count else 0.0
+        if spread:
+            z = gap / spread
+            mean = spread * math.sqrt(2 / math.pi) * math.exp(-z * z / 2) + gap * math.erf(z / math.sqrt(2))
+            gap -= mean - gap
+        total += gap
+    assert metric_value("debiased_ece", sums_of(given)) == pytest.approx(100 * total / 150, rel=1e-5)
+
+
+def test_debiasing_removes_much_of_the_bias_of_few_images():
+    generator = np.random.default_rng(4)
+    splits = [sums_of(confidences(generator, 200)) for _ in range(40)]
+    plain, debiased = (np.mean([metric_value(name, one) for one in splits]) for name in ("ece", "debiased_ece"))
+    assert plain > 8  # the truth is 0
+    assert debiased < 0.7 * plain
+    far = [sums_of(confidences(generator, 200, 0.3)) for _ in range(40)]
+    assert np.mean([metric_value("debiased_ece", one) for one in far]) == pytest.approx(30, abs=1.5)
+
+
+def test_there_are_enough_blocks_and_they_fit_into_batches():
+    for images in (1, 63, 64, 127, 128, 1000, 4095, 4096, 50_000):
+        size = block_size(images)
+        assert 64 % size == 0 or size % 64 == 0
+        assert size == 1 or -(-images // size) >= 64
+
+
+def test_blocks_that_two_limits_share_are_matched_at_any_block_size():
+    """Of 1000 images a block has 8, of 200 it has 2; the first 200 in the fixed order are the same."""
+    order, _ = fair_order("dtd", names(1000))
+    generator = np.random.default_rng(5)
+    given = confidences(generator, 1000)
+    losses = generator.uniform(0, 3, (2, 1000))
+    head = order[:200]
+    few = BlockStats.of(
+        "dtd",
+        [f"image {index}" for index in head],
+        Confidences(given.confidence[head], given.correct[head]),
+        *losses[:, head],
+    )
+    many = BlockStats.of("dtd", names(1000), given, *losses)
+    short, long = restrict_to_shared_blocks([few, many])
+    assert (few.size, many.size, len(short)) == (2, 8, 25)
+    assert equal(short, long)
+
+
+def test_statistics_of_different_images_are_not_shared():
+    generator = np.random.default_rng(0)
+    different = sums_of(confidences(generator, 100), [f"other {index}" for index in range(100)])
+    with pytest.raises(InputError, match="the same images"):
+        restrict_to_shared_blocks([made(100), different])
+
+
+def test_statistics_are_read_back_from_a_file_to_the_bit():
+    table = {("dtd", 0): made(150), ("dtd", 1): made(150, 1), ("a/b c", 0): made(5000, 2)}
+    back = from_bytes(to_bytes(table))
+    assert list(back) == list(table)
+    assert all(equal(back[key], one) for key, one in table.items())
+    assert len(to_bytes(table)) < 150_000
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\3\4 nothing", to_bytes({("dtd", 0): made(10)})[:-30]])
+def test_a_damaged_file_raises_an_error(data):
+    with pytest.raises(ValueError, match="not a file of block statistics"):
+        from_bytes(data)

@@ -1,0 +1,110 @@
+"""Resampled metrics against plain loops, and what few images can show."""
+
+import numpy as np
+import pytest
+
+from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.statistics.attainment import attainment
+from fpp_sweep.statistics.block_stats import BlockStats, metric_value
+from fpp_sweep.statistics.bootstrap import average_over, block_weights, resample, sample_split
+from fpp_sweep.statistics.paired import compare, metric_interval, seed_variances
+from tests.statistics.samples import split_samples
+
+
+def stats_of(correct, confidence=0.9, dataset="dtd", size=0):
+    """Block statistics of images that all have one confidence."""
+    ids = [f"image {index}" for index in range(len(correct))]
+    confidences = Confidences(np.full(len(correct), confidence, np.float32), np.asarray(correct, bool))
+    ones = np.ones(len(correct))
+    return BlockStats.of(dataset, ids, confidences, ones, ones, size=size)
+
+
+def accuracies(generator, images=400, dataset="dtd"):
+    return {(dataset, 0): stats_of(generator.random(images) < 0.7, dataset=dataset)}
+
+
+def test_a_resample_equals_a_loop_over_its_blocks():
+    stats = stats_of(np.random.default_rng(0).random(100) < 0.6, size=2)
+    weights = block_weights("dtd", "val", 50, 20)
+    for metric in ("accuracy", "ece", "nll"):
+        values = resample(metric, stats, weights)
+        assert values[0] == pytest.approx(metric_value(metric, stats), rel=1e-9)
+        for value, counts in zip(values[1:], weights, strict=True):
+            taken = stats.take(np.repeat(np.arange(50), counts.astype(int)))
+            assert value == pytest.approx(metric_value(metric, taken), rel=1e-9)
+
+
+def test_weights_follow_from_dataset_split_and_number_alone():
+    ten = block_weights("dtd", "val", 50, 10)
+    assert np.array_equal(block_weights("dtd", "val", 50, 30)[:10], ten)
+    assert not np.array_equal(block_weights("dtd", "test", 50, 10), ten)
+    assert not np.array_equal(block_weights("pets", "val", 50, 10), ten)
+    assert (ten.sum(axis=1) == 50).all()
+
+
+def test_datasets_are_resampled_independently_so_that_errors_average_out():
+    generator = np.random.default_rng(0)
+    table = {}
+    for name in "abcd":
+        table |= accuracies(generator, dataset=name)
+    samples = sample_split("val", {"trial": table}, ["accuracy"]).records["trial"].metrics
+    assert samples["accuracy"].draws.std() == pytest.approx(samples["accuracy/a"].draws.std() / 2, rel=0.2)
+
+
+def test_an_average_over_some_datasets_equals_the_average_of_a_record_with_these_alone():
+    generator = np.random.default_rng(0)
+    table = {}
+    for name in "abc":
+        table |= accuracies(generator, dataset=name)
+    part = {key: stats for key, stats in table.items() if key[0] in "ac"}
+    averaged = average_over(sample_split("val", {"trial": table}, ["accuracy", "nll"]), ["a", "c"])
+    expected = sample_split("val", {"trial": part}, ["accuracy", "nll"])
+    assert averaged.images == expected.images
+    assert averaged.records["trial"].metrics.keys() == expected.records["trial"].metrics.keys()
+    for name, samples in expected.records["trial"].metrics.items():
+        assert np.array_equal(averaged.records["trial"].metrics[name].by_seed, samples.by_seed)
+
+
+@pytest.mark.parametrize(("images", "is_shown"), [(1, False), (4, False), (5, False), (8, True)])
+def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_shown):
+    """If five images all favour one side, chance does as much in one case of 16; with eight, in one of 128."""
+    index = np.arange(400)
+    tables = {"more": {("dtd", 0): stats_of(index < 200 + images)}, "fewer": {("dtd", 0): stats_of(index < 200)}}
+    (difference,) = compare(sample_split("val", tables, ["accuracy"]), [("more", "fewer")], ["accuracy"])
+    assert difference.value == images / 4
+    assert difference.is_significant == is_shown
+
+
+@pytest.mark.parametrize("wrong", [0, 100])
+def test_an_accuracy_of_0_or_100_has_an_interval_of_some_width(wrong):
+    """Of 100 images three may well be wrong although all that were measured are right."""
+    samples = sample_split("val", {"trial": {("dtd", 0): stats_of(np.arange(100) >= wrong)}}, ["accuracy"])
+    interval = metric_interval(samples, "trial", "accuracy")
+    assert interval.value == 100 - wrong
+    assert 2.5 < max(interval.high - interval.value, interval.value - interval.low) < 3.2
+
+
+def test_resamples_are_recentred_around_the_value():
+    samples = split_samples({"trial": {"ece": [5.0]}}).records["trial"].metrics["ece"]
+    assert samples.recentred_draws.mean() == pytest.approx(samples.value)
+
+
+def test_the_region_of_the_front_runs_where_shares_of_the_resamples_reach():
+    """Three trials side by side: the first is best in one objective, the last in the other."""
+    samples = split_samples(
+        {
+            "a": {"accuracy": [70.0], "ece": [8.0]},
+            "b": {"accuracy": [69.0], "ece": [6.0]},
+            "c": {"accuracy": [68.0], "ece": [4.0]},
+        },
+        image_sd=0.1,
+    )
+    seeds = seed_variances(samples, ["accuracy", "ece"])
+    region = attainment(samples, ["a", "b", "c"], ["accuracy", "ece"], seeds)
+    assert region.positions[-1] > 69.9
+    middle = int(np.argmin(np.abs(region.positions - 69.5)))
+    assert region.best[middle] < region.median[middle] < region.worst[middle]
+    assert region.median[middle] == pytest.approx(8, abs=0.1)
+    assert region.median[0] == pytest.approx(4, abs=0.1)
+    for reached in (region.best, region.median, region.worst):
+        assert (np.diff(reached[np.isfinite(reached)]) >= 0).all()

@@ -1,0 +1,35 @@
+"""Averages over datasets of unequal sizes."""
+
+import numpy as np
+import pytest
+
+from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.statistics.block_stats import BlockStats
+from fpp_sweep.statistics.bootstrap import sample_record
+
+SIZES = {"large": 1600, "small": 800}
+
+
+@pytest.fixture(scope="module")
+def record():
+    generator = np.random.default_rng(0)
+    table = {}
+    for dataset, size in SIZES.items():
+        confidences = Confidences(generator.random(size).astype(np.float32), generator.random(size) < 0.7)
+        ids = [f"{dataset}/{index}" for index in range(size)]
+        table[dataset, 0] = BlockStats.of(dataset, ids, confidences, np.ones(size), np.ones(size))
+    return sample_record("a", table, "val", ["accuracy", "ece"])
+
+
+def test_an_average_is_the_unweighted_mean_of_its_datasets(record):
+    for metric in ("accuracy", "ece"):
+        rows = [record.metrics[f"{metric}/{dataset}"].by_seed for dataset in SIZES]
+        np.testing.assert_allclose(record.metrics[metric].by_seed, np.mean(rows, axis=0), rtol=1e-12)
+
+
+def test_an_image_counts_by_the_smallest_dataset_divided_by_the_number_of_datasets(record):
+    assert record.metrics["accuracy/large"].one_image == 100 / 1600
+    assert record.metrics["accuracy/small"].one_image == 100 / 800
+    assert record.metrics["accuracy"].one_image == 100 / 800 / 2
+    assert record.metrics["accuracy"].extra_variance == pytest.approx(2 * (100 / 800 / 2) ** 2)
+    assert record.metrics["ece"].one_image == 0.0

@@ -1,0 +1,71 @@
+"""Count the words of the documentation: `python -m tools.doc_words`.
+
+A word is a token with a letter or a digit, outside fenced code. Tables count, except in the README, whose limit is on
+prose. Pages that a program writes do not count towards the limit.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+GENERATED = {"conformance.md"}  # `python -m tools.conformance` writes it
+MAX_WORDS = 20_000  # of docs/, generated pages not counted
+MAX_README_WORDS = 1_200
+MAX_PARAGRAPH_WORDS = 100
+
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_HTML = re.compile(r"<!--.*?-->|<[^>\n]*>", re.DOTALL)
+
+
+def without_code(text: str) -> str:
+    return _FENCED.sub("", text)
+
+
+def without_tables(text: str) -> str:
+    return re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+
+
+def count_words(text: str) -> int:
+    """Return the number of tokens with a letter or a digit.
+
+    >>> count_words("| a | 2 | -> |")
+    2
+    """
+    return sum(re.search(r"\w", token) is not None for token in text.split())
+
+
+def words_of_page(path: Path) -> int:
+    return count_words(without_code(path.read_text("utf-8")))
+
+
+def readme_words(path: Path) -> int:
+    """Return the words of prose: no code, tables, HTML tags or addresses of links."""
+    text = without_tables(without_code(path.read_text("utf-8")))
+    text = re.sub(r"\]\([^)]*\)", "]", _HTML.sub("", text))
+    return count_words(text)
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the paragraphs and list items of a page, without code, tables and headings."""
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", without_tables(without_code(text)))
+    return [block.strip() for block in blocks if block.strip() and not block.lstrip().startswith("#")]
+
+
+def pages() -> list[Path]:
+    return sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name not in GENERATED)
+
+
+def main() -> None:
+    total = 0
+    for path in pages():
+        words = words_of_page(path)
+        total += words
+        print(f"{words:>6}  {path.relative_to(ROOT)}")
+    print(f"{total:>6}  docs, of at most {MAX_WORDS}")
+    print(f"{readme_words(ROOT / 'README.md'):>6}  README.md, prose, of at most {MAX_README_WORDS}")
+
+
+if __name__ == "__main__":
+    main()
