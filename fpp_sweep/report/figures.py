@@ -1,6 +1,6 @@
 """Figures: what the picture of a front shows, its drawing by matplotlib, and figures as PNG, PDF and SVG.
 
-`plots.py` draws the same data with plotly. matplotlib is imported when something is drawn, because that takes a second.
+`plots.py` draws the same data with plotly.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fpp_sweep.records.answer import SweepStatistics, attainment_of
 from fpp_sweep.records.front import Front, objective_pairs, staircase
@@ -26,10 +29,6 @@ from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, DASHES, GREY, INK, LINE, MARKERS, PALETTE, PAPER, RED, Marker
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PANEL_SIZE = (6.4, 4.8)  # inches
 REGION_LABEL = "front in 10 to 90 % of the resamples"
@@ -297,9 +296,6 @@ class StaticFigure:
 
     def to_bytes(self, file_format: str) -> bytes:
         """Return the figure as `png`, `pdf` or `svg`; equal figures give equal bytes."""
-        import matplotlib as mpl  # start-up time
-        from matplotlib.figure import Figure  # start-up time
-
         file = io.BytesIO()
         with mpl.rc_context(SETTINGS), warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Glyph \d+")  # emoji in a title are drawn as boxes

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
@@ -106,20 +107,16 @@ def goal_of(metric: str) -> catalogue.Goal:
 
 
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
-    from scipy.special import stdtrit  # start-up time: a trial's process computes no interval
-
-    return float(stdtrit(min(degrees_of_freedom, 1e9), probability))
+    return float(special.stdtrit(min(degrees_of_freedom, 1e9), probability))
 
 
 def two_sided_p(value: float, standard_error: float, degrees_of_freedom: float) -> float:
     """Return how often chance alone makes a difference as large, to either side."""
-    from scipy.special import stdtr  # start-up time, as above
-
     if value == 0:
         return 1.0
     if standard_error == 0:
         return 0.0
-    return float(2 * stdtr(min(degrees_of_freedom, 1e9), -abs(value) / standard_error))
+    return float(2 * special.stdtr(min(degrees_of_freedom, 1e9), -abs(value) / standard_error))
 
 
 # --- the variance of seeds -------------------------------------------------------------------------
@@ -180,10 +177,8 @@ class SeedVariances:
 
 def _unbiased_log(spread: float, degrees_of_freedom: int) -> float:
     """Return the logarithm of a sample variance, corrected for the mean of log chi-square."""
-    from scipy.special import digamma  # start-up time, as above
-
     half = degrees_of_freedom / 2
-    return math.log(max(spread, 1e-12)) - float(digamma(half)) + math.log(half)
+    return math.log(max(spread, 1e-12)) - float(special.digamma(half)) + math.log(half)
 
 
 def satterthwaite(variances: Sequence[Variance]) -> Variance:

@@ -83,16 +83,15 @@ def gpus_of_a_worker(work: Work) -> float:
 
 def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
     """Start workers in the Ray session, and return when the first one has loaded the model."""
-    from fpp_sweep.workers.actors import start_pool  # loads Ray, after `session` has set its environment
-    from fpp_sweep.workers.resources import WorkerNeeds, require_room  # likewise
+    from fpp_sweep.workers import actors, resources  # load Ray, after `session` has set its environment
 
     work = space.work
     gpus = gpus_of_a_worker(work)
     env = shared_environment() if options.on_cluster else {}
-    needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
+    needs = resources.WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
     # with both numbers given, a cluster may start machines for them
     may_grow = options.on_cluster and work.workers is not None and work.gpus_per_worker is not None
-    if lacking := require_room(needs, may_grow=may_grow):
+    if lacking := resources.require_room(needs, may_grow=may_grow):
         note(lacking)
     spec = replace(worker_spec(space, gpus), plugins=options.plugins)
     shared = None
@@ -100,7 +99,7 @@ def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
         check_nodes(spec)
     elif not options.plugins:
         shared = shared_results(space)
-    pool = start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout, shared=shared)
+    pool = actors.start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout, shared=shared)
     workers = "a first worker" if work.workers is None else plural(work.workers, "worker")
     stage(f"loading {work.model} on {workers}")
     try:

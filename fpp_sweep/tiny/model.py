@@ -29,12 +29,11 @@ IDS, ROWS = "token_embedding.ids", "token_embedding.rows"  # the names under whi
 
 def build() -> CLIP:
     """Return a freshly initialised model; draws from torch's global random stream."""
-    from open_clip import CLIP  # start-up time: open_clip takes ten seconds
-    from open_clip.model import CLIPTextCfg, CLIPVisionCfg  # start-up time, as above
+    import open_clip  # start-up time: takes ten seconds
 
-    vision = CLIPVisionCfg(layers=(1, 2, 2, 1), width=16, head_width=32, image_size=IMAGE_SIZE)
-    text = CLIPTextCfg(context_length=77, vocab_size=49_408, width=WIDTH, heads=4, layers=3)
-    return CLIP(WIDTH, vision, text)
+    vision = open_clip.model.CLIPVisionCfg(layers=(1, 2, 2, 1), width=16, head_width=32, image_size=IMAGE_SIZE)
+    text = open_clip.model.CLIPTextCfg(context_length=77, vocab_size=49_408, width=WIDTH, heads=4, layers=3)
+    return open_clip.CLIP(WIDTH, vision, text)
 
 
 def load(path: Path | None = None) -> tuple[CLIP, dict[str, str]]:

@@ -90,8 +90,7 @@ def read_predictions(path: Path) -> dict[str, Any]:
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:
     """Write one row for each sample; optional columns come last."""
-    import pyarrow  # start-up time
-    from pyarrow import parquet  # start-up time
+    import pyarrow.parquet  # start-up time
 
     columns: dict[str, Any] = {
         "id": list(predictions.ids),
@@ -110,4 +109,4 @@ def write_predictions(predictions: Predictions, classes: Sequence[str], path: Pa
         else:
             columns[name] = values
     with written_whole(path) as partial:
-        parquet.write_table(pyarrow.table(columns), partial)
+        pyarrow.parquet.write_table(pyarrow.table(columns), partial)

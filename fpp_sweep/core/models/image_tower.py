@@ -32,11 +32,9 @@ class ClassTokenBlock(nn.Module):
 
 def shorten_last_block(visual: nn.Module) -> nn.Module:
     """Replace the last block of a tower that pools at the class token; leave other towers as they are."""
-    from open_clip.transformer import ResidualAttentionBlock  # start-up time: open_clip takes ten seconds
-
     if _pools_at_class_token(visual):
         transformer: Any = visual.transformer
-        is_plain = type(transformer.resblocks[-1]) is ResidualAttentionBlock
+        is_plain = type(transformer.resblocks[-1]) is _open_clip_transformer().ResidualAttentionBlock
         if is_plain and transformer.batch_first:
             transformer.resblocks[-1] = ClassTokenBlock(transformer.resblocks[-1]).eval()
     return visual
@@ -49,9 +47,14 @@ def has_short_last_block(visual: nn.Module) -> bool:
 
 def _pools_at_class_token(visual: nn.Module) -> bool:
     """Return True for CLIP's vision transformer."""
-    from open_clip.transformer import VisionTransformer  # start-up time: open_clip takes ten seconds
+    is_transformer = isinstance(visual, _open_clip_transformer().VisionTransformer)
+    return is_transformer and visual.pool_type == "tok" and visual.attn_pool is None
 
-    return isinstance(visual, VisionTransformer) and visual.pool_type == "tok" and visual.attn_pool is None
+
+def _open_clip_transformer() -> Any:
+    from open_clip import transformer  # start-up time: open_clip takes ten seconds
+
+    return transformer
 
 
 class PromptedVisual(nn.Module):
