@@ -35,7 +35,10 @@ def begin(folder: SweepFolder, start: Start) -> None:
     page = folder.report / "sweep.html"
     if page.exists():
         return
-    text = f"Started at {datetime.now():%H:%M}. No report is written yet; this page loads itself again until one is."
+    text = (
+        f"Started at {datetime.now():%H:%M}. No report is written yet; this page loads itself again until one is. "
+        f"If the sweep was killed, this command writes one: fpp-sweep show {folder.path.name} --page"
+    )
     document = Document(title=folder.path.name, sections=(), introduction=(Text(text),))
     write_html(page, document, reload_seconds=FIRST_RELOAD_SECONDS)
 
