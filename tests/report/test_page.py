@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from datetime import UTC, datetime
 
 import pytest
 from PIL import Image
@@ -118,6 +119,13 @@ def test_only_the_page_of_a_running_sweep_loads_itself_again(tmp_path, folder):
     write_report(running, pages=True)
     assert 'data-reload-seconds="60"' in (running.report / "sweep.html").read_text()
     assert 'data-reload-seconds="0"' in (folder / "sweep.html").read_text()
+
+
+def test_the_page_of_a_running_sweep_says_when_it_was_written(tmp_path, folder):
+    running = write(tmp_path, info(state="running", finished=None), [trial(0)])
+    write_report(running, pages=True)
+    assert f"this page is as of {datetime.now(UTC):%Y-%m-%d}" in (running.report / "sweep.html").read_text()
+    assert "this page is as of" not in (folder / "sweep.html").read_text()
 
 
 def test_an_outlier_does_not_stretch_the_axes(tmp_path):
