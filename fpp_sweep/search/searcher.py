@@ -79,11 +79,11 @@ class SweepSearcher(Searcher):
         watch: StatusPoller,
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
-        finish: Sequence[str] = (),
+        continue_trials: Sequence[str] = (),
     ) -> None:
         """Call `on_change` with a record and a split when the trial begins on that split, and when it has ended.
 
-        The trials of `finish` were stopped early and are now run to their end.
+        The trials of `continue_trials` were stopped early and are now run to their end.
         """
         super().__init__()
         self.progress = Progress()
@@ -101,7 +101,7 @@ class SweepSearcher(Searcher):
         self._retries: list[tuple[str, str]] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines: list[str] = []
-        self._finish = list(finish)
+        self._trials_to_continue = list(continue_trials)
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
@@ -122,10 +122,10 @@ class SweepSearcher(Searcher):
                 self._write(waiting_record(name, "baseline", config, origin="baseline"))
                 self._baselines.append(name)
         for record in self._trials():
-            if record.name in self._finish:
+            if record.name in self._trials_to_continue:
                 self._write(replace(record, state="waiting", finished=None))
             elif record.estimate is not None and record.state not in ENDED:
-                self._finish.append(record.name)
+                self._trials_to_continue.append(record.name)
         states = Counter(record.state for record in self._trials())
         self.progress.finished = states["complete"]
         self.progress.failed = states["failed"]
@@ -285,8 +285,8 @@ class SweepSearcher(Searcher):
             return self._baselines.pop(0), split
         if self._waits_for_baselines():
             return None
-        if self._finish:
-            return self._finish.pop(0), split
+        if self._trials_to_continue:
+            return self._trials_to_continue.pop(0), split
         if not self._is_search_over():
             self.progress.phase = "search"
             return self._begin_trial(), split

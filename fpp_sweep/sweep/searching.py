@@ -36,7 +36,7 @@ def new_searcher(
         watch=poller,
         gpus_per_worker=opened.gpus_per_worker,
         on_change=on_change,
-        finish=options.finish,
+        continue_trials=options.continue_trials,
     )
 
 

@@ -335,7 +335,7 @@ def worker(make_worker):  # noqa: F811
 class Sweep:
     """A conductor, and Tune and the trials in this process."""
 
-    def __init__(self, path, worker, *overrides, finish=(), mended=False):
+    def __init__(self, path, worker, *overrides, continue_trials=(), mended=False):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
         if mended:
@@ -354,7 +354,7 @@ class Sweep:
             watch=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,
-            finish=finish,
+            continue_trials=continue_trials,
         )
         self.conductor.begin()
 
@@ -659,7 +659,7 @@ def test_a_race_that_is_killed_and_resumed_is_the_undisturbed_one(raced, worker,
 def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
     path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
     before = raced.folder.trial("trial-0003")
-    again = Sweep(path, worker, finish=["trial-0003"])
+    again = Sweep(path, worker, continue_trials=["trial-0003"])
     assert (again.conductor.progress.stopped, again.conductor.progress.finished) == (2, 3)
     assert again.folder.trial("trial-0003").state == "waiting"
     # a driver that dies now has a successor that goes on with it
@@ -683,7 +683,7 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
 def test_only_what_lost_a_race_can_be_finished(raced, name):
     told = f"--continue-trials {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
     with pytest.raises(InputError, match=told):
-        load_for_resume(raced.space, Options(resume=True, finish=(name,)), raced.folder)
+        load_for_resume(raced.space, Options(resume=True, continue_trials=(name,)), raced.folder)
 
 
 def test_a_study_is_built_with_the_estimates_on_record(raced, tmp_path):
