@@ -76,7 +76,7 @@ class SweepSearcher(Searcher):
         *,
         plan: Plan,
         final_plan: Plan | None = None,
-        watch: StatusPoller,
+        poller: StatusPoller,
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
         continue_trials: Sequence[str] = (),
@@ -89,7 +89,7 @@ class SweepSearcher(Searcher):
         self.progress = Progress()
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
-        self._plan, self._watch = plan, watch
+        self._plan, self._poller = plan, poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
         self._gpus = gpus_per_worker
         self._on_change = on_change
@@ -138,7 +138,7 @@ class SweepSearcher(Searcher):
         return [record for record in self._records.values() if record.kind == "trial"]
 
     def _max_running(self) -> int:
-        return self._plan.concurrent_trials(self.search, self._watch.status.workers)
+        return self._plan.concurrent_trials(self.search, self._poller.status.workers)
 
     def _must_wait_for_start(self) -> bool:
         """Return True if the running trials may end before one more process for trials has started."""
@@ -304,7 +304,7 @@ class SweepSearcher(Searcher):
 
     def _is_search_over(self) -> bool:
         """Return True once a budget is used up; trials that were begun before are finished all the same."""
-        fatal = self._watch.status.fatal
+        fatal = self._poller.status.fatal
         if self.why_stopped is None:
             self.why_stopped = fatal or self._used_up_budget()
         has_unfinished = bool(self._unfinished) and fatal is None
@@ -352,7 +352,7 @@ class SweepSearcher(Searcher):
 
     def _next_final_job(self) -> tuple[str, str] | None:
         """Return the next job of the final stage or the test split; None if there is none now."""
-        if self._watch.status.fatal or self._space.search.evaluate_only:
+        if self._poller.status.fatal or self._space.search.evaluate_only:
             return None
         job = self._final_jobs.next(self._records, list(self._running.values()))
         if job is not None:

@@ -33,7 +33,7 @@ def new_searcher(
         study,
         plan=opened.plan,
         final_plan=opened.final_plan,
-        watch=poller,
+        poller=poller,
         gpus_per_worker=opened.gpus_per_worker,
         on_change=on_change,
         continue_trials=options.continue_trials,

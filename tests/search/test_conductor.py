@@ -40,13 +40,13 @@ class Sweep:
         self.folder.write_info(replace(sweep_info(path.name), spent=spent))
         self.heard = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
-        self.watch = SimpleNamespace(status=self.workers)
+        self.poller = SimpleNamespace(status=self.workers)
         self.conductor = SweepSearcher(
             self.space,
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials()),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
-            watch=self.watch,
+            poller=self.poller,
             gpus_per_worker=gpus,
             on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
         )

@@ -351,7 +351,7 @@ class Sweep:
             self.folder,
             self.study,
             plan=self.plan,
-            watch=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
+            poller=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,
             continue_trials=continue_trials,

@@ -54,7 +54,7 @@ class Steered(Sweep):
                 self.folder.trials(),
             ),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
-            watch=self.watch,
+            poller=self.poller,
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,
         )
