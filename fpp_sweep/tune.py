@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
         plugins=files,
-        finish=tuple(args.continue_trials),
+        continue_trials=tuple(args.continue_trials),
     )
     folder = launch.launch(space, options, command="tune", words=words)
     if folder.info().state != "finished":

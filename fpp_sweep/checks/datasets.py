@@ -46,7 +46,7 @@ class DatasetSurvey:
 
     def cells(self) -> list[str]:
         """Return the row below `HEADINGS`."""
-        found, n_classes = "no", "-"
+        presence, n_classes = "no", "-"
         counts = []
         for split in SPLITS:
             count = "-"
@@ -55,8 +55,8 @@ class DatasetSurvey:
                 count, n_classes = str(len(listing.ids)), str(len(listing.classes))
             counts.append(count)
         if self.is_found:
-            found = "yes"
-        return [self.name, found, n_classes, *counts]
+            presence = "yes"
+        return [self.name, presence, n_classes, *counts]
 
     def notes(self) -> Iterator[str]:
         """Yield each problem once, with the splits that have it, and whether there are too few images."""

@@ -119,12 +119,12 @@ def _known_seed_variances(
     searched: Mapping[str, SeedVariances], final: Mapping[str, SeedVariances]
 ) -> dict[str, SeedVariances]:
     """Return the seed variances of the search split; where it has one seed, the pooled ones of the final stage."""
-    known = {}
+    by_metric = {}
     for metric, variances in searched.items():
-        known[metric] = variances
+        by_metric[metric] = variances
         if variances.pooled.degrees_of_freedom == 0 and metric in final:
-            known[metric] = SeedVariances(final[metric].pooled, {})
-    return known
+            by_metric[metric] = SeedVariances(final[metric].pooled, {})
+    return by_metric
 
 
 def attainment_of(info: SweepInfo, statistics: SweepStatistics, positions: Numbers | None = None) -> Attainment | None:

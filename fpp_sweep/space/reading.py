@@ -139,10 +139,10 @@ def _override(root: Node, assignment: str) -> None:
 
 def _known_keys() -> list[str]:
     """Return the keys of a space and of its sections, and the settings of a trial."""
-    known = [*keys(Space), *settings()]
-    known += [f"search.{key}" for key in keys(Search)]
-    known += [f"work.{key}" for key in keys(Work)]
-    return known
+    valid_keys = [*keys(Space), *settings()]
+    valid_keys += [f"search.{key}" for key in keys(Search)]
+    valid_keys += [f"work.{key}" for key in keys(Work)]
+    return valid_keys
 
 
 def _require_outside_grid(root: Node, setting: str, where: str) -> None:

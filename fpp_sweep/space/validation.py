@@ -37,12 +37,12 @@ def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
     """
     cls: Any = type(value)
     model = _model(cls, frozenset(skip))
-    given = {name: getattr(value, name) for name in model.model_fields}
+    values = {name: getattr(value, name) for name in model.model_fields}
     try:
-        checked = model.model_validate(given)
+        checked = model.model_validate(values)
     except _pydantic().ValidationError as error:
         raise _input_error(error, key) from None
-    for name in given:
+    for name in values:
         set_field(value, name, getattr(checked, name))
 
 

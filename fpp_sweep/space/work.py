@@ -71,8 +71,8 @@ def _to_fraction(value: Any) -> Any:
 
 
 def _check_device(value: Any) -> Any:
-    known = isinstance(value, str) and re.fullmatch(_DEVICE, value)
-    expect(known, f"must be auto, cpu, cuda, or a numbered GPU such as cuda:1 ({shown(value)})")
+    is_device = isinstance(value, str) and re.fullmatch(_DEVICE, value)
+    expect(is_device, f"must be auto, cpu, cuda, or a numbered GPU such as cuda:1 ({shown(value)})")
     return value
 
 

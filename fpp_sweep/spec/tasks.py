@@ -85,8 +85,8 @@ class EvalTask:
     def shards(self, count: int | None = None, cut_at: Sequence[int] = ()) -> list[EvalTask]:
         """Cut the samples into `count` contiguous shards of whole batches, by default into shards of a fixed size.
 
-        Further cuts are made at `cut_at`, which should lie between two batches. The shards of a stateful method form a
-        chain, whose cuts must be the same wherever it runs.
+        `cut_at` adds boundaries, which should lie between two batches. The shards of a stateful method form a chain,
+        which must have the same boundaries wherever it runs.
 
         >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
         >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
@@ -98,14 +98,14 @@ class EvalTask:
             if count is not None:
                 method = self.config.method
                 raise InputError(f"work.shards: method {method} is stateful, so its stream cannot be cut ({count})")
-            cuts = list(range(self.start, self.stop, SHARD))
+            boundaries = list(range(self.start, self.stop, SHARD))
         else:
-            cuts = [*self._even_cuts(count), *cut_at]
-        inside = {cut for cut in cuts if self.start < cut < self.stop}
-        bounds = sorted({self.start, *inside, self.stop})
-        return [replace(self, start=start, stop=stop) for start, stop in pairwise(bounds)]
+            boundaries = [*self._even_boundaries(count), *cut_at]
+        inside = {boundary for boundary in boundaries if self.start < boundary < self.stop}
+        boundaries = sorted({self.start, *inside, self.stop})
+        return [replace(self, start=start, stop=stop) for start, stop in pairwise(boundaries)]
 
-    def _even_cuts(self, count: int | None) -> list[int]:
+    def _even_boundaries(self, count: int | None) -> list[int]:
         """Return the samples at which shards of nearly equal numbers of batches begin and end."""
         first = self.start // BATCH
         batches = math.ceil(self.stop / BATCH) - first

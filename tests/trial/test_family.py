@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.datasets.catalogue import DATASETS
 from fpp_sweep.core.methods import build_method
+from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.released import keys_without_released_value, released_settings, with_released
 from fpp_sweep.spec.tasks import EvalTask, views_for
+from fpp_sweep.trial.adapting import make_adapter
 
 CROPS, AUGMIX, PLAIN, DATASETS_OWN = ("off", 64), ("on", 64), ("auto", 1), ("auto", 64)
 PROTOCOLS = {  # fine-grained, ImageNet, shifts, and a user's own dataset
@@ -84,6 +87,32 @@ def test_a_dataset_without_released_settings_gets_defaults_which_are_logged(capl
     build_method("tda", AdaptConfig(), "fine_grained", "dtd")
     build_method("tpt", AdaptConfig(), "tiny", "scenes")
     assert not caplog.records
+
+
+class Requested(Exception):
+    """Ends a request for features, whose view settings it holds."""
+
+
+def test_a_worker_loads_the_views_of_the_datasets_group(small, monkeypatch):
+    images = replace(open_dataset("digits", "val").head(4), group="shifts")
+
+    def features(clip, dataset, views, seed, **options):
+        raise Requested(views)
+
+    monkeypatch.setattr(small.datasets, "open", lambda name, split: images)
+    monkeypatch.setattr(small.cache, "features", features)
+    task = EvalTask(config=TrialConfig(method="tda"), dataset="digits", split="val", seed=0, start=0, stop=4)
+    with pytest.raises(Requested) as requested:
+        small._features(task)
+    (views,) = requested.value.args
+    assert (views.augmix, views.count) == AUGMIX
+
+
+def test_an_adapter_has_the_released_settings_of_its_dataset(small):
+    images = replace(open_dataset("digits", "val").head(4), name="eurosat")
+    config = TrialConfig(method="tda", prompt="a photo of a")
+    adapter = make_adapter(small.clip, config, images, open_prompt(small.clip, config.prompt))
+    assert (adapter.method.adapt.cache_alpha, adapter.method.adapt.cache_beta) == (4.0, 8.0)
 
 
 @pytest.mark.parametrize("method", ["tda", "boostadapter"])
