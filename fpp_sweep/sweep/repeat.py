@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,22 @@ def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str
     work = _work(info)
     words = ["--model", work.get("model", "tiny")]
     if datasets:
-        words += ["--datasets", *datasets]
+        words += ["--datasets", *with_folders(datasets, work.get("datasets", ()))]
     for key in keys:
         if work.get(key) is not None:
             words += [FLAGS[key], str(work[key])]
     return words
+
+
+def with_folders(names: Iterable[str], requested: Iterable[str]) -> list[str]:
+    """Return names of datasets as a command line takes them: those of a user's folders as `NAME=PATH`.
+
+    >>> with_folders(["mine", "dtd"], ["fine_grained", "mine=photos"])
+    ['mine=photos', 'dtd']
+    """
+    words = ",".join(requested).split(",")
+    folders = {word.partition("=")[0].strip(): word.strip() for word in words if "=" in word}
+    return [folders.get(name, name) for name in names]
 
 
 def _as_yaml(value: Any) -> str:

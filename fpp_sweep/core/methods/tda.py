@@ -31,7 +31,7 @@ MASK_BAND = (0.03, 1.0)  # of a stored probability, between which the negative c
 
 
 class Query(NamedTuple):
-    """What a sample is filed under and predicted from."""
+    """The feature and the prediction of a sample, by which it is stored and predicted."""
 
     feature: Tensor  # (D,)
     logits: Tensor  # (K,)

@@ -44,7 +44,7 @@ class Zero:
 
 
 class ZeroMean(Zero):
-    """The mean prediction of the views that vote in ZERO; nobody defines probabilities for ZERO itself."""
+    """The mean prediction of the views that vote in ZERO; the paper defines no probabilities for ZERO."""
 
     @torch.no_grad()
     def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:
@@ -101,8 +101,8 @@ def _class_that_breaks_a_tie(tied: Tensor, remaining: Tensor, next_cosines: Tens
     by_walk = remaining.gather(1, first)[:, 0]
     excluded = ~tied
     if released:
-        # the program inverts the numbers of the tied classes (~i = -i-1) in place of a mask, and so strikes out the
-        # classes that have these places counted from the end
+        # the program inverts the numbers of the tied classes (~i = -i-1) instead of a mask, and so excludes the classes
+        # with these numbers counted from the end
         excluded = tied.flip(-1)
     fall_back = next_cosines.masked_fill(excluded, -torch.inf).argmax(-1)
     return torch.where(is_tied_class.any(-1), by_walk, fall_back)
