@@ -42,7 +42,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def error_lines(err):
     """Return the lines of stderr without the header, stages and notes."""
-    header = r"(sweep|question|searches|work|budget|folder|page) +\S.*|(?!error: ).* \.\.\.|note: .*"
+    header = r"(sweep|question|searches|evaluates|work|budget|then|folder|page) +\S.*|(?!error: ).* \.\.\.|note: .*"
     return [line for line in err.splitlines() if not re.fullmatch(header, line)]
 
 

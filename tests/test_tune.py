@@ -81,7 +81,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
 
 def assert_reported_from_the_first_second_to_the_last(done, sweep):
     """On what a pipe gets: the header, what is begun, then sentences, table, and what to open."""
-    subjects = ["sweep", "question", "searches", "work", "budget", "folder", "page"]
+    subjects = ["sweep", "question", "searches", "work", "budget", "then", "folder", "page"]
     assert [line.split()[0] for line in done.stderr.splitlines()[:7]] == subjects
     begun = [line for line in done.stderr.splitlines() if line.endswith(" ...")]
     first, *rest = [line for line in begun if line != "opening MLflow's store ..."]

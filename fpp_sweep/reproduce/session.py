@@ -15,7 +15,6 @@ from fpp_sweep.reproduce.tables import Table
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import InterruptedSweep, Options
-from fpp_sweep.sweep.estimate import dry_run
 
 
 def options_of(args: argparse.Namespace, *, command: str, files: Sequence[PluginFile]) -> Options:
@@ -31,6 +30,8 @@ def options_of(args: argparse.Namespace, *, command: str, files: Sequence[Plugin
 
 def print_dry_run(selection: Selection) -> None:
     if selection.sweeps:
+        from fpp_sweep.sweep.estimate import dry_run  # start-up time: loads torch
+
         print(dry_run([selection.spaces[name] for name in selection.sweeps]))
 
 

@@ -70,7 +70,9 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path):
     file.touch()
     with pytest.raises(InputError, match=f"^work.cache: {file}/cache: Not a directory; name a folder that can be"):
         check_before_start(space(f"work.cache={file}/cache"), Options())
-    with pytest.raises(InputError, match=f"^--out {file}/sweeps: Not a directory; name a folder that can be written"):
+    with pytest.raises(
+        InputError, match=f"^--out {file}/sweeps: {file} is not a folder; name a folder that can be written"
+    ):
         sweep_folder(space(), Options(root=file / "sweeps"))
 
 

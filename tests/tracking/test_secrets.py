@@ -228,9 +228,9 @@ DAMAGED_FRONTS = [
     '{"hypervolume": [[1]]}',
     "[]",
     '{"members": [1]}',
-    '{"members": [{"name": "trial-0000", "intervals": 3}]}',
-    '{"members": [{"name": "trial-0000", "intervals": {"val": {"ece": {"low": "x"}}}}]}',
-    '{"standing": 3}',
+    '{"members": [{"name": "trial-0000"}], "hypervolume": [["x", 1]]}',
+    '{"members": [{"name": "trial-0000"}], "hypervolume": 3}',
+    '{"support": 3}',
 ]
 
 
