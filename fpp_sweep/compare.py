@@ -20,21 +20,21 @@ from fpp_sweep.spec.errors import InputError
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     plugins.load(plugins.read(args.plugin))
-    first, *others = args.names
+    first, *other_names = args.names
     sweep = find_sweep(first)
-    if not others:
+    if not other_names:
         raise InputError(f"{first} alone: give another sweep, or two or more of its trials and baselines")
     trials = trial_names(sweep)
-    are_sweeps = any(is_sweep_or_path(word) for word in others if word not in trials)
+    are_sweeps = any(is_sweep_or_path(word) for word in other_names if word not in trials)
     sweeps = [sweep]
     if are_sweeps:
-        sweeps += [find_sweep(word) for word in others]
+        sweeps += [find_sweep(word) for word in other_names]
     from fpp_sweep.report import comparison_files  # loads numpy, which --help does without
 
     if are_sweeps:
         print(comparison_files.write_sweep_comparison(sweeps, args.target, args.out))
     else:
-        print(comparison_files.write_trial_comparison(sweep, others, args.split, args.out))
+        print(comparison_files.write_trial_comparison(sweep, other_names, args.split, args.out))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -40,8 +40,8 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path}
 
 
-def told(err):
-    """What a driver said beyond its header, what it began, and notes."""
+def error_lines(err):
+    """Return the lines of stderr without the header, stages and notes."""
     header = r"(sweep|question|searches|work|budget|folder|page) +\S.*|(?!error: ).* \.\.\.|note: .*"
     return [line for line in err.splitlines() if not re.fullmatch(header, line)]
 

@@ -72,7 +72,7 @@ def test_a_table_has_a_column_for_every_key():
 @pytest.mark.parametrize(
     ("found", "message"), [([[0.6, 0.4]], "differ by"), ([[0.49999, 0.50001]], "predict different classes")]
 )
-def test_sides_that_differ_are_told(found, message):
+def test_sides_that_differ_are_reported(found, message):
     expected = torch.tensor([[0.50001, 0.49999]])
     with pytest.raises(AssertionError, match=message):
         equal(torch.tensor(found), expected, "test", predictions=True)

@@ -11,8 +11,7 @@ from fpp_sweep.cli.command import run
 from fpp_sweep.reproduce import __main__ as reproduce
 from fpp_sweep.spec.errors import MAX_MESSAGE, escaped
 from fpp_sweep.spec.messages import note
-from tests.drivers import ROOT, environment
-from tests.drivers import told as drivers_told
+from tests.drivers import ROOT, environment, error_lines
 
 HOSTILE = "\x1b[2Jgone\n\u202e\x9b31m"
 COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "doctor": doctor}
@@ -30,14 +29,14 @@ NONE_BELOW_ONE = {"--limit", "--trials", "--workers", *KEYS} - {"search.seed", "
 REAL = {"search.wall_clock", "search.gpu_hours", "work.task_timeout", "work.gpus_per_worker", "work.cpus_per_worker"}
 
 
-def told(capsys, command, *words):
+def error_line(capsys, command, *words):
     """The line of a command that ends with it."""
     with pytest.raises(SystemExit) as ended:
         run(lambda: COMMANDS[command].main([*NEEDED.get(command, []), *words]))
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    (line,) = drivers_told(err)
+    (line,) = error_lines(err)
     assert line.startswith("error: ")
     assert line.isprintable()
     assert len(line) < MAX_MESSAGE + 100
@@ -58,7 +57,7 @@ def test_a_number_that_cannot_be_is_refused_by_its_flag(capsys, tmp_path, comman
             continue
         *flag, last = words
         given = [*flag, last + value] if "=" in last else [f"{last}={value}"]
-        line = told(capsys, command, *given, "--out", str(tmp_path / "out"), "--datasets", "nope")
+        line = error_line(capsys, command, *given, "--out", str(tmp_path / "out"), "--datasets", "nope")
         assert "nope" not in line, (name, value)  # it was this number, and not what comes after
         if name.startswith("--") and 0 < len(value) < 100:
             assert line.startswith(f"error: {name} {value}: "), line
@@ -68,7 +67,7 @@ def test_a_number_that_cannot_be_is_refused_by_its_flag(capsys, tmp_path, comman
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e30", "", "-1d", "nand", "1e30d", "x" * 9999])
 def test_ages_and_sizes_of_the_cache_have_their_form(capsys, tmp_path, value):
     for flag in ("--older-than", "--larger-than"):
-        assert flag in told(capsys, "cache", "prune", "--cache", str(tmp_path), f"{flag}={value}x")
+        assert flag in error_line(capsys, "cache", "prune", "--cache", str(tmp_path), f"{flag}={value}x")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_ages_and_sizes_of_the_cache_have_their_form(capsys, tmp_path, value):
     ],
 )
 def test_characters_that_control_a_terminal_are_escaped(capsys, command, words):
-    told(capsys, command, *words)
+    error_line(capsys, command, *words)
 
 
 def test_notes_tables_and_errors_of_the_disk_are_written_out_as_well(capsys, tmp_path):
@@ -130,7 +129,7 @@ def test_a_datasets_own_names_make_one_row_each(capsys, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--space", "--config", "--plugin", "--dataset-file"])
 def test_a_file_without_end_is_refused_at_once(capsys, flag):
-    assert "larger than 1 MiB" in told(capsys, "tune", flag, "/dev/zero")
+    assert "larger than 1 MiB" in error_line(capsys, "tune", flag, "/dev/zero")
 
 
 def test_a_split_file_without_end_is_refused(capsys, tmp_path):

@@ -113,7 +113,7 @@ def test_no_cache_is_one_clear_line(tmp_path):
         main(["list", "--cache", str(tmp_path / "nothing")])
 
 
-def test_prune_only_shows_unless_told_yes(cache, capsys, monkeypatch):
+def test_prune_only_shows_unless_confirmed(cache, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     shown = command(capsys, "prune", "--cache", cache, "--all")
     assert "2 to remove" in shown

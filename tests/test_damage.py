@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from tests.drivers import SMALL, command, environment, told
+from tests.drivers import SMALL, command, environment, error_lines
 from tests.names import PLAIN
 from tests.test_tune import study_states
 
@@ -86,14 +86,14 @@ def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been
 
 @pytest.mark.nightly
 @pytest.mark.slow  # it needs a sweep
-def test_what_cannot_be_made_again_is_told_in_a_line_before_anything_is_started(finished, tmp_path):
+def test_what_cannot_be_made_again_is_reported_in_a_line_before_anything_is_started(finished, tmp_path):
     shutil.copytree(finished / "sweeps", tmp_path / "sweeps")
     sweep = SweepFolder(tmp_path / "sweeps/one")
     for file in (sweep.info_file, sweep.info_copy):
         os.truncate(file, 100)
     done = tune(tmp_path, "--resume")
     assert done.returncode == 2
-    (line,) = told(done.stderr)
+    (line,) = error_lines(done.stderr)
     assert "sweep.json: not readable as a record of a sweep" in line
     assert f"begin another with --name; {sweep.tasks}, moved to its folder, saves computing again" in line
     shutil.copytree(sweep.tasks, tmp_path / "sweeps/two/tasks")

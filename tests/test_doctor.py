@@ -242,7 +242,7 @@ def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch)
         (tmp_path / "cluster.yaml").write_text(own_addresses.replace("192.0.2.12", "127.0.0.9"))
         words = "--address", address, "--cluster-file", "cluster.yaml"
         words += "--tracking-uri", f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        status, found, told = doctor(tmp_path, *words, "--datasets", "zoo", "shuffled", "hidden")
+        status, found, output = doctor(tmp_path, *words, "--datasets", "zoo", "shuffled", "hidden")
         assert status == 1
         third = {
             ("127.0.0.4", what)
@@ -252,16 +252,16 @@ def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch)
             ("127.0.0.2, 127.0.0.3, 127.0.0.4", "accuracy on shuffled"),
             ("driver", "MLflow"),
             ("driver", "joined"),
-        }, told
-        assert "127.0.0.9 has not joined" in told
-        assert re.search("driver +CHANGE in line [0-9]+ +note +ssh_user: ubuntu", told)
-        assert re.search("driver +CHANGE in line [0-9]+ +note +ssh_private_key", told)
-        assert token not in told
+        }, output
+        assert "127.0.0.9 has not joined" in output
+        assert re.search("driver +CHANGE in line [0-9]+ +note +ssh_user: ubuntu", output)
+        assert re.search("driver +CHANGE in line [0-9]+ +note +ssh_private_key", output)
+        assert token not in output
 
         model = f"ViT-S-16-alt:{hidden / 'small.pt'}"
-        status, found, told = doctor(tmp_path, "--address", address, "--model", model)
+        status, found, output = doctor(tmp_path, "--address", address, "--model", model)
         assert status == 1
-        assert ("127.0.0.4", "weights") in found, told
+        assert ("127.0.0.4", "weights") in found, output
         assert not {("127.0.0.2", "weights"), ("127.0.0.3", "weights")} & found
 
         sweep = there.enter_context(ended(started(tmp_path, "--address", address, space=SPACE)))

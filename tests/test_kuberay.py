@@ -100,9 +100,9 @@ def test_the_entrypoint_begins_the_sweep_or_goes_on_with_it(job, tmp_path, there
     if there:
         (tmp_path / "sweeps" / name / "sweep.json").touch()
     entrypoint = job["spec"]["entrypoint"].replace("cd /fpp ", f"cd {tmp_path} ").replace("exec python", "echo")
-    told = subprocess.run(entrypoint, shell=True, check=True, capture_output=True, text=True).stdout.split()
-    assert told[:2] == ["-m", "fpp_sweep.tune"]
-    args = tune.parse(told[2:])
+    words = subprocess.run(entrypoint, shell=True, check=True, capture_output=True, text=True).stdout.split()
+    assert words[:2] == ["-m", "fpp_sweep.tune"]
+    args = tune.parse(words[2:])
     assert (args.name, args.resume, args.address) == (name, there, "auto")
     assert args.space.name in os.listdir(ROOT / "search_spaces")
     assert args.out == Path("sweeps")  # where it looked

@@ -69,7 +69,7 @@ def test_what_a_notebook_shows_is_escaped_and_there_before_any_trial_has_ended(t
     assert "<td" in made._repr_html_()
 
 
-def test_a_trial_that_is_not_there_or_has_no_predictions_is_told_in_a_line(tmp_path):
+def test_a_trial_that_is_not_there_or_has_no_predictions_is_reported_in_a_line(tmp_path):
     sweep = Sweep(build_sweep(tmp_path / "made"))
     with pytest.raises(InputError, match="unknown trial of made 'trial-0042', did you mean"):
         sweep.trial("trial-0042")

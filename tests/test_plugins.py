@@ -104,7 +104,7 @@ def test_an_edited_plugin_takes_its_own_place_and_never_meets_its_old_results(tm
         (f"{HEAD}@penalty(weight=1)\ndef {catalogue.PLAIN}(text): ...", "which exists already; give it another name"),
     ],
 )
-def test_a_file_that_is_no_plugin_is_told_in_one_line_and_leaves_no_rows(tmp_path, text, complaint):
+def test_a_file_that_is_no_plugin_is_reported_in_one_line_and_leaves_no_rows(tmp_path, text, complaint):
     methods, metrics = list(catalogue.METHODS), list(catalogue.METRICS)
     with pytest.raises(InputError) as error:
         load(tmp_path, mine=text)
@@ -113,7 +113,7 @@ def test_a_file_that_is_no_plugin_is_told_in_one_line_and_leaves_no_rows(tmp_pat
     assert (list(catalogue.METHODS), list(catalogue.METRICS)) == (methods, metrics)
 
 
-def test_a_path_that_is_no_file_or_two_of_one_name_are_told(tmp_path):
+def test_a_path_that_is_no_file_or_two_of_one_name_are_reported(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         plugins.read([tmp_path / "gone.py"])
     (path,) = written(tmp_path, mine="x = 1")

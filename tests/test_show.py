@@ -68,7 +68,7 @@ def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(cap
     assert [line for line in lines if "line" in line] == [f"    line {number}" for number in range(4, 9)]
 
 
-def test_what_a_trial_that_lost_a_race_would_have_broken_is_told_as_expected(capsys, folder):
+def test_what_a_trial_that_lost_a_race_would_have_broken_is_shown_as_expected(capsys, folder):
     broken = replace(folder.trial("trial-0005"), constraints={"accuracy": 1.5}, fidelity=0.25)
     folder.write_trial(broken)
     assert "breaks      accuracy, by 1.5\n" in shown(capsys, folder.path, "trial-0005")
@@ -136,7 +136,7 @@ def test_without_arguments_the_sweeps_of_this_folder_are_listed(capsys, monkeypa
     assert [line.split()[0] for line in shown(capsys).splitlines()] == ["sweep", "a"]
 
 
-def test_a_sweep_is_found_by_its_name_and_a_mistyped_name_is_told_with_the_nearest(capsys, monkeypatch, tmp_path):
+def test_a_sweep_is_found_by_its_name_and_a_mistyped_name_is_shown_with_the_nearest(capsys, monkeypatch, tmp_path):
     build_sweep(tmp_path / "sweeps" / "perturb-1", trials=3)
     monkeypatch.chdir(tmp_path)
     assert shown(capsys, "perturb-1") == shown(capsys, "sweeps/perturb-1")

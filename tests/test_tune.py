@@ -24,9 +24,9 @@ from tests.drivers import (
     descendants,
     ended,
     environment,
+    error_lines,
     only_sweep,
     started,
-    told,
 )
 from tests.names import PLAIN, TPT
 from tests.tracking.stores import free_port
@@ -51,7 +51,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     done = tune(tmp_path, space=(ROOT / "search_spaces/smoke.yaml").read_text())
     sweep = only_sweep(tmp_path)
     assert sweep.info().state == "finished"
-    assert_told_from_the_first_second_to_the_last(done, sweep)
+    assert_reported_from_the_first_second_to_the_last(done, sweep)
     assert sweep.info().work.model_loads == 1  # as many as there are workers, not trials
     assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
     records = {record.name: record for record in sweep.trials()}
@@ -79,7 +79,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     subprocess.run(line, check=True, capture_output=True, cwd=tmp_path, env=environment(tmp_path))
 
 
-def assert_told_from_the_first_second_to_the_last(done, sweep):
+def assert_reported_from_the_first_second_to_the_last(done, sweep):
     """On what a pipe gets: the header, what is begun, then sentences, table, and what to open."""
     subjects = ["sweep", "question", "searches", "work", "budget", "folder", "page"]
     assert [line.split()[0] for line in done.stderr.splitlines()[:7]] == subjects
@@ -274,10 +274,10 @@ work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1}
     assert bad.values is None
     assert sorted(study_states(sweep)) == ["COMPLETE", "FAIL"]
     assert bad.reason in done.stderr
-    told_failure = (
+    failure_text = (
         f"{bad.name} failed: {bad.reason}\n    traceback   {sweep.artifacts(bad.name)}/log.txt\n    repeat      "
     )
-    words = shlex.split(done.stdout.partition(told_failure)[2].splitlines()[0])
+    words = shlex.split(done.stdout.partition(failure_text)[2].splitlines()[0])
     again = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
     assert again.returncode == 1
     assert re.fullmatch(r"trial-0000  failed: scenes, pretraining, seed 0, .*finite.*", again.stderr.splitlines()[-1])
@@ -320,16 +320,16 @@ def test_bad_input_is_refused_at_once_in_a_line_and_leaves_nothing(tmp_path, wor
     assert not list((tmp_path / "sweeps").glob("*/*")) if (tmp_path / "sweeps").exists() else True
 
 
-def assert_told(done, complaint):
-    (line,) = told(done.stderr)
+def assert_reported(done, complaint):
+    (line,) = error_lines(done.stderr)
     assert line.startswith("error: ")
     assert complaint in line
 
 
 @pytest.mark.parametrize("words", [[], ["--model", "ViT-B-16/openai"]])
-def test_a_data_root_that_is_not_there_is_told_before_ray_and_weights_are(tmp_path, words):
+def test_a_data_root_that_is_not_there_is_reported_before_ray_and_weights_are(tmp_path, words):
     done = tune(tmp_path, "--data-root", "nowhere", "--datasets", "dtd", *words, code=2)
-    assert_told(done, "dtd: data root nowhere is not there")
+    assert_reported(done, "dtd: data root nowhere is not there")
     assert " ...\n" not in done.stderr
     assert not list((tmp_path / "sweeps").glob("*/*"))
 
@@ -345,7 +345,7 @@ def test_a_data_root_that_is_not_there_is_told_before_ray_and_weights_are(tmp_pa
         (["--tracking-uri", "http://127.0.0.1:PORT"], "MLflow"),
     ],
 )
-def test_what_is_not_there_is_told_in_a_line_before_any_trial(tmp_path, words, complaint):
+def test_what_is_not_there_is_reported_in_a_line_before_any_trial(tmp_path, words, complaint):
     done = tune(tmp_path, *(word.replace("PORT", str(free_port())) for word in words), code=2)
-    assert_told(done, complaint)
+    assert_reported(done, complaint)
     assert not list((tmp_path / "sweeps").glob("*/*"))

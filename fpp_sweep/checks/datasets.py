@@ -15,9 +15,9 @@ from fpp_sweep.core.datasets import (
     BadImageError,
     DatasetSpec,
     Listing,
+    custom_datasets,
     expand,
     list_split,
-    read_custom,
     require_root,
 )
 from fpp_sweep.report.table import Table, to_text
@@ -46,7 +46,7 @@ class DatasetSurvey:
 
     def cells(self) -> list[str]:
         """Return the row below `HEADINGS`."""
-        found, n_classes = "no", "-"
+        presence, n_classes = "no", "-"
         counts = []
         for split in SPLITS:
             count = "-"
@@ -55,8 +55,8 @@ class DatasetSurvey:
                 count, n_classes = str(len(listing.ids)), str(len(listing.classes))
             counts.append(count)
         if self.is_found:
-            found = "yes"
-        return [self.name, found, n_classes, *counts]
+            presence = "yes"
+        return [self.name, presence, n_classes, *counts]
 
     def notes(self) -> Iterator[str]:
         """Yield each problem once, with the splits that have it, and whether there are too few images."""
@@ -79,9 +79,7 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     if data_root is not None:
         root = Path(data_root)
         require_root(root)
-    custom: Mapping[str, DatasetSpec] = {}
-    if dataset_file is not None:
-        custom = read_custom(Path(dataset_file))
+    custom = custom_datasets(names, dataset_file)
     specs = {**DATASETS, **custom}
     surveys = []
     for name in expand(names or ["all"], custom):

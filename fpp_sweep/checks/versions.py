@@ -14,10 +14,10 @@ LIBRARIES = ("torch", "open_clip_torch", "ray", "optuna", "mlflow", "numpy")
 
 def versions() -> dict[str, str]:
     """Return the versions of this package, Python and the libraries that decide results, by name."""
-    found = {"fpp_sweep": VERSION, "python": sys.version.split()[0]}
+    by_name = {"fpp_sweep": VERSION, "python": sys.version.split()[0]}
     for library in LIBRARIES:
-        found[library] = version(library)
-    return found
+        by_name[library] = version(library)
+    return by_name
 
 
 def git_state() -> tuple[str, bool]:

@@ -108,11 +108,11 @@ class SweepFolder:
         except InputError as error:
             advice = f"begin another with --name; {self.tasks}, moved to its folder, saves computing again"
             raise InputError(f"{problem}, and its copy is not either: {advice}") from error
-        kept = ""
+        backup_note = ""
         if self.info_file.exists():
-            kept = f"kept as {set_aside(self.info_file)}, and "
+            backup_note = f"kept as {set_aside(self.info_file)}, and "
         self.write_info(info)
-        return info, f"{problem}; {kept}made again from its copy, so that nothing is lost"
+        return info, f"{problem}; {backup_note}made again from its copy, so that nothing is lost"
 
     def write_info(self, info: SweepInfo) -> None:
         mode = 0o666

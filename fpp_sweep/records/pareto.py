@@ -104,13 +104,13 @@ def knee_order(points: Sequence[Values], goals: Sequence[Goal], corner: Values) 
     minimized = [_minimize(point, goals) for point in points]
     limits = _minimize(corner, goals)
     objectives = range(len(goals))
-    spans = []
+    scales = []
     for objective in objectives:
         best = min((point[objective] for point in minimized), default=limits[objective])
-        spans.append(max(limits[objective] - best, 1e-12))
+        scales.append(max(limits[objective] - best, 1e-12))
 
     def rank(index: int) -> tuple[float, float, float]:
-        gains = [(limits[objective] - minimized[index][objective]) / spans[objective] for objective in objectives]
+        gains = [(limits[objective] - minimized[index][objective]) / scales[objective] for objective in objectives]
         volume = math.prod(max(gain, 0.0) for gain in gains)
         return -volume, -math.fsum(gains), minimized[index][0]
 

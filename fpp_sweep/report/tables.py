@@ -16,7 +16,7 @@ def aligned(rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> li
     dataset    acc
     dtd      44.50
     """
-    head, *others = rows
-    if not others:
+    head, *body = rows
+    if not body:
         return ["  ".join(head)]
-    return to_text(Table.of_strings(head, others, text_columns=words), UNLIMITED).split("\n")
+    return to_text(Table.of_strings(head, body, text_columns=words), UNLIMITED).split("\n")

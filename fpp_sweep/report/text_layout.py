@@ -80,10 +80,10 @@ class TextBlock:
 
     def split(self, width: int) -> Iterator[TextBlock]:
         """Yield blocks that fit, each with the first column; a group stays together unless it is too wide alone."""
-        first, *others = self.columns
+        first, *other_columns = self.columns
         shown = [first]
-        for _, start, stop in self._of(others)._group_spans():
-            group = others[start:stop]
+        for _, start, stop in self._of(other_columns)._group_spans():
+            group = other_columns[start:stop]
             pieces = [group]
             if not self._of([first, *group]).fits(width):
                 pieces = [[column] for column in group]

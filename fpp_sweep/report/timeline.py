@@ -20,12 +20,12 @@ from fpp_sweep.spec.palette import BLUE, GREEN, GREY, RED
 from fpp_sweep.spec.progress import duration
 
 LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.+), config (\w+): (.*)")
-MAX_PAUSE = 2.0  # seconds between two tasks of a config that are drawn as one span
+MAX_PAUSE = 2.0  # seconds between two tasks of a config that are drawn as one period
 COLORS = {"trial": BLUE, "baseline": RED, "pretraining": GREEN, "other": GREY}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WorkPeriod:
     """Work of a worker for one config without a longer pause."""
 
     start: float  # seconds since 1970
@@ -33,15 +33,15 @@ class Span:
     key: str  # of the config
     is_pretraining: bool
 
-    def continues(self, earlier: Span) -> bool:
+    def continues(self, earlier: WorkPeriod) -> bool:
         same_work = (self.key, self.is_pretraining) == (earlier.key, earlier.is_pretraining)
         return same_work and self.start - earlier.end <= MAX_PAUSE
 
 
-def read_spans(log: Path) -> list[Span]:
-    """Return the spans of a worker's log; tasks without an end and damaged lines are left out."""
+def read_work_periods(log: Path) -> list[WorkPeriod]:
+    """Return the periods of a worker's log; tasks without an end and damaged lines are left out."""
     starts: dict[tuple[str, str], float] = {}
-    spans: list[Span] = []
+    periods: list[WorkPeriod] = []
     for line in log.read_text("utf-8", "replace").splitlines():
         match = LOG_LINE.match(line)
         if match is None:
@@ -53,11 +53,11 @@ def read_spans(log: Path) -> list[Span]:
         if event == "begins":
             starts[task, key] = time
         elif (task, key) in starts:
-            span = Span(starts.pop((task, key)), time, key, "pretraining" in task)
-            if spans and span.continues(spans[-1]):
-                span = replace(span, start=spans.pop().start)
-            spans.append(span)
-    return spans
+            period = WorkPeriod(starts.pop((task, key)), time, key, "pretraining" in task)
+            if periods and period.continues(periods[-1]):
+                period = replace(period, start=periods.pop().start)
+            periods.append(period)
+    return periods
 
 
 def _seconds(text: str) -> float | None:
@@ -67,19 +67,19 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def read_workers(logs: Path) -> dict[str, list[Span]]:
-    """Return the spans of each worker that has ended a task, by the name of its log."""
+def read_workers(logs: Path) -> dict[str, list[WorkPeriod]]:
+    """Return the periods of each worker that has ended a task, by the name of its log."""
     workers = {}
     for path in sorted(logs.glob("*.log")):
         if path.is_file():
-            spans = read_spans(path)
-            if spans:
-                workers[path.stem] = spans
+            periods = read_work_periods(path)
+            if periods:
+                workers[path.stem] = periods
     return workers
 
 
-def timeline_plot(workers: Mapping[str, Sequence[Span]], records: Sequence[TrialRecord]) -> Plot:
-    """Return a row for each worker, with a bar for each span."""
+def timeline_plot(workers: Mapping[str, Sequence[WorkPeriod]], records: Sequence[TrialRecord]) -> Plot:
+    """Return a row for each worker, with a bar for each period."""
     if not workers:
         return Plot(name="timeline", placeholder="No worker has ended a task yet.")
     records_by_key = {record.key: record for record in records}
@@ -98,10 +98,10 @@ def timeline_plot(workers: Mapping[str, Sequence[Span]], records: Sequence[Trial
             "hovertemplate": "%{text}<extra>" + kind + "</extra>",
             "marker": {"color": color},
         }
-    for worker, spans in workers.items():
-        for span in spans:
-            record = records_by_key.get(span.key)
-            _add_bar(traces[_kind(span, record)], worker, span, record)
+    for worker, periods in workers.items():
+        for period in periods:
+            record = records_by_key.get(period.key)
+            _add_bar(traces[_kind(period, record)], worker, period, record)
     layout = {
         "barmode": "overlay",
         "height": 110 + 24 * len(workers),
@@ -114,32 +114,32 @@ def timeline_plot(workers: Mapping[str, Sequence[Span]], records: Sequence[Trial
         name="timeline",
         traces=[trace for trace in traces.values() if trace["y"]],
         layout=layout,
-        description=f"spans of work of {plural(len(workers), 'worker')} over time",
+        description=f"periods of work of {plural(len(workers), 'worker')} over time",
         min_width=560,
     )
 
 
-def _kind(span: Span, record: TrialRecord | None) -> str:
-    if span.is_pretraining:
+def _kind(period: WorkPeriod, record: TrialRecord | None) -> str:
+    if period.is_pretraining:
         return "pretraining"
     if record is None:
         return "other"
     return record.kind
 
 
-def _add_bar(trace: dict[str, Any], worker: str, span: Span, record: TrialRecord | None) -> None:
+def _add_bar(trace: dict[str, Any], worker: str, period: WorkPeriod, record: TrialRecord | None) -> None:
     trace["y"].append(worker)
-    trace["base"].append(round(1000 * span.start))  # milliseconds
-    trace["x"].append(round(1000 * max(span.end - span.start, 0.5)))  # half a second is still visible
+    trace["base"].append(round(1000 * period.start))  # milliseconds
+    trace["x"].append(round(1000 * max(period.end - period.start, 0.5)))  # half a second is still visible
     if record is None:
-        trace["text"].append(span.key)
+        trace["text"].append(period.key)
         trace["customdata"].append("")
     else:
         trace["text"].append(plot_text(record.name))
         trace["customdata"].append(record.name)
 
 
-def busy_share(workers: Mapping[str, Sequence[Span]]) -> str:
+def busy_share(workers: Mapping[str, Sequence[WorkPeriod]]) -> str:
     """Return how much of the time between their first and last task workers had a task.
 
     >>> busy_share({"a": [Span(0, 40, "", False), Span(60, 100, "", False)]})
@@ -149,10 +149,10 @@ def busy_share(workers: Mapping[str, Sequence[Span]]) -> str:
         return ""
     busy = 0.0
     total = 0.0
-    for spans in workers.values():
-        for span in spans:
-            busy += span.end - span.start
-        total += spans[-1].end - spans[0].start
+    for periods in workers.values():
+        for period in periods:
+            busy += period.end - period.start
+        total += periods[-1].end - periods[0].start
     share = 100 * busy / (total or 1.0)
     return f"{plural(len(workers), 'worker')}, busy for {share:.0f} % of the time between the first and the last task."
 

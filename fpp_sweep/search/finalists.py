@@ -60,14 +60,14 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
 
     `used` has the number of images of each dataset that the search uses, `available` the number with fresh images.
     """
-    searched = max(used.values())
-    if min(used.values()) < searched:  # the search used all images of the smaller dataset
+    searched_images = max(used.values())
+    if min(used.values()) < searched_images:  # the search used all images of the smaller dataset
         return None
-    left = min(available[name] for name in used) - searched
-    count = min(finalists.images or searched, left)
-    if count < min(BATCH, searched):
+    left = min(available[name] for name in used) - searched_images
+    count = min(finalists.images or searched_images, left)
+    if count < min(BATCH, searched_images):
         return None
-    return ImageRange(searched, searched + count)
+    return ImageRange(searched_images, searched_images + count)
 
 
 def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
@@ -117,8 +117,8 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     Front members with a mark (the knee, the best in an objective) come before other members. Rivals are trials behind
     the front with a support that is not `unlikely`; they are sorted by support, then by trade-off.
 
-    Trials with the settings of a baseline are left out, because the baseline runs anyway. So are trials below the floor
-    while others are left, because they cannot be recommended.
+    Trials with the settings of a baseline are left out, because the baseline runs anyway. Trials below the floor of
+    accuracy are left out if there are other candidates.
     """
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []

@@ -37,7 +37,7 @@ class TrialContext:
     constraints: tuple[Constraint, ...]
     search_split: str
     plugins: tuple[PluginFile, ...] = ()
-    driver: StoppingPolicy = field(default_factory=StoppingPolicy)
+    policy: StoppingPolicy = field(default_factory=StoppingPolicy)
     race: Race | None = None
 
 
@@ -124,7 +124,7 @@ def _run(
 
 def _policy(context: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
     if context.race is None or split != context.search_split:
-        return context.driver
+        return context.policy
     rules = RaceRules(race=context.race, objectives=context.objectives, constraints=context.constraints, split=split)
     return RacePolicy(rules, context.folder, record)
 

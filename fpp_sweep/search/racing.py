@@ -385,12 +385,12 @@ class RacePolicy(StoppingPolicy):
     # --- the decision
 
     def _decide(self, share: float) -> RungDecision:
-        own = self._rung_of(self._record.name)
-        finished = self._finished_at(own)
+        own_rung = self._rung_of(self._record.name)
+        finished = self._finished_at(own_rung)
         trials = [rival.record for rival in finished if rival.record.kind == "trial"]
-        if own is None or len(trials) < self._rules.race.reserve:
+        if own_rung is None or len(trials) < self._rules.race.reserve:
             return RungDecision(share=share)
-        predictions = self._predictions(own, finished)
+        predictions = self._predictions(own_rung, finished)
         violations = {}
         expected_violations = {}
         for constraint in self._rules.constraints:
@@ -409,8 +409,8 @@ class RacePolicy(StoppingPolicy):
             constraints=expected_violations,
         )
 
-    def _predictions(self, own: RungMetrics, finished: Sequence[FinishedTrial]) -> dict[str, Prediction]:
-        shares = [images / self._sizes[name] for name, images in own.images.items()]
+    def _predictions(self, own_rung: RungMetrics, finished: Sequence[FinishedTrial]) -> dict[str, Prediction]:
+        shares = [images / self._sizes[name] for name, images in own_rung.images.items()]
         predictions = {}
         for metric in self._rules.metrics:
             finals = []
@@ -418,7 +418,7 @@ class RacePolicy(StoppingPolicy):
             for rival in finished:
                 finals.append(self._final(rival.record, metric))
                 rivals.append(rival.rung.metrics[metric])
-            predictions[metric] = extrapolate_final(own.metrics[metric], rivals, np.array(finals), 1 - min(shares))
+            predictions[metric] = extrapolate_final(own_rung.metrics[metric], rivals, np.array(finals), 1 - min(shares))
         return predictions
 
     def _stop_if_dominated(
@@ -429,21 +429,21 @@ class RacePolicy(StoppingPolicy):
         finals = []
         for record in rivals:
             finals.append([self._final(record, metric) for metric in metrics])
-        own = [predictions[metric] for metric in metrics]
-        ahead = find_dominating(own, np.array(finals), goals, self._rules.min_deviations)
+        own_predictions = [predictions[metric] for metric in metrics]
+        ahead = find_dominating(own_predictions, np.array(finals), goals, self._rules.min_deviations)
         if ahead is None:
             return None
         index, leads = ahead
         name = rivals[index].name
         parts = []
-        for metric, lead, prediction in zip(metrics, leads, own, strict=True):
+        for metric, lead, prediction in zip(metrics, leads, own_predictions, strict=True):
             half_width = self._rules.min_deviations * prediction.sd
             parts.append(f"{format_metric(metric, lead)} ± {format_metric(metric, half_width)} in {metric}")
         return RungDecision(
             reason=f"beaten by {name} by {' and '.join(parts)}",
             rival=name,
             leads=leads,
-            deviations=[prediction.sd for prediction in own],
+            deviations=[prediction.sd for prediction in own_predictions],
         )
 
     def _stop_if_infeasible(self, violations: Mapping[str, Prediction]) -> RungDecision | None:
@@ -456,7 +456,7 @@ class RacePolicy(StoppingPolicy):
             return None
         return RungDecision(reason=" and ".join(parts))
 
-    def _violation(self, constraint: Constraint, own: Prediction) -> Prediction:
+    def _violation(self, constraint: Constraint, prediction: Prediction) -> Prediction:
         """Return by how much the trial will break a constraint; unknown while its baseline has not finished."""
         baseline_value = None
         if constraint.baseline is not None:
@@ -464,14 +464,14 @@ class RacePolicy(StoppingPolicy):
             if record.state != "complete":
                 return Prediction(0.0, math.inf)
             baseline_value = self._final(record, constraint.metric)
-        return Prediction(constraint.violation(own.value, baseline_value), own.sd)
+        return Prediction(constraint.violation(prediction.value, baseline_value), prediction.sd)
 
-    def _finished_at(self, own: RungMetrics | None) -> list[FinishedTrial]:
+    def _finished_at(self, own_rung: RungMetrics | None) -> list[FinishedTrial]:
         """Return the finished trials and baselines that saw the same images up to this rung."""
         finished = []
         for file in self._folder.trial_files():
             rung = self._rung_of(file.stem)
-            if own is None or rung is None or rung.digests != own.digests or file.stem == self._record.name:
+            if own_rung is None or rung is None or rung.digests != own_rung.digests or file.stem == self._record.name:
                 continue
             with suppress(InputError):  # a damaged record, which --resume repairs
                 record = self._folder.trial(file.stem)

@@ -76,20 +76,20 @@ class SweepSearcher(Searcher):
         *,
         plan: Plan,
         final_plan: Plan | None = None,
-        watch: StatusPoller,
+        poller: StatusPoller,
         gpus_per_worker: float,
         on_change: Callable[[TrialRecord, str], None],
-        finish: Sequence[str] = (),
+        continue_trials: Sequence[str] = (),
     ) -> None:
         """Call `on_change` with a record and a split when the trial begins on that split, and when it has ended.
 
-        The trials of `finish` were stopped early and are now run to their end.
+        The trials of `continue_trials` were stopped early and are now run to their end.
         """
         super().__init__()
         self.progress = Progress()
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
-        self._plan, self._watch = plan, watch
+        self._plan, self._poller = plan, poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
         self._gpus = gpus_per_worker
         self._on_change = on_change
@@ -101,7 +101,7 @@ class SweepSearcher(Searcher):
         self._retries: list[tuple[str, str]] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines: list[str] = []
-        self._finish = list(finish)
+        self._trials_to_continue = list(continue_trials)
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
@@ -122,10 +122,10 @@ class SweepSearcher(Searcher):
                 self._write(waiting_record(name, "baseline", config, origin="baseline"))
                 self._baselines.append(name)
         for record in self._trials():
-            if record.name in self._finish:
+            if record.name in self._trials_to_continue:
                 self._write(replace(record, state="waiting", finished=None))
             elif record.estimate is not None and record.state not in ENDED:
-                self._finish.append(record.name)
+                self._trials_to_continue.append(record.name)
         states = Counter(record.state for record in self._trials())
         self.progress.finished = states["complete"]
         self.progress.failed = states["failed"]
@@ -138,7 +138,7 @@ class SweepSearcher(Searcher):
         return [record for record in self._records.values() if record.kind == "trial"]
 
     def _max_running(self) -> int:
-        return self._plan.concurrent_trials(self.search, self._watch.status.workers)
+        return self._plan.concurrent_trials(self.search, self._poller.status.workers)
 
     def _must_wait_for_start(self) -> bool:
         """Return True if the running trials may end before one more process for trials has started."""
@@ -285,8 +285,8 @@ class SweepSearcher(Searcher):
             return self._baselines.pop(0), split
         if self._waits_for_baselines():
             return None
-        if self._finish:
-            return self._finish.pop(0), split
+        if self._trials_to_continue:
+            return self._trials_to_continue.pop(0), split
         if not self._is_search_over():
             self.progress.phase = "search"
             return self._begin_trial(), split
@@ -304,7 +304,7 @@ class SweepSearcher(Searcher):
 
     def _is_search_over(self) -> bool:
         """Return True once a budget is used up; trials that were begun before are finished all the same."""
-        fatal = self._watch.status.fatal
+        fatal = self._poller.status.fatal
         if self.why_stopped is None:
             self.why_stopped = fatal or self._used_up_budget()
         has_unfinished = bool(self._unfinished) and fatal is None
@@ -352,7 +352,7 @@ class SweepSearcher(Searcher):
 
     def _next_final_job(self) -> tuple[str, str] | None:
         """Return the next job of the final stage or the test split; None if there is none now."""
-        if self._watch.status.fatal or self._space.search.evaluate_only:
+        if self._poller.status.fatal or self._space.search.evaluate_only:
             return None
         job = self._final_jobs.next(self._records, list(self._running.values()))
         if job is not None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fpp_sweep.space.objectives import MAX_NAME, Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS, Param
 from fpp_sweep.space.settings import check_settings
+from fpp_sweep.space.shipped import find_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import keys, shown
 from fpp_sweep.space.work import Search, Work
@@ -24,12 +25,12 @@ Goal = TypeVar("Goal", Objective, Constraint)
 
 
 def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
-    """Return the space of a YAML file.
+    """Return the space of a YAML file, or the shipped space of a name such as `perturb`.
 
     An override is `dotted.key=value`, its value YAML, and `null` takes a key out: search.trials=20,
     work.datasets=[dtd, pets], params.fpp.gamma1.high=3.
     """
-    path = Path(path)
+    path = find_space(path)
     return space_from(read(path, "search space"), path.stem, overrides)
 
 
@@ -138,10 +139,10 @@ def _override(root: Node, assignment: str) -> None:
 
 def _known_keys() -> list[str]:
     """Return the keys of a space and of its sections, and the settings of a trial."""
-    known = [*keys(Space), *settings()]
-    known += [f"search.{key}" for key in keys(Search)]
-    known += [f"work.{key}" for key in keys(Work)]
-    return known
+    valid_keys = [*keys(Space), *settings()]
+    valid_keys += [f"search.{key}" for key in keys(Search)]
+    valid_keys += [f"work.{key}" for key in keys(Work)]
+    return valid_keys
 
 
 def _require_outside_grid(root: Node, setting: str, where: str) -> None:

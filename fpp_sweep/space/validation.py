@@ -37,12 +37,12 @@ def check_fields(value: Any, key: str = "", skip: Collection[str] = ()) -> None:
     """
     cls: Any = type(value)
     model = _model(cls, frozenset(skip))
-    given = {name: getattr(value, name) for name in model.model_fields}
+    values = {name: getattr(value, name) for name in model.model_fields}
     try:
-        checked = model.model_validate(given)
+        checked = model.model_validate(values)
     except _pydantic().ValidationError as error:
         raise _input_error(error, key) from None
-    for name in given:
+    for name in values:
         set_field(value, name, getattr(checked, name))
 
 
@@ -258,11 +258,11 @@ def under(key: str) -> Iterator[None]:
         raise InputError(error.problem, _joined([key, error.key])) from None
 
 
-def known_name(kind: str, name: Any, names: Collection[str]) -> str:
-    """Return a name that is in a table; raise InputError with the nearest if it is not."""
+def known_name(kind: str, name: Any, names: Collection[str], listed: Collection[str] | None = None) -> str:
+    """Return a name that is in a table; raise InputError with the nearest, or with those of `listed`, if it is not."""
     expect(isinstance(name, str), f"must be text ({shown(name)})")
     if name not in names:
-        raise unknown(kind, name, names)
+        raise unknown(kind, name, names, listed=listed)
     checked: str = name
     return checked
 

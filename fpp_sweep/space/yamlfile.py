@@ -60,10 +60,10 @@ class Node:
         entries: dict[str, Node] = self.value
         if names is None:
             return entries
-        known = set(names)
+        allowed_names = set(names)
         for key, node in entries.items():
-            if key not in known:
-                paths = [join(self.path, name) for name in known]
+            if key not in allowed_names:
+                paths = [join(self.path, name) for name in allowed_names]
                 raise LineError(f"{node.where}: {unknown('key', node.path, paths)}")
         return entries
 

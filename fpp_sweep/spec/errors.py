@@ -71,10 +71,17 @@ def escaped(text: str) -> str:
 # ------------------------------------------------------------ names that are not known
 
 
-def unknown(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> InputError:
+def unknown(
+    kind: str,
+    name: str,
+    names: Iterable[str],
+    aliases: Mapping[str, str] | None = None,
+    listed: Iterable[str] | None = None,
+) -> InputError:
     """Return an error for a name that is not in a table, with the names that were probably meant.
 
-    `aliases` are other words for some names, such as the heading `acc` for `accuracy`.
+    `aliases` are other words for some names, such as the heading `acc` for `accuracy`. If no name was probably meant,
+    the error lists `listed`, by default all names.
 
     >>> unknown("method", "ctp", ["tpt", "ctpt", "otpt"])
     InputError("unknown method 'ctp', did you mean 'ctpt'?")
@@ -86,10 +93,12 @@ def unknown(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, st
     if suggestions:
         quoted = [repr(suggestion) for suggestion in suggestions[:MAX_LISTED]]
         return InputError(f"unknown {kind} {name!r}, did you mean {' or '.join(quoted)}?")
-    listed = ", ".join(names[:MAX_LISTED])
+    if listed is not None:
+        names = sorted(set(listed))
+    choices = ", ".join(names[:MAX_LISTED])
     if len(names) > MAX_LISTED:
-        listed = f"{listed}, ... ({len(names)} in all)"
-    return InputError(f"unknown {kind} {name!r}; choose from {listed or 'none: there are none'}")
+        choices = f"{choices}, ... ({len(names)} in all)"
+    return InputError(f"unknown {kind} {name!r}; choose from {choices or 'none: there are none'}")
 
 
 def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> list[str]:
@@ -113,9 +122,9 @@ def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -
         return []
     names = list(names)
     same = [aliases[alias] for alias in aliases if _letters(alias) == wanted]
-    for known in names:
-        if known not in same and wanted in (_letters(known), _letters(_last_part(known))):
-            same.append(known)
+    for candidate in names:
+        if candidate not in same and wanted in (_letters(candidate), _letters(_last_part(candidate))):
+            same.append(candidate)
     return same or _nearest_names(name, names) or _completions(name, names)
 
 
@@ -123,14 +132,14 @@ def _nearest_names(name: str, names: Iterable[str]) -> list[str]:
     """Return the names that the fewest slips lead to, unless these are many slips or many names."""
     nearest: list[str] = []
     fewest = max(1, min(MAX_SLIPS, len(name) // LETTERS_PER_SLIP))
-    for known in names:
-        slips = min(_slips(name.lower(), known.lower()), _slips(name.lower(), _last_part(known).lower()))
+    for candidate in names:
+        slips = min(_slips(name.lower(), candidate.lower()), _slips(name.lower(), _last_part(candidate).lower()))
         if slips >= len(name) or slips > fewest:
             continue
         if slips < fewest:
             nearest = []
         fewest = slips
-        nearest.append(known)
+        nearest.append(candidate)
     if len(nearest) > MAX_TIES:
         return []
     return nearest
@@ -140,7 +149,7 @@ def _completions(name: str, names: Iterable[str]) -> list[str]:
     """Return the names that begin with a name, the shortest first."""
     if len(name) < MIN_PREFIX:
         return []
-    return sorted((known for known in names if known.lower().startswith(name.lower())), key=len)
+    return sorted((candidate for candidate in names if candidate.lower().startswith(name.lower())), key=len)
 
 
 def _last_part(name: str) -> str:
@@ -163,11 +172,12 @@ def _slips(first: str, second: str) -> int:
         return MAX_SLIPS + 1  # at least; the rest would cost seconds for names of thousands of letters
     before_previous: list[int] = []
     previous = list(range(len(second) + 1))
-    for row, letter in enumerate(first, start=1):
+    for row, first_letter in enumerate(first, start=1):
         current = [row]
-        for column, other in enumerate(second, start=1):
-            distance = min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (letter != other))
-            swapped = row > 1 and column > 1 and letter == second[column - 2] and first[row - 2] == other
+        for column, second_letter in enumerate(second, start=1):
+            substitution = previous[column - 1] + (first_letter != second_letter)
+            distance = min(previous[column] + 1, current[-1] + 1, substitution)
+            swapped = row > 1 and column > 1 and first_letter == second[column - 2] and first[row - 2] == second_letter
             if swapped:
                 distance = min(distance, before_previous[column - 2] + 1)
             current.append(distance)

@@ -85,8 +85,8 @@ class EvalTask:
     def shards(self, count: int | None = None, cut_at: Sequence[int] = ()) -> list[EvalTask]:
         """Cut the samples into `count` contiguous shards of whole batches, by default into shards of a fixed size.
 
-        Further cuts are made at `cut_at`, which should lie between two batches. The shards of a stateful method form a
-        chain, whose cuts must be the same wherever it runs.
+        `cut_at` adds boundaries, which should lie between two batches. The shards of a stateful method form a chain,
+        which must have the same boundaries wherever it runs.
 
         >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
         >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
@@ -98,14 +98,14 @@ class EvalTask:
             if count is not None:
                 method = self.config.method
                 raise InputError(f"work.shards: method {method} is stateful, so its stream cannot be cut ({count})")
-            cuts = list(range(self.start, self.stop, SHARD))
+            boundaries = list(range(self.start, self.stop, SHARD))
         else:
-            cuts = [*self._even_cuts(count), *cut_at]
-        inside = {cut for cut in cuts if self.start < cut < self.stop}
-        bounds = sorted({self.start, *inside, self.stop})
-        return [replace(self, start=start, stop=stop) for start, stop in pairwise(bounds)]
+            boundaries = [*self._even_boundaries(count), *cut_at]
+        inside = {boundary for boundary in boundaries if self.start < boundary < self.stop}
+        boundaries = sorted({self.start, *inside, self.stop})
+        return [replace(self, start=start, stop=stop) for start, stop in pairwise(boundaries)]
 
-    def _even_cuts(self, count: int | None) -> list[int]:
+    def _even_boundaries(self, count: int | None) -> list[int]:
         """Return the samples at which shards of nearly equal numbers of batches begin and end."""
         first = self.start // BATCH
         batches = math.ceil(self.stop / BATCH) - first
@@ -119,16 +119,29 @@ class EvalTask:
 Task = PretrainTask | EvalTask
 
 
-def views_for(config: TrialConfig) -> ViewConfig:
-    """Return the view settings of a config's method. View protocols of single methods belong here.
+def views_for(config: TrialConfig, group: str) -> ViewConfig:
+    """Return the view settings of a config's method on datasets of a group.
 
     A method that looks at fewer views, or at other views than the config says, gets its own settings here. Keys of
-    cached features contain them, so each protocol has its own features.
+    cached features contain the settings, so each protocol has its own features. `views.augmix` on or off overrides
+    AugMix of a method's protocol.
     """
-    views = catalogue.method(config.method).views
-    if views is None:
-        return config.views
-    return replace(config.views, count=views)
+    row = catalogue.method(config.method)
+    views = config.views
+    if row.views is not None:
+        views = replace(views, count=row.views)
+    if row.protocol is None:
+        return views
+    kind = row.protocol.kind(group)
+    if kind == "plain":
+        return replace(views, count=1)
+    if views.augmix != "auto":
+        return views
+    if kind == "crops":
+        return replace(views, augmix="off")
+    if kind == "augmix":
+        return replace(views, augmix="on")
+    return views
 
 
 def cost(task: Task, classes: int) -> float:

@@ -225,7 +225,7 @@ def image_digests(table: StatsBySeed) -> dict[str, bytes] | None:
         return None
     digests: dict[str, bytes] = {}
     for (dataset, _), stats in table.items():
-        own = stats.digests.tobytes()
-        if digests.setdefault(dataset, own) != own:
+        digest_bytes = stats.digests.tobytes()
+        if digests.setdefault(dataset, digest_bytes) != digest_bytes:
             return None
     return digests

@@ -146,21 +146,21 @@ class SeedVariances:
 
     @classmethod
     def of(cls, records: Iterable[RecordSamples], metric: str) -> SeedVariances:
-        own: dict[str, Variance] = {}
+        own_variances: dict[str, Variance] = {}
         log_spreads: list[float] = []
         for record in records:
             if record.deterministic or metric not in record.metrics or len(record.seeds) < 2:
                 continue
             samples = record.metrics[metric]
-            own[record.name] = own_seed_variance(samples)
+            own_variances[record.name] = own_seed_variance(samples)
             log_spreads.append(_unbiased_log(float(samples.seed_values.var(ddof=1)), len(record.seeds) - 1))
-        if not own:
+        if not own_variances:
             return cls(Variance(0.0, 0.0), {})
         typical = math.exp(sum(log_spreads) / len(log_spreads))
         degrees = 0.0
         weighted = 0.0
         moderated = {}
-        for name, variance in own.items():
+        for name, variance in own_variances.items():
             degrees += variance.degrees_of_freedom
             weighted += variance.value * variance.degrees_of_freedom
             value = variance.value + TYPICAL_SHARE * typical

@@ -44,8 +44,8 @@ class Answer:
 
     def _marked(self, name: str, mark: str) -> dict[str, list[str]]:
         marked: dict[str, list[str]] = {}
-        for (finalist, baseline, metric), found in self.differences.items():
-            if finalist == name and found.mark == mark:
+        for (finalist, baseline, metric), difference in self.differences.items():
+            if finalist == name and difference.mark == mark:
                 marked.setdefault(metric, []).append(baseline)
         return marked
 
@@ -93,7 +93,7 @@ def recommend(
         return None, "there are no baselines to compare with"
     if not metrics:
         return None, "no objective can be resampled, so that no difference can be tested"
-    table = {(found.first, found.second, found.metric): found for found in differences}
+    table = {(difference.first, difference.second, difference.metric): difference for difference in differences}
     reference = label_of(references[0])
     safe = []
     for name in finalists:
@@ -101,11 +101,11 @@ def recommend(
         if _is_safe(table, name, references[0], metrics, margins) and not beaten:
             safe.append(name)
     if not safe:
-        return None, f"for no finalist is a loss against {reference} beyond the margins excluded"
+        return None, f"every finalist may be worse than {reference} by more than the margin"
     for name in safe:
         gains = _gains(table, name, references, metrics)
         if gains:
-            return name, f"better in {gains}, no loss against {reference} beyond the margins"
+            return name, f"better in {gains}, not worse than {reference} by more than the margin"
     names = " or ".join(label_of(baseline) for baseline in references)
     return None, f"no finalist is shown to be better than {names}"
 
@@ -127,8 +127,8 @@ def _gains(
     for metric in metrics:
         beaten = []
         for baseline in references:
-            found = table.get((name, baseline, metric))
-            if found is not None and found.mark == "+":
+            difference = table.get((name, baseline, metric))
+            if difference is not None and difference.mark == "+":
                 beaten.append(label_of(baseline))
         if beaten:
             gains.append(f"{metric} than {' and '.join(beaten)}")
@@ -144,8 +144,8 @@ def _is_safe(
 ) -> bool:
     """Return True if a loss to the reference beyond the margin is excluded in every metric."""
     for metric in metrics:
-        found = table.get((name, reference, metric))
-        if found is None or not found.excludes_loss_beyond(margin_of(metric, margins)):
+        difference = table.get((name, reference, metric))
+        if difference is None or not difference.excludes_loss_beyond(margin_of(metric, margins)):
             return False
     return True
 
@@ -159,8 +159,8 @@ def _any_mark(
 ) -> bool:
     for baseline in baselines:
         for metric in metrics:
-            found = table.get((name, baseline, metric))
-            if found is not None and found.mark == mark:
+            difference = table.get((name, baseline, metric))
+            if difference is not None and difference.mark == mark:
                 return True
     return False
 

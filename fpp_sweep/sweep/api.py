@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.cli.names import SWEEPS, is_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
@@ -37,7 +38,7 @@ class Options:
     verbose: bool = False
     command: str = ""  # the command line, for the record
     plugins: tuple[PluginFile, ...] = ()
-    finish: tuple[str, ...] = ()  # trials that were stopped early, to be run to their end by a resumed sweep
+    continue_trials: tuple[str, ...] = ()  # trials that were stopped early, to be run to their end by a resumed sweep
     group: str = ""  # id of the reproduction that the sweep belongs to
 
     @property
@@ -56,7 +57,9 @@ class Sweep:
 
     @classmethod
     def open(cls, path: Path | str) -> Sweep:
-        """Return the sweep in a folder such as `sweeps/perturb-20261120-185232`."""
+        """Return a sweep by its folder, such as `sweeps/perturb-20261120-185232`, or by its name in `sweeps`."""
+        if is_sweep(SWEEPS / path) and not is_sweep(Path(path)):
+            path = SWEEPS / path
         return cls(SweepFolder.open(Path(path)))
 
     @property

@@ -34,8 +34,8 @@ def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[s
     queue = len(space.queue())
     shown = list(flat)[: len(space.baselines()) + min(queue, TRIALS_SHOWN) + 1]
     for name in shown:
-        own = {key: value for key, value in flat[name].items() if key not in shared}
-        text = f"{name}: {_settings_text(own)}"
+        own_settings = {key: value for key, value in flat[name].items() if key not in shared}
+        text = f"{name}: {_settings_text(own_settings)}"
         if name.startswith("trial") and int(name[-4:]) >= queue:
             text += " (drawn at random here)"
         yield _filled(text, indent="  ", hanging=6)

@@ -32,9 +32,9 @@ def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) ->
         if result.left_out:
             first = min(result.left_out)
             note(f"left out {plural(len(result.left_out), 'link')} that lead out of the folder, such as {first}")
-    first_link, *others = mlflow_links(folder, uri)
+    first_link, *other_links = mlflow_links(folder, uri)
     yield f"see them: {first_link}"
-    for line in others:
+    for line in other_links:
         yield f"          {line}"
 
 

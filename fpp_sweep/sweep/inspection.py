@@ -83,9 +83,9 @@ def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
 def print_findings(target: Target, address: str | None, cluster_file: Path | None) -> bool:
     """Print what was found on each machine; return whether nothing is wrong."""
     facts = look_everywhere(target, address, cluster_file)
-    found = checks.findings(facts)
-    print(finding_table(found, len(facts)))
-    return all(finding.state != "wrong" for finding in found)
+    findings = checks.findings(facts)
+    print(finding_table(findings, len(facts)))
+    return all(finding.state != "wrong" for finding in findings)
 
 
 def look_everywhere(target: Target, address: str | None, cluster_file: Path | None) -> dict[str, Facts]:

@@ -24,7 +24,7 @@ def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> Swee
     info, problem = folder.load_info_or_copy()
     require_same(info, space, options, folder)
     _repair(folder, info, space, problem)
-    _require_stopped_early(folder, options.finish)
+    _require_stopped_early(folder, options.continue_trials)
     return info
 
 

@@ -33,10 +33,10 @@ def new_searcher(
         study,
         plan=opened.plan,
         final_plan=opened.final_plan,
-        watch=poller,
+        poller=poller,
         gpus_per_worker=opened.gpus_per_worker,
         on_change=on_change,
-        finish=options.finish,
+        continue_trials=options.continue_trials,
     )
 
 

@@ -105,10 +105,10 @@ def _heading(metric: str) -> str:
 def averages_of(result: SplitResult) -> dict[str, Mapping[str, float]]:
     """Return the averages over datasets: of all, and of all but EuroSAT where the datasets contain it."""
     averages: dict[str, Mapping[str, float]] = {"average": result.average}
-    others = [values for name, values in result.datasets.items() if name != EUROSAT]
-    if EUROSAT in result.datasets and len(others) > 1:
+    without_eurosat = [values for name, values in result.datasets.items() if name != EUROSAT]
+    if EUROSAT in result.datasets and len(without_eurosat) > 1:
         mean = {}
         for metric in result.average:
-            mean[metric] = math.fsum(values[metric] for values in others) / len(others)
+            mean[metric] = math.fsum(values[metric] for values in without_eurosat) / len(without_eurosat)
         averages[f"average without {EUROSAT}"] = mean
     return averages

@@ -397,8 +397,8 @@ def _main_metrics(info: SweepInfo, result: SplitResult) -> list[str]:
 
 def _further_metrics(result: SplitResult, main: Sequence[str]) -> list[str]:
     """Return the other metrics, the preferred ones first, then in the catalogue's order."""
-    others = [metric for metric in result.average if metric not in main]
-    return sorted(others, key=lambda metric: metric not in PREFERRED_METRICS)
+    other_metrics = [metric for metric in result.average if metric not in main]
+    return sorted(other_metrics, key=lambda metric: metric not in PREFERRED_METRICS)
 
 
 def _chosen(
@@ -417,7 +417,8 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocum
     ranges = info.space.get("params")
     params = {}
     if isinstance(ranges, Mapping):
-        params = {safe_name(key): shortened(format_range(given), PARAM_LIMIT) for key, given in ranges.items()}
+        for key, setting_range in ranges.items():
+            params[safe_name(key)] = shortened(format_range(setting_range), PARAM_LIMIT)
     return DesiredRun(
         key=SWEEP_KEY,
         id=sweep_id(info),

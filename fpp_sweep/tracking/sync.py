@@ -481,9 +481,9 @@ class _FolderSync:
         """Forget runs that this store does not have, so that they are written again."""
         self._versions = {}
         existing = set()
-        for known in runs.known.values():
-            if not (known.deleted and self._restore):
-                existing.add(known.run_id)
+        for mlflow_run in runs.by_id.values():
+            if not (mlflow_run.deleted and self._restore):
+                existing.add(mlflow_run.run_id)
         written_runs = self._state.runs.items()
         self._state.runs = {key: written for key, written in written_runs if written.run_id in existing}
 
@@ -525,7 +525,7 @@ class _FolderSync:
         parent = self._group_run_id(runs) if run.key == SWEEP_KEY else self._sweep_run_id(runs)
         current = runs.open(run, parent, restore=self._restore)
         if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
-            self._state.runs[run.key] = _WrittenRun(runs.known[run.id].run_id, change.digest)
+            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
             return
         written = self._state.runs.get(run.key)
         if written is None or written.run_id != current.info.run_id:
@@ -542,9 +542,9 @@ class _FolderSync:
     def _sweep_run_id(self, runs: _SweepRuns) -> str:
         """Return the id of the sweep's run; create it without content if a trial's run is written first."""
         info = self._folder.info()
-        known = runs.known.get(sweep_id(info))
-        if known is not None and not (known.deleted and self._restore):
-            return known.run_id
+        mlflow_run = runs.by_id.get(sweep_id(info))
+        if mlflow_run is not None and not (mlflow_run.deleted and self._restore):
+            return mlflow_run.run_id
         created = runs.open(sweep_run(info, []), self._group_run_id(runs), restore=self._restore)
         assert created is not None
         return str(created.info.run_id)
@@ -585,7 +585,7 @@ def _uploads(runs: _SweepRuns, current: Run, change: _Change, uploaded: dict[str
 
 
 @dataclass(slots=True)
-class _KnownRun:
+class _MlflowRun:
     """A run that MLflow has, perhaps marked as deleted."""
 
     run_id: str
@@ -602,7 +602,7 @@ class _SweepRuns:
         self._result = result
         self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them
         self._logged: set[Point] = set()  # points of curves that were written since the connection was made
-        self.known = self._existing_runs(sweep, known_run_ids)
+        self.by_id = self._existing_runs(sweep, known_run_ids)
 
     def answers(self) -> bool:
         try:
@@ -613,16 +613,16 @@ class _SweepRuns:
 
     def open(self, run: DesiredRun, parent: str | None, *, restore: bool) -> Run | None:
         """Return MLflow's run, created if it is missing; None for a run that the user deleted."""
-        known = self.known.get(run.id)
-        if known is None:
+        mlflow_run = self.by_id.get(run.id)
+        if mlflow_run is None:
             return self._create(run, parent)
-        if known.deleted:
+        if mlflow_run.deleted:
             if not restore:
                 return None
-            self.client.restore_run(known.run_id)
-            known.deleted = False
+            self.client.restore_run(mlflow_run.run_id)
+            mlflow_run.deleted = False
             self._result.restored.append(run.name)
-        return self.client.get_run(known.run_id)
+        return self.client.get_run(mlflow_run.run_id)
 
     def group_run(self, name: str, started: int) -> Run:
         """Return the run of a group of sweeps, created if it is missing."""
@@ -684,7 +684,7 @@ class _SweepRuns:
             created = self.client.create_run(self.experiment_id, run.started, tags, run.name)
         self._unanswered.discard(run.id)
         self._result.created += 1
-        self.known[run.id] = _KnownRun(created.info.run_id, deleted=False)
+        self.by_id[run.id] = _MlflowRun(created.info.run_id, deleted=False)
         return created
 
     def _new_metrics(self, run: DesiredRun, latest: Mapping[str, float]) -> list[Metric]:
@@ -705,21 +705,21 @@ class _SweepRuns:
                 metrics.append(new_metric(point.key, point.value, point.time, point.step))
         return metrics
 
-    def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _KnownRun]:
+    def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _MlflowRun]:
         """Return all runs of the sweep by id. Of duplicates, which a slow server may leave, keep the one written to."""
 
         def preference(run: Run) -> tuple[bool, bool, int]:  # the lowest is kept
             info = run.info
             return info.lifecycle_stage != "active", info.run_id not in known_run_ids, info.start_time
 
-        runs: dict[str, _KnownRun] = {}
+        runs: dict[str, _MlflowRun] = {}
         for run in sorted(self._search(f"tags.`{SWEEP_TAG}` = '{sweep}'"), key=preference):
             identity = run.data.tags[ID_TAG]
-            known = _KnownRun(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
+            mlflow_run = _MlflowRun(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
             if identity not in runs:
-                runs[identity] = known
-            elif not known.deleted:
-                self.client.delete_run(known.run_id)
+                runs[identity] = mlflow_run
+            elif not mlflow_run.deleted:
+                self.client.delete_run(mlflow_run.run_id)
         return runs
 
     def _search(self, query: str) -> Iterator[Run]:

@@ -215,7 +215,7 @@ class TaskScheduler:
         else:
             pending.result.set_result(result)
 
-    def _give_up(self, failure: TaskFailed) -> None:
+    def _fail_all_tasks(self, failure: TaskFailed) -> None:
         """Fail all tasks, now and later."""
         self._fatal = failure
         for pending in list(self._pending.values()):
@@ -236,7 +236,7 @@ class TaskScheduler:
             try:
                 wanted = self.wanted_workers()
             except Exception as error:
-                self._give_up(TaskFailed(f"cannot determine the number of workers: {_error_text(error)}"))
+                self._fail_all_tasks(TaskFailed(f"cannot determine the number of workers: {_error_text(error)}"))
                 return
             staying = len(self._worker_loops) - self._assignment.draining
             for _ in range(wanted - staying):
@@ -253,7 +253,7 @@ class TaskScheduler:
         try:
             worker = await self.start_worker()
         except TaskFailed as error:  # another start would fail, too
-            self._give_up(error)
+            self._fail_all_tasks(error)
             return
         except Exception as error:
             self._counts.lost += 1
@@ -263,7 +263,7 @@ class TaskScheduler:
         if self._model_digest != worker.info.digest:
             worker.kill()
             problem = f"{worker.info.node}: its model {worker.info.name} has other weights than the first worker's"
-            self._give_up(TaskFailed(f"{problem}; put the same file on every machine"))
+            self._fail_all_tasks(TaskFailed(f"{problem}; put the same file on every machine"))
             return
         self._failed_rounds = 0
         self._failed_starts.clear()
@@ -323,7 +323,7 @@ class TaskScheduler:
         if self._failed_rounds == failed_rounds:  # the first failure of this round
             self._failed_rounds += 1
         if self._failed_rounds >= MAX_FAILED_STARTS:
-            self._give_up(TaskFailed(f"workers do not start: {reason}"))
+            self._fail_all_tasks(TaskFailed(f"workers do not start: {reason}"))
 
     def _start_notes(self) -> list[str]:
         failed = len(self._failed_starts)

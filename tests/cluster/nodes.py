@@ -7,7 +7,7 @@ print("nodes", json.dumps([node for node in ray.nodes() if node["Alive"]]))'"""
 
 
 def alive(machine):
-    """Ray's nodes, as somebody with a shell on one of them is told; none while there is nobody to ask."""
-    told = machine.try_(f". ~/.bashrc; {ASK}").stdout.splitlines()  # Ray's warnings may be among them
-    found = [line.removeprefix("nodes ") for line in told if line.startswith("nodes ")]
-    return json.loads(found[-1]) if found else []
+    """Return Ray's nodes, as a shell on one of the nodes lists them; none while no node answers."""
+    lines = machine.try_(f". ~/.bashrc; {ASK}").stdout.splitlines()  # Ray's warnings may be among them
+    answers = [line.removeprefix("nodes ") for line in lines if line.startswith("nodes ")]
+    return json.loads(answers[-1]) if answers else []

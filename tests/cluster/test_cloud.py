@@ -62,9 +62,9 @@ class Head:
         machine.run(profile)
 
     def start(self):
-        told = " ".join(f"{key}={value}" for key, value in AUTOSCALER.items())
+        assignments = " ".join(f"{key}={value}" for key, value in AUTOSCALER.items())
         (command,) = [each for each in self.config["head_start_ray_commands"] if "ray start" in each]
-        self.machine.run(f"export {told}; {command}")
+        self.machine.run(f"export {assignments}; {command}")
 
     def workers(self):
         """Names of the nodes that have a GPU; nothing while there is nobody to ask."""

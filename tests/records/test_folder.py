@@ -43,7 +43,7 @@ def test_two_drivers_cannot_hold_the_same_sweep(folder):
 
 
 def refusal(path):
-    """What a driver is told that cannot begin in that folder."""
+    """Return the error of a driver that cannot start in that folder."""
     with pytest.raises(InputError) as refused, SweepFolder(path).locked():
         pass
     return str(refused.value)

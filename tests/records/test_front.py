@@ -70,7 +70,7 @@ def test_only_finished_and_feasible_trials_are_on_the_front(best):
     assert len(front.hypervolume) == 1
 
 
-def test_what_a_trial_is_expected_to_break_is_not_told_as_if_it_had():
+def test_what_a_trial_is_expected_to_break_is_not_reported_as_if_it_had():
     broken = {"constraints": {"accuracy": 1.5}}
     lost = failed(1, "beaten", state="stopped", estimate=[60.0, 9.0], fidelity=0.25, **broken)
     whole = trial(2, estimate=[60.0, 9.0], fidelity=0.25, **broken)  # finished by name, which measured it

@@ -1,4 +1,4 @@
-"""What all tests of studies and conductors share."""
+"""Fixtures of the tests of studies and searchers."""
 
 import pytest
 from sqlalchemy import event

@@ -96,7 +96,7 @@ SIDES = {
     PLAIN: (0.60, 0.10),
     TPT: (0.61, 0.12),
     "trial-0002": (0.62, 0.08),  # on the front
-    "trial-0003": (0.618, 0.081),  # cannot be told from the front
+    "trial-0003": (0.618, 0.081),  # cannot be distinguished from the front
     "trial-0004": (0.50, 0.00),  # on the front by its calibration, and far below zero-shot
     "trial-0005": (0.57, 0.20),  # clearly beaten
 }

@@ -244,7 +244,7 @@ def test_all_datasets_have_as_many_rungs():
 
 
 @pytest.mark.parametrize(
-    ("race", "sizes", "told"),
+    ("race", "sizes", "message"),
     [
         (Race(), {"one": 64}, "search.race: one has 64 images in split val, and a race needs two rungs of 64 images"),
         (
@@ -254,8 +254,8 @@ def test_all_datasets_have_as_many_rungs():
         ),
     ],
 )
-def test_datasets_that_cannot_be_raced_on(race, sizes, told):
-    with pytest.raises(InputError, match=told):
+def test_datasets_that_cannot_be_raced_on(race, sizes, message):
+    with pytest.raises(InputError, match=message):
         rung_ends(race, described(**sizes))
 
 
@@ -268,7 +268,7 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["search.race.confidence=0.5"], "search.race.confidence: must be above 0.5 and below 1 (0.5)"),
         (["search.race.confidence=1"], "search.race.confidence: must be above 0.5 and below 1 (1.0)"),
@@ -288,10 +288,10 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
         ),
     ],
 )
-def test_what_cannot_be_raced_by_is_told_in_a_line(overrides, told):
+def test_what_cannot_be_raced_by_is_reported_in_a_line(overrides, message):
     with pytest.raises(InputError) as caught:
         parse_space(SPACE, "space.yaml", overrides)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -333,9 +333,9 @@ def worker(make_worker):  # noqa: F811
 
 
 class Sweep:
-    """A conductor, and Tune and the trials in this process."""
+    """A searcher, and Tune and the trials in this process."""
 
-    def __init__(self, path, worker, *overrides, finish=(), mended=False):
+    def __init__(self, path, worker, *overrides, continue_trials=(), mended=False):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
         if mended:
@@ -346,17 +346,17 @@ class Sweep:
         self.plan = make_plan(self.space, worker)
         self.worker = worker
         self.study = SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials())
-        self.conductor = SweepSearcher(
+        self.searcher = SweepSearcher(
             self.space,
             self.folder,
             self.study,
             plan=self.plan,
-            watch=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
+            poller=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,
-            finish=finish,
+            continue_trials=continue_trials,
         )
-        self.conductor.begin()
+        self.searcher.begin()
 
     def run(self, *, stop_at=None, left=0):
         """To the end of the search; or until that trial has begun, which then is cut off after a block."""
@@ -370,17 +370,17 @@ class Sweep:
                 search_split="val",
                 race=self.space.search.race,
             )
-            while isinstance(job := self.conductor.suggest("t"), dict) and job["split"] == "val":
+            while isinstance(job := self.searcher.suggest("t"), dict) and job["split"] == "val":
                 if isinstance(brief.executor, Cut):
                     brief.executor.left = left if job["name"] == stop_at else -1
                 run_job(brief, job["name"], "val", job["order"])
-                self.conductor.on_trial_complete("t", {"done": True, "pid": 1})
+                self.searcher.on_trial_complete("t", {"done": True, "pid": 1})
         return self
 
     def records(self):
         return {record.name: record for record in self.folder.trials()}
 
-    def told(self):
+    def study_trials(self):
         trials = self.study._study.get_trials()
         return [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in trials]
 
@@ -432,7 +432,7 @@ def test_what_is_not_beaten_runs_to_its_end_with_the_bits_that_it_has_without_a_
                 assert getattr(record.results["val"], name) == getattr(result, name), record.name
 
 
-def test_a_trial_that_is_beaten_is_stopped_and_told_as_an_estimate(raced):
+def test_a_trial_that_is_beaten_is_stopped_and_reported_as_an_estimate(raced):
     losers = stopped(raced)
     assert [record.name for record in losers] == ["trial-0003", "trial-0004", "trial-0005"]
     looks, study = raced.decisions(), raced.study._study.get_trials()
@@ -450,10 +450,10 @@ def test_a_trial_that_is_beaten_is_stopped_and_told_as_an_estimate(raced):
             {"fidelity": 1 / 3, "estimate/accuracy": record.estimate[0], "estimate/ece": record.estimate[1]}, rel=1e-5
         )
     assert "fidelity" not in study[0].user_attrs
-    assert not {record.name for record in raced.conductor.front()} & set(names_stopped(raced))
+    assert not {record.name for record in raced.searcher.front()} & set(names_stopped(raced))
     line = savings(list(raced.records().values()), "val")
     assert line.startswith("3 of 6 trials stopped early; that saved 33% of adaptation, ")
-    assert raced.conductor.gpu_hours() * 3600 > sum(record.held for record in losers) > 0
+    assert raced.searcher.gpu_hours() * 3600 > sum(record.held for record in losers) > 0
 
 
 def names_stopped(sweep):
@@ -585,7 +585,7 @@ def test_three_objectives_of_which_one_is_of_a_dataset(raced):
 
 
 @pytest.mark.parametrize(
-    ("constraint", "told"),
+    ("constraint", "message"),
     [
         (Constraint(metric="accuracy", at_least=70), "breaks accuracy by"),
         (Constraint(metric="accuracy", at_least=-3, baseline=PLAIN), f"breaks accuracy_vs_{PLAIN} by"),
@@ -594,12 +594,12 @@ def test_three_objectives_of_which_one_is_of_a_dataset(raced):
         (Constraint(metric="accuracy", at_least=50.9), None),  # by less than chance
     ],
 )
-def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced, constraint, told):
+def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced, constraint, message):
     objective = Objective(metric="ece", goal="max")  # in which it is the best
     found = decided(raced, objectives=(objective,), constraints=(constraint,))
-    assert (found.reason or "").startswith(told or "")
-    assert (found.reason is None) == (told is None)
-    if told:
+    assert (found.reason or "").startswith(message or "")
+    assert (found.reason is None) == (message is None)
+    if message:
         assert found.constraints[constraint.name] > 0
         assert len(found.estimate) == 1
 
@@ -617,8 +617,8 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     later = Sweep(path, worker, mended=True).run()
     record = folder.trial("trial-0005")
     assert (record.state, record.reason, record.estimate) == ("stopped", "as it was decided then", [1.0, 2.0])
-    assert later.told()[5][1:3] == ([1.0, 2.0], "0.3333")
-    assert later.told()[:5] == raced.told()[:5]
+    assert later.study_trials()[5][1:3] == ([1.0, 2.0], "0.3333")
+    assert later.study_trials()[:5] == raced.study_trials()[:5]
 
 
 @pytest.mark.parametrize("damage", ["another trial's", "cut off", "no decisions"])
@@ -648,7 +648,7 @@ def test_a_race_that_is_killed_and_resumed_is_the_undisturbed_one(raced, worker,
     del first
     later = Sweep(tmp_path / "sweep", worker).run()
     assert later.decisions() == raced.decisions()
-    assert later.told() == raced.told()
+    assert later.study_trials() == raced.study_trials()
     plain = {"started": 0, "finished": 0, "attempt": 0, "held": 0, "results": {}}
     for name, record in later.records().items():
         other = raced.records()[name]
@@ -659,16 +659,16 @@ def test_a_race_that_is_killed_and_resumed_is_the_undisturbed_one(raced, worker,
 def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
     path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
     before = raced.folder.trial("trial-0003")
-    again = Sweep(path, worker, finish=["trial-0003"])
-    assert (again.conductor.progress.stopped, again.conductor.progress.finished) == (2, 3)
+    again = Sweep(path, worker, continue_trials=["trial-0003"])
+    assert (again.searcher.progress.stopped, again.searcher.progress.finished) == (2, 3)
     assert again.folder.trial("trial-0003").state == "waiting"
     # a driver that dies now has a successor that goes on with it
     later = Sweep(path, worker).run()
     record = later.folder.trial("trial-0003")
     assert (record.state, record.estimate, record.held) == ("complete", before.estimate, before.held)
     assert record.values != before.estimate
-    assert (later.conductor.progress.stopped, later.conductor.progress.finished) == (2, 4)
-    assert later.told() == raced.told()  # the study keeps what it was told
+    assert (later.searcher.progress.stopped, later.searcher.progress.finished) == (2, 4)
+    assert later.study_trials() == raced.study_trials()  # the study keeps reported values
     assert list(repair_records(later.folder, later.folder.info(), later.space)) == []
     assert later.decisions()["trial-0003"] == raced.decisions()["trial-0003"]
     metrics = trial_run(later.folder.info(), record).metrics
@@ -681,14 +681,16 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])
 def test_only_what_lost_a_race_can_be_finished(raced, name):
-    told = f"--continue-trials {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
-    with pytest.raises(InputError, match=told):
-        load_for_resume(raced.space, Options(resume=True, finish=(name,)), raced.folder)
+    message = (
+        f"--continue-trials {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
+    )
+    with pytest.raises(InputError, match=message):
+        load_for_resume(raced.space, Options(resume=True, continue_trials=(name,)), raced.folder)
 
 
 def test_a_study_is_built_with_the_estimates_on_record(raced, tmp_path):
     folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
     made = SweepStudy(folder.study_file, "sweep", raced.space, records=folder.trials())._study.get_trials()
     assert [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in made] == (
-        raced.told()
+        raced.study_trials()
     )

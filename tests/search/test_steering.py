@@ -22,7 +22,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import resumed_info
 from fpp_sweep.trial.trial import Plan
-from tests.search.test_conductor import SPACE, Sweep
+from tests.search.test_searcher import SPACE, Sweep
 from tests.trial.made import facts
 
 POINT = {"fpp.gamma1": 3.0}
@@ -43,7 +43,7 @@ class Steered(Sweep):
         before = load_for_resume(space, options, self.folder)
         self.space = merge_resume_request(space, before, self.folder)
         self.folder.write_info(resumed_info(before, self.space, ""))
-        self.conductor = SweepSearcher(
+        self.searcher = SweepSearcher(
             self.space,
             self.folder,
             SweepStudy(
@@ -54,11 +54,11 @@ class Steered(Sweep):
                 self.folder.trials(),
             ),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
-            watch=self.watch,
+            poller=self.poller,
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,
         )
-        self.conductor.begin()
+        self.searcher.begin()
         return self
 
     def one(self):
@@ -83,7 +83,7 @@ def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
     sweep.folder.ask("add", POINT)
     record = sweep.one()
     assert (record.name, record.origin, record.params) == ("trial-0002", "point", POINT)
-    assert sweep.conductor.progress.total == 5
+    assert sweep.searcher.progress.total == 5
     (command,) = sweep.folder.commands()
     assert (command.number, command.words) == (2, "add fpp.gamma1=3: trial-0002")
     assert sweep.folder.info().steered == [command.words]
@@ -124,9 +124,9 @@ def test_a_budget_is_what_was_said_last_and_a_search_that_had_ended_goes_on(tmp_
     info = sweep.folder.info()
     assert (info.space["search"]["trials"], info.begun["search"]["trials"]) == (5, 4)
     assert "budget trials=5 concurrency=2" in "; ".join(info.steered)
-    assert Steered.resumed(sweep, "search.concurrency=1").conductor.search.trials == 5  # the file still says 4
-    assert sweep.resumed("search.trials=6").conductor.search.trials == 6
-    assert sweep.resumed().conductor.search.trials == 6
+    assert Steered.resumed(sweep, "search.concurrency=1").searcher.search.trials == 5  # the file still says 4
+    assert sweep.resumed("search.trials=6").searcher.search.trials == 6
+    assert sweep.resumed().searcher.search.trials == 6
 
 
 def test_of_two_points_none_is_lost_where_a_driver_was_killed_between_folder_and_study(tmp_path):
@@ -145,8 +145,8 @@ def test_the_command_that_went_on_before_does_not_undo_what_was_steered_since(tm
     sweep = Steered(tmp_path / "sweep").resumed("search.trials=6")
     sweep.folder.ask("budget", {"trials": 8})
     sweep.one()
-    assert sweep.resumed("search.trials=6").conductor.search.trials == 8
-    assert sweep.resumed("search.trials=7").conductor.search.trials == 7
+    assert sweep.resumed("search.trials=6").searcher.search.trials == 8
+    assert sweep.resumed("search.trials=7").searcher.search.trials == 7
 
 
 def test_a_grid_that_was_over_takes_a_point_without_a_budget_of_trials(tmp_path):
@@ -176,11 +176,11 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_begins(tmp_
     job, trial = sweep.ask()
     assert job["name"] == "trial-0000"
     run_job(brief(sweep), job["name"], job["split"], job["order"])
-    sweep.conductor.on_trial_complete(trial, {})
+    sweep.searcher.on_trial_complete(trial, {})
     sweep.run()
     assert sweep.folder.trial("trial-0000").state == "stopped"
-    (told,) = sweep.folder.commands()
-    assert (told.name, told.words) == (command.name, "stop trial=trial-0000: stopped")
+    (stored_command,) = sweep.folder.commands()
+    assert (stored_command.name, stored_command.words) == (command.name, "stop trial=trial-0000: stopped")
     study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{sweep.folder.study_file}")
     assert study.trials[0].state.name == "PRUNED"
 
@@ -190,7 +190,7 @@ def brief(sweep):
     return TrialContext(
         folder=sweep.folder,
         executor=None,
-        plan=sweep.conductor._plan,
+        plan=sweep.searcher._plan,
         objectives=sweep.space.objectives,
         constraints=(),
         search_split="val",
@@ -234,7 +234,7 @@ def test_what_may_not_change_is_refused_with_the_difference(tmp_path, old, new, 
     assert not sweep.folder.commands()
 
 
-def test_a_damaged_command_is_set_aside_and_told_and_harms_nobody(tmp_path, capsys):
+def test_a_damaged_command_is_set_aside_and_reported_and_harms_nobody(tmp_path, capsys):
     sweep = Steered(tmp_path / "sweep")
     sweep.folder.ask("add", POINT)
     (file,) = sweep.folder.command_files()
@@ -274,8 +274,8 @@ def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
 
 def killed_at(moment, sweep):
     """Go on in a process of its own, which ends before its n-th write; whether it came to that."""
-    sweep.conductor._study._study._storage.remove_session()
-    sweep.conductor._study._study._storage._backend.engine.dispose()
+    sweep.searcher._study._study._storage.remove_session()
+    sweep.searcher._study._study._storage._backend.engine.dispose()
     pid = os.fork()
     if pid == 0:
         count = 0

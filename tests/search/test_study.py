@@ -205,7 +205,7 @@ def favoured(folder, sampler, good, *, by_constraint):
 
 @pytest.mark.parametrize("by_constraint", [False, True])
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
-def test_samplers_learn_from_the_values_and_constraints_that_they_are_told(tmp_path, sampler, by_constraint):
+def test_samplers_learn_from_the_values_and_constraints_that_are_reported(tmp_path, sampler, by_constraint):
     """One that does not look draws the same for the same seed."""
     liked, disliked = (favoured(tmp_path / good, sampler, good, by_constraint=by_constraint) for good in (CTPT, TPT))
     assert liked > disliked
@@ -363,7 +363,7 @@ def test_what_failed_does_not_count_as_good_or_bad(tmp_path):
     assert stored(tmp_path).trials[0].values is None
 
 
-def test_a_trial_is_told_with_its_name_origin_and_key(tmp_path):
+def test_a_trial_is_reported_with_its_name_origin_and_key(tmp_path):
     study = opened(tmp_path, space_of())
     number, origin, values = study.ask()
     study.tell(record(number, values, origin=origin, key="0123456789ab"))

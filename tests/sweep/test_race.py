@@ -39,7 +39,7 @@ def plain(sweep):
     return [replace(record, **free) for record in sweep.trials()]
 
 
-def told(sweep):
+def study_trials(sweep):
     trials = optuna.load_study(study_name=sweep.info().name, storage=f"sqlite:///{sweep.study_file}").trials
     return [(trial.state, trial.values, trial.params, trial.user_attrs) for trial in trials]
 
@@ -67,7 +67,7 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     assert {name: looks(sweep)[name][: len(made)] for name, made in known.items()} == known
     assert looks(sweep) == looks(whole)
     assert plain(sweep) == plain(whole)
-    assert told(sweep) == told(whole)
+    assert study_trials(sweep) == study_trials(whole)
 
     status, output, errors = run(killed, "--resume", "--continue-trials", *losers)
     assert status == 0, errors
@@ -75,7 +75,7 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     for name in losers:
         record = sweep.trial(name)
         assert (record.state, record.estimate) == ("complete", whole.trial(name).estimate)
-    assert told(sweep) == told(whole)
+    assert study_trials(sweep) == study_trials(whole)
     finished = [each for each in sweep.trials() if each.state == "complete"]
     assert len(finished) == 6 + 1
     space = parse_space(SPACE, "small.yaml", ["search.race=false"])

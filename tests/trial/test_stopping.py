@@ -51,7 +51,7 @@ class Sweep:
             self.folder,
             self.study,
             plan=self.plan,
-            watch=StatusPoller(None),
+            poller=StatusPoller(None),
             gpus_per_worker=0.0,
             on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
         )
@@ -67,7 +67,7 @@ class Sweep:
             objectives=self.space.objectives,
             constraints=self.space.constraints,
             search_split="val",
-            driver=policy,
+            policy=policy,
         )
         run_job(brief, job["name"], job["split"], job["order"])
         if reported:

@@ -50,10 +50,10 @@ def parse(spec: str) -> ModelSpec:
     if not name:
         raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
     if name not in names():
-        known = [EMBEDDED, *names()]
-        if similar_names(spec, known, {}):  # such as ViT-B/16, as papers write it
-            raise unknown("model", spec, known)
-        raise unknown("model", name, known)
+        valid_names = [EMBEDDED, *names()]
+        if similar_names(spec, valid_names, {}):  # such as ViT-B/16, as papers write it
+            raise unknown("model", spec, valid_names)
+        raise unknown("model", name, valid_names)
     if plus and activation not in ACTIVATIONS:
         raise InputError(f"model {spec!r}: {unknown('activation', activation, ACTIVATIONS)}")
     if not rest:
@@ -96,10 +96,10 @@ def names() -> list[str]:
     package = importlib.util.find_spec("open_clip")
     if package is None:
         return []
-    found: list[str] = []
+    architectures: list[str] = []
     for folder in package.submodule_search_locations or ():
-        found += [path.stem for path in Path(folder).glob("model_configs/*.json")]
-    return sorted(found)
+        architectures += [path.stem for path in Path(folder).glob("model_configs/*.json")]
+    return sorted(architectures)
 
 
 def tags(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is run next, and when it is enough: the conductor as Tune calls it, with trials that end as the test says."""
+"""What is run next, and when it is enough: the searcher as Tune calls it, with trials that end as the test says."""
 
 import math
 from dataclasses import replace
@@ -32,7 +32,7 @@ work: {datasets: [scenes], baselines: [zero_shot, tpt]}
 
 
 class Sweep:
-    """A conductor, and the split of Tune and of the trials in it."""
+    """A searcher, and the split of Tune and of the trials in it."""
 
     def __init__(self, path, *overrides, spent=0.0, gpus=0.0, fatal=None):
         self.space = parse_space(SPACE, "space.yaml", overrides)
@@ -40,23 +40,23 @@ class Sweep:
         self.folder.write_info(replace(sweep_info(path.name), spent=spent))
         self.heard = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
-        self.watch = SimpleNamespace(status=self.workers)
-        self.conductor = SweepSearcher(
+        self.poller = SimpleNamespace(status=self.workers)
+        self.searcher = SweepSearcher(
             self.space,
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials()),
             plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
-            watch=self.watch,
+            poller=self.poller,
             gpus_per_worker=gpus,
             on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
         )
-        self.conductor.begin()
+        self.searcher.begin()
         self.ran = []
         self.asked = 0
 
     def ask(self):
         self.asked += 1
-        return self.conductor.suggest(f"t{self.asked}"), f"t{self.asked}"
+        return self.searcher.suggest(f"t{self.asked}"), f"t{self.asked}"
 
     def end(self, trial, job, accuracy=50.0, ece=10.0, reason=None, error=False, pid=1):
         """What a trial's process writes, and what Tune then says."""
@@ -77,7 +77,7 @@ class Sweep:
                 record = replace(record, state="complete", values=[accuracy, ece], finished=record.started + 1)
             self.folder.write_trial(record)
         self.ran.append((job["name"], job["split"]))
-        self.conductor.on_trial_complete(trial, {} if error else {"pid": pid}, error)
+        self.searcher.on_trial_complete(trial, {} if error else {"pid": pid}, error)
 
     def run(self, **how):
         """To the end, one at a time; `how` gives what a trial comes to by its name."""
@@ -104,7 +104,7 @@ def test_a_search_on_the_test_split_has_no_second_look(tmp_path):
         jobs.append((job["name"], job["split"]))
         record = sweep.folder.trial(job["name"])
         sweep.folder.write_trial(replace(record, state="complete", values=[1.0, 1.0], finished=record.started))
-        sweep.conductor.on_trial_complete(trial, {}, False)
+        sweep.searcher.on_trial_complete(trial, {}, False)
     assert jobs == [(f"trial-{number:04d}", "test") for number in range(4)]
 
 
@@ -164,8 +164,8 @@ def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datase
     sweep.workers.workers = workers
     known = tuple(facts(f"number {index}") for index in range(datasets))
     shards = sweep.space.work.shards
-    sweep.conductor._plan = Plan(datasets={"val": known}, seeds=tuple(range(seeds)), shards=shards)
-    assert sweep.conductor._max_running() == trials
+    sweep.searcher._plan = Plan(datasets={"val": known}, seeds=tuple(range(seeds)), shards=shards)
+    assert sweep.searcher._max_running() == trials
 
 
 def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
@@ -194,7 +194,7 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
     assert broken == pytest.approx(4.5)  # 50 where 55 - 0.5 is asked for
     sweep.folder.write_trial(replace(record, constraints={"accuracy": broken}))
     again = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
-    assert "trial-0000" not in {each.name for each in again.conductor.front()}
+    assert "trial-0000" not in {each.name for each in again.searcher.front()}
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
 def test_a_budget_that_is_used_up_ends_the_search_and_what_was_begun_is_finished(tmp_path, overrides, options, why):
     sweep = Sweep(tmp_path / "sweep", *overrides, **options)
     sweep.run()
-    assert sweep.conductor.why_stopped == why
+    assert sweep.searcher.why_stopped == why
     searched = [name for name, split in sweep.ran if name.startswith("trial") and split == "val"]
     assert len(searched) == {"all": 2, "wall": 0}.get(
         why.split()[0], 1
@@ -221,9 +221,9 @@ def test_failures_in_a_row_end_the_sweep_and_one_success_begins_the_row_anew(tmp
     bad = {"reason": "ValueError: no"}
     sweep = Sweep(tmp_path / "one", "search.trials=9", "search.max_failures=2")
     sweep.run(trial_0000=bad, trial_0002=bad, trial_0003=bad)
-    assert sweep.conductor.why_stopped == "2 trials in a row failed"
-    assert (sweep.conductor.progress.finished, sweep.conductor.progress.failed) == (1, 3)
-    states = [each.state.name for each in sweep.conductor._study._study.get_trials()]
+    assert sweep.searcher.why_stopped == "2 trials in a row failed"
+    assert (sweep.searcher.progress.finished, sweep.searcher.progress.failed) == (1, 3)
+    states = [each.state.name for each in sweep.searcher._study._study.get_trials()]
     assert states == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
 
 
@@ -239,7 +239,7 @@ def test_a_trial_whose_process_died_runs_again_until_its_attempts_are_used_up(tm
     ended = ("failed", "the trial's process died 3 times", 3) if losses == 3 else ("complete", None, losses + 1)
     assert (record.state, record.reason, record.attempt) == ended
     assert (other.state, other.attempt) == ("complete", 1)
-    states = [each.state.name for each in sweep.conductor._study._study.get_trials()]
+    states = [each.state.name for each in sweep.searcher._study._study.get_trials()]
     assert states == ["FAIL" if losses == 3 else "COMPLETE", "COMPLETE"]
 
 
@@ -271,19 +271,19 @@ def test_a_process_that_dies_with_its_result_written_has_not_died_in_vain(tmp_pa
     assert sweep.folder.trial(job["name"]).reason is None
 
 
-def test_a_machine_that_fails_ends_the_sweep_and_nothing_is_told_to_the_study(tmp_path):
+def test_a_machine_that_fails_ends_the_sweep_and_nothing_is_reported_to_the_study(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]")
     _, trial = sweep.ask()
     with pytest.raises(AbortTune) as halt:
-        sweep.conductor.on_trial_complete(trial, {"done": True, "pid": 1, ABORT_REASON: "a/b: No space left on device"})
+        sweep.searcher.on_trial_complete(trial, {"done": True, "pid": 1, ABORT_REASON: "a/b: No space left on device"})
     assert str(halt.value.__cause__) == "a/b: No space left on device"
     assert type(halt.value.__cause__) is MachineError
-    assert [each.state.name for each in sweep.conductor._study._study.get_trials()] == ["RUNNING"]
+    assert [each.state.name for each in sweep.searcher._study._study.get_trials()] == ["RUNNING"]
 
 
-def test_a_full_disk_below_the_study_is_told_as_such(tmp_path):
+def test_a_full_disk_below_the_study_is_reported_as_such(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", "search.trials=5000", "search.sampler=random")
-    engine = sweep.conductor._study._study._storage._backend.engine
+    engine = sweep.searcher._study._study._storage._backend.engine
     with engine.connect() as connection:  # SQLite's own way to have no room
         (pages,) = connection.exec_driver_sql("PRAGMA page_count").one()
 
@@ -293,14 +293,14 @@ def test_a_full_disk_below_the_study_is_told_as_such(tmp_path):
 
     with pytest.raises(AbortTune) as halt:
         sweep.run()
-    told = f"{sweep.folder.study_file}: database or disk is full; make room, then go on with --resume"
-    assert str(sweep.conductor.as_machine_error(halt.value.__cause__)) == told
+    message = f"{sweep.folder.study_file}: database or disk is full; make room, then go on with --resume"
+    assert str(sweep.searcher.as_machine_error(halt.value.__cause__)) == message
 
 
 def test_a_fatal_word_from_the_workers_ends_it_at_once(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", fatal="no worker starts")
     assert sweep.ask()[0] == Searcher.FINISHED
-    assert sweep.conductor.why_stopped == "no worker starts"
+    assert sweep.searcher.why_stopped == "no worker starts"
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -310,7 +310,7 @@ def test_a_new_driver_goes_on_with_the_trials_on_record(tmp_path, ended):
     before.end(trial, job)
     job, _ = before.ask()
     params = before.folder.trial(job["name"]).params
-    if ended:  # the trial had come to its end, and the driver died before it told Optuna
+    if ended:  # the trial had come to its end, and the driver died before it reported to Optuna
         record = before.folder.trial(job["name"])
         before.folder.write_trial(replace(record, state="complete", values=[1.0, 2.0], finished=record.started))
     after = Sweep(tmp_path / "sweep", "search.concurrency=1", "work.baselines=[]")
@@ -320,7 +320,7 @@ def test_a_new_driver_goes_on_with_the_trials_on_record(tmp_path, ended):
     record = after.folder.trial("trial-0001")
     assert record.params == params
     assert record.attempt == (1 if ended else 2)
-    assert [each.state.name for each in after.conductor._study._study.get_trials()] == ["COMPLETE"] * 4
+    assert [each.state.name for each in after.searcher._study._study.get_trials()] == ["COMPLETE"] * 4
 
 
 def test_what_has_been_on_the_test_split_is_not_sent_there_again(tmp_path):
@@ -385,7 +385,7 @@ def patient(path, accuracies, patience=2, trials=9):
         number = sweep.folder.trial(job["name"]).number or 0
         accuracy = accuracies[min(number, len(accuracies) - 1)]
         sweep.end(tune_trial, job, accuracy=accuracy, reason=None if accuracy else "it failed")
-    return sum(name.startswith("trial") for name, _ in sweep.ran), sweep.conductor.why_stopped
+    return sum(name.startswith("trial") for name, _ in sweep.ran), sweep.searcher.why_stopped
 
 
 STAGNANT = "hypervolume grew by less than 1% in the last 2 finished trials"
@@ -413,7 +413,7 @@ def stop(sweep, trial, job, held=0.0):
     record = sweep.folder.trial(job["name"])
     stopped = replace(record, state="stopped", reason="stopped by `steer`", held=held, finished=record.started + 1)
     sweep.folder.write_trial(stopped)
-    sweep.conductor.on_trial_complete(trial, {"pid": 1}, False)
+    sweep.searcher.on_trial_complete(trial, {"pid": 1}, False)
 
 
 def test_the_front_is_tested_after_the_last_of_two_simultaneous_trials_which_may_join_it(tmp_path):
@@ -430,10 +430,10 @@ def test_the_time_of_workers_for_stopped_trials_counts_as_gpu_hours(tmp_path):
     sweep = Sweep(tmp_path / "sweep", *options, gpus=1.0)
     job, trial = sweep.ask()
     stop(sweep, trial, job, held=3600.0)
-    assert sweep.conductor.gpu_hours() == 1.0
+    assert sweep.searcher.gpu_hours() == 1.0
     assert sweep.ask()[0] == Searcher.FINISHED
-    assert sweep.conductor.why_stopped == "1 GPU-hours used up"
-    assert Sweep(tmp_path / "sweep", *options, gpus=1.0).conductor.gpu_hours() == 1.0  # a second driver
+    assert sweep.searcher.why_stopped == "1 GPU-hours used up"
+    assert Sweep(tmp_path / "sweep", *options, gpus=1.0).searcher.gpu_hours() == 1.0  # a second driver
 
 
 def test_a_stopped_trial_ends_a_row_of_failures(tmp_path):
@@ -445,7 +445,7 @@ def test_a_stopped_trial_ends_a_row_of_failures(tmp_path):
         else:
             stop(sweep, trial, job)
     assert sweep.ask()[0]["name"] == "trial-0003"
-    assert sweep.conductor.why_stopped is None
+    assert sweep.searcher.why_stopped is None
 
 
 def test_a_stopped_baseline_stays_stopped_when_the_sweep_is_resumed(tmp_path):
